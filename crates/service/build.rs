@@ -1,7 +1,7 @@
-//! Sets the version of the program at build time: the version of the crate, and the commit that a
-//! release was built from.
+//! Sets the version of the program at build time: the version of the crate and, in a release build,
+//! the commit.
 //!
-//! A debug build has no commit, because otherwise each commit would rebuild all crates of the
+//! A debug build contains no commit. Otherwise each commit would rebuild all crates of the
 //! workspace.
 
 use std::path::Path;
@@ -18,8 +18,8 @@ fn main() {
     println!("cargo:rustc-env=SKEP_VERSION={version}+{build}");
 }
 
-/// Returns the commit of the work tree, with `.changed` if files differ from it. `None` if the
-/// source directory is not a work tree of Git, such as an unpacked archive.
+/// Returns the commit of the work tree, with the suffix `.changed` if files differ from this
+/// commit. `None` if the source directory is not a work tree of Git, such as an unpacked archive.
 fn commit() -> Option<String> {
     let directory = git(&["rev-parse", "--absolute-git-dir"])?;
     for file in ["HEAD", "index", "logs/HEAD"] {

@@ -1,5 +1,5 @@
-//! The environment of a host. A run stores it with its results, so that readers can judge the
-//! results later.
+//! The environment of a host: its kernel, hardware and mount. A run stores it with its results, so
+//! that readers can judge the results later.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -10,13 +10,13 @@ use std::path::Path;
 pub struct Environment {
     /// Host name, as the kernel reports it.
     pub host_name: String,
-    /// Kernel release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// CPU model.
+    /// Model of the CPU.
     pub cpu: String,
     /// Number of CPUs that the agent may use.
     pub cpus: usize,
-    /// Memory in bytes.
+    /// Size of the memory in bytes.
     pub memory_bytes: u64,
     /// Version of the `skep` program on the host.
     pub skep_version: String,
@@ -25,15 +25,15 @@ pub struct Environment {
     pub boot_id: String,
     /// Whether the agent runs as root. Only root can drop caches.
     pub is_root: bool,
-    /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if no mount
-    /// contains the path.
+    /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if the path
+    /// is in no mount.
     pub mount: Option<Mount>,
 }
 
 /// An entry of the mount table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// The mount point.
+    /// The mount point of the mount.
     pub point: String,
     /// Type of the file system.
     pub kind: String,
@@ -44,8 +44,8 @@ pub struct Mount {
 }
 
 impl Environment {
-    /// Describes this host. Does not access files below `path`, since they may be on a mount that
-    /// hangs.
+    /// Describes this host and the mount that contains `path`. Accesses no file below `path`,
+    /// because the mount may hang.
     pub(crate) fn of_this_host(path: Option<&Path>) -> Self {
         let line = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu_info = line("/proc/cpuinfo");
@@ -74,8 +74,8 @@ impl Environment {
 /// Returns the mount that contains an absolute path, from the contents of `/proc/self/mountinfo`.
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
-    // The mount with the longest mount point contains the path. If several mounts have the same
-    // mount point, the last mount hides the other mounts.
+    // Among the mount points that contain the path, the longest one is used. If several mounts have
+    // this mount point, the last one hides the others.
     found.max_by_key(|mount| mount.point.len())
 }
 
@@ -95,12 +95,12 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Returns the CPU ticks of this host since boot, over all CPUs. The first number is the busy
-/// ticks, and the second number is all ticks.
+/// Returns the CPU ticks of this host since boot, summed over all CPUs: first the busy ticks, and
+/// then all ticks.
 pub(crate) fn cpu_ticks() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
-    // The first eight columns of the line are user, nice, system, idle, iowait, irq, softirq,
+    // The first eight numbers of this line are user, nice, system, idle, iowait, irq, softirq and
     // steal.
     let ticks: Vec<u64> = first.split_whitespace().skip(1).flat_map(str::parse).take(8).collect();
     let all: u64 = ticks.iter().sum();

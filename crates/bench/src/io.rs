@@ -1,9 +1,9 @@
-//! Reads and writes in IOR's patterns: N processes share one file or use one file each. They move
-//! blocks and segments in sequential or random order.
+//! Reads and writes in IOR's patterns: N processes share one file, or each uses its own file. They
+//! transfer blocks and segments in sequential or random order.
 //!
-//! Like in IOR, a phase begins when the first process begins to open its file, and ends when the
-//! last process has closed its file. Unlike in IOR, the first process creates a shared file before
-//! the clock starts. It never overwrites an existing file.
+//! As in IOR, a phase begins when the first process begins to open its file, and ends when the last
+//! process has closed its file. Unlike in IOR, the first process creates a shared file before the
+//! measured time begins, and it never overwrites an existing file.
 
 mod outcome;
 pub(crate) mod pattern;
@@ -12,7 +12,7 @@ mod run;
 mod stamp;
 mod work;
 
-/// The results of a run.
+/// The results of a run of `skep bench io`.
 pub type Outcome = crate::workload::Outcome<Plan>;
 
 pub use plan::Plan;

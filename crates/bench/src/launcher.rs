@@ -1,12 +1,13 @@
-//! Starts processes on hosts, synchronises them with barriers, and converts their times to one time
-//! line.
+//! Starts the processes of a benchmark on hosts, synchronises them with barriers, and converts
+//! their times to the clock of the controller.
 //!
-//! The controller runs each host's prefix command to start an *agent* ([`agent()`]) there, and
-//! exchanges lines of JSON with the agent over standard input and output. This needs no port, and
-//! any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
-//! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When the
-//! controller exits for any reason, agents and workers read the end of their input. Agents and
-//! workers then remove the files that they created, and exit.
+//! The controller is the process that the user starts. For each host, it runs the host's command
+//! prefix to start an *agent* ([`agent()`]) there. It exchanges lines of JSON with the agent over
+//! standard input and output. Such an exchange needs no port, and is possible with any command that
+//! runs a program on a host (ssh, `ip netns exec`, or none). An agent starts the *workers* of its
+//! host ([`worker()`]), one for each process, and forwards their messages. If the controller exits
+//! for any reason, the input of agents and workers ends. They then remove the files that they have
+//! created, and exit.
 //!
 //! Every wait has a time limit. A phase fails if no process makes progress for the time limit of
 //! the plan.
@@ -30,12 +31,12 @@ use crate::limits::{MAX_HOSTS, MAX_PROCESSES, MAX_PROCESSES_PER_HOST};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// A host of a benchmark.
+/// A host on which a benchmark runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Name of the host in results, and the value of `{host}` in paths.
     pub name: String,
-    /// The command prefix that runs a command on the host. Empty for the host of this process.
+    /// The command prefix that runs a command on the host. Empty means the host of this process.
     pub enter: Vec<String>,
 }
 
@@ -45,8 +46,8 @@ impl Host {
         Self { name: "localhost".into(), enter: Vec::new() }
     }
 
-    /// Returns a host that ssh reaches without a password, and on which `skep` is in the search
-    /// path.
+    /// Returns a host that is reached by ssh without a password, and on which `skep` is in the
+    /// search path.
     pub fn over_ssh(name: &str) -> Self {
         let enter = ["ssh", "-o", "BatchMode=yes", name];
         Self { name: name.into(), enter: enter.map(str::to_owned).into() }

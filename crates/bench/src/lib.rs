@@ -1,21 +1,20 @@
-//! Benchmarks of a file system from several hosts at the same time: the launcher, which starts and
-//! synchronises processes, and the engines that the processes run.
+//! Benchmarks of a file system from several hosts at the same time. The crate has the launcher,
+//! which starts and synchronises processes, and the engines that these processes run.
 //!
-//! [`launcher`] starts an *agent* on each host, starts processes (*workers*) through the agent,
-//! synchronises the workers with barriers, and converts their times to one time line. [`io`] reads
-//! and writes data in IOR's patterns, and [`metadata`] creates and removes names like mdtest: these
-//! two measure any mounted file system. [`storage`] makes storage targets measure their own speed,
-//! and [`net`] measures the network between hosts and services. [`tool`] runs external programs
-//! (IOR, mdtest, fio, IOzone) instead of the built-in engines.
+//! [`launcher`] starts an *agent* on each host, starts processes (*workers*) through the agent, and
+//! synchronises the workers with barriers. It also converts their times to one clock. [`io`] reads
+//! and writes data in IOR's patterns, and [`metadata`] creates and removes names like mdtest. Both
+//! measure any mounted file system. [`storage`] makes storage targets measure their own speed, and
+//! [`net`] measures the network between hosts and services. [`tool`] runs external programs (IOR,
+//! mdtest, fio, IOzone) instead of the built-in engines.
 //!
 //! # Rules for every engine
-//! All processes begin a phase at one barrier. The time of a phase lasts from the begin of its
-//! first process to the end of its last process. A run records the results of each process, not
-//! only means. After a failure, a run returns the results that it has, with the reason for the
-//! failure.
+//! All processes begin a phase at one barrier. The time of a phase is from the begin of the first
+//! process to the end of the last process. A run records the results of each process, and not only
+//! means. If a run fails, it returns the results that it has, with the reason for the failure.
 //!
-//! `skep bench` is the command line of this crate. `cargo xtask bench` is separate and for
-//! developers of Skep: it starts Skep and other file systems on one machine, and compares them.
+//! `skep bench` is the command line of this crate. `cargo xtask bench` is a separate program for
+//! developers of Skep. It starts Skep and other file systems on one machine, and compares them.
 
 pub mod environment;
 pub mod io;

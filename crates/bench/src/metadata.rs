@@ -1,8 +1,8 @@
-//! Operations on names, as in mdtest. Processes create, stat, read and remove items in a tree of
-//! directories.
+//! Operations on names, as in mdtest: processes create, stat, read and remove items in a tree of
+//! directories. An item is a file or a directory.
 //!
-//! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run creates
-//! items and another run reads them, both use the same names.
+//! Names have the form of mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run
+//! creates items and another run reads them, both use the same names.
 
 mod items;
 mod outcome;
@@ -10,7 +10,7 @@ pub(crate) mod plan;
 mod run;
 mod work;
 
-/// The results of a run.
+/// The results of a run of `skep bench metadata`.
 pub type Outcome = crate::workload::Outcome<Plan>;
 
 pub use plan::{OPERATIONS, Plan};

@@ -1,11 +1,11 @@
-//! Benchmarks of the network alone: from client hosts to services, and between services, like
-//! BeeGFS's NetBench.
+//! Benchmarks of the network alone, like BeeGFS's NetBench. They measure the links from client
+//! hosts to services, and the links between services.
 //!
-//! The messages have the format of messages with file data, including checksums, and use the same
-//! kind of connection. Messages go to the thread that owns a storage target, but no files are
+//! The messages have the form of messages with file data, including checksums, and use the same
+//! kind of connection. They are sent to the thread that owns a storage target, but no files are
 //! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
-//! that measure links. Services measure links on request. For each pair, the run measures the
-//! bandwidth in both directions, and round trips.
+//! that measure links. Services measure links on request. For each pair of ends, the run measures
+//! the bandwidth in both directions, and the round trips.
 
 pub(crate) mod outcome;
 mod plan;

@@ -1,4 +1,4 @@
-//! Progress reports of a run, and the interruption of runs.
+//! The progress reports of a run, and the flag that interrupts runs.
 
 use crate::launcher::PhaseRecord;
 use crate::net::outcome::{Pair, Sample as LinkSample, Total};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Progress {
     /// The run begins, and its number of phases is known.
     Planned {
-        /// Number of phases, with all repetitions.
+        /// Number of phases in all repetitions together.
         phases: u64,
     },
     /// A phase begins.
@@ -23,28 +23,28 @@ pub enum Progress {
     },
     /// A phase has made progress.
     Moved {
-        /// Bytes or operations of all processes so far.
+        /// Number of bytes or operations that all processes have finished so far.
         done: u64,
-        /// Bytes or operations of all processes at the end of the phase.
+        /// Number of bytes or operations of all processes in the whole phase.
         total: u64,
     },
     /// A condition that does not stop the run, but may affect its results.
     Note(String),
-    /// A result, sent as soon as it is measured.
+    /// A result, reported as soon as it is measured.
     Measured(Box<Measurement>),
 }
 
-/// One result of a run. The outcome of the run contains all results.
+/// One result of a run. The outcome of the run will contain it too.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Measurement {
-    /// A phase of [`crate::io`] or [`crate::metadata`], including a phase that only compares data.
+    /// A phase of [`crate::io`] or [`crate::metadata`], including phases that only compare data.
     Phase(PhaseRecord),
-    /// One measurement of a pair of [`crate::net`].
+    /// One measurement of a link of [`crate::net`].
     Link {
         /// The two ends of the link.
         between: Pair,
-        /// The measurement. Its `pair` is the index of the pair in the outcome.
+        /// The measurement. Its field `pair` is the index of the pair in the outcome.
         #[serde(flatten)]
         sample: LinkSample,
     },
@@ -60,7 +60,7 @@ impl Progress {
     }
 }
 
-/// Whether the user has interrupted this process. Every run of this process reads the flag.
+/// Whether the user has interrupted this process. All runs in this process read this flag.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Makes all runs of this process end soon. Each run returns the results that it has.

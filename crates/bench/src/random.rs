@@ -1,11 +1,12 @@
-//! Random orders that need no memory. The same seed gives the same order.
+//! Random orders that need no memory. An equal seed gives an equal order.
 
 pub(crate) use skep_types::random::mix;
 
 /// A permutation of `0..count`.
 ///
-/// Uses four rounds of a Feistel network over the next even power of two. A result outside of the
-/// range is passed through the network again, fewer than four times on average.
+/// It uses four rounds of a Feistel network over a range that is at most four times as large as
+/// `count`. If a result is outside of `0..count`, it is passed through the network again. This
+/// happens fewer than four times on average.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     count: u64,
@@ -14,13 +15,13 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// Creates the permutation of `0..count` for a seed.
+    /// Creates a permutation of `0..count` that depends on `seed`.
     pub(crate) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed: mix(seed) }
     }
 
-    /// Returns the element at `index`, which must be less than the count.
+    /// Returns the element at `index`, which must be less than `count`.
     pub(crate) fn at(&self, index: u64) -> u64 {
         assert!(index < self.count, "an index of the permutation");
         let mut value = self.once(index);
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_appears_once_in_an_order_set_by_the_seed() {
+    fn permutation_has_each_number_once_and_depends_on_its_seed() {
         for count in [1, 2, 3, 7, 64, 1000, 4097] {
             let order = |seed| {
                 let permutation = Permutation::new(count, seed);

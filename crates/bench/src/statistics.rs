@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The statistics that IOR and mdtest print for repeated measurements.
+/// The statistics of repeated measurements, as IOR and mdtest print them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The largest value.
@@ -33,7 +33,7 @@ impl Summary {
     }
 }
 
-/// Returns the median. For an even number of values, this is the mean of the two middle values.
+/// Returns the median. If the number of values is even, this is the mean of the two middle values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -45,8 +45,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the median absolute deviation, scaled so that it equals the standard deviation for
-/// normally distributed values. Outliers hardly affect it.
+/// Returns the median absolute deviation. It is scaled so that it equals the standard deviation if
+/// the values are normally distributed. Outliers hardly affect it.
 pub fn median_deviation(values: &[f64]) -> Option<f64> {
     const OF_NORMAL: f64 = 1.4826;
     let middle = median(values)?;

@@ -1,8 +1,8 @@
-//! Measures the speed of each storage target without the network, like BeeGFS's StorageBench.
+//! Measures the speed of each storage target, without the network, like BeeGFS's StorageBench.
 //!
-//! Targets write and read their own files (`StartBenchmark` in `skep_wire::benchmark`). This module
-//! starts these benchmarks, asks targets for their progress, and makes sure that targets remove
-//! their files. [`outliers`] finds slow targets in the results.
+//! A target writes and reads its own files (`StartBenchmark` in `skep_wire::benchmark`). This
+//! module starts these benchmarks, asks the targets for their progress, and ensures that the
+//! targets remove their files. [`outliers`] finds slow targets in the results.
 
 pub(crate) mod outcome;
 pub mod outliers;
@@ -19,7 +19,7 @@ use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, Stop
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The record of a target, and a connection to this target.
+/// The record of a target, and a connection to the target.
 pub type Connected = (TargetRecord, Rc<Connection>);
 
 fn options(patience: Duration) -> CallOptions {
@@ -36,12 +36,12 @@ fn named(target: &TargetRecord, error: &Error) -> Error {
     Error::new(error.code(), format!("target {id} on {node_name}: {words}"))
 }
 
-/// Measures targets, and then orders them to remove their files, also after a failure. A target
-/// that cannot be reached removes its files by itself when requests for its progress no longer
-/// arrive.
+/// Measures targets. Then makes them remove their files, even if the measurement has failed. If a
+/// target cannot be reached, no more requests for its progress arrive there, and it removes its
+/// files by itself.
 ///
 /// # Errors
-/// Like [`crate::io::run`].
+/// The errors of [`crate::io::run`].
 pub async fn run(
     plan: &Plan,
     targets: &[Connected],
@@ -126,7 +126,7 @@ async fn measure(
     Ok(())
 }
 
-/// Waits until all targets have finished the phase.
+/// Waits until all targets have finished the current phase.
 async fn wait(
     start: &StartBenchmark,
     targets: &[Connected],
@@ -161,7 +161,7 @@ async fn wait(
         progress(Progress::Moved { done: moved.iter().sum(), total });
         if skep_env::now() - last > patience {
             let silent = ends.iter().position(Option::is_none).map(|index| &targets[index].0);
-            let what = format!("no progress for {} s", patience.as_secs());
+            let what = format!("no target made progress for {} s", patience.as_secs());
             let error = Error::new(ErrorCode::TimedOut, what);
             return Err(silent.map_or_else(|| error.clone(), |target| named(target, &error)));
         }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sample_lasts_from_first_begin_to_last_end() {
+    fn sample_lasts_from_first_thread_start_to_last_thread_end() {
         let end = BenchmarkProgress {
             is_over: true,
             is_direct: true,

@@ -1,12 +1,12 @@
-//! External programs instead of the built-in engines: IOR, mdtest, fio and IOzone, with the same
-//! options, the same procedure and the same format of results.
+//! Runs external programs instead of the built-in engines: IOR, mdtest, fio and IOzone. They get
+//! the same options, and their results have the same form.
 //!
-//! As with the built-in engines, the launcher handles hosts, repetitions, dropped caches and
+//! As for the built-in engines, the launcher handles hosts, repetitions, dropped caches and
 //! records. A phase is one execution of the program, or a part of an execution of mdtest. The run
-//! stores the program's own report beside the numbers that it reads from this report. IOR and
-//! mdtest run as one MPI job, which reports only the sum over its processes. fio and IOzone are
-//! executed by each process of the launcher. The run refuses a plan with an option that the program
-//! lacks, so no option is silently ignored.
+//! stores the program's own report in addition to the numbers that it reads from this report. IOR
+//! and mdtest run as one MPI job, which reports only the sum over its processes. For fio and
+//! IOzone, each process of the launcher executes the program. If the program lacks an option of the
+//! plan, the run refuses the plan, so that no option is silently ignored.
 
 mod child;
 mod engine;
@@ -49,7 +49,7 @@ impl Tool {
         }
     }
 
-    /// Returns the program with this name.
+    /// Returns the program with the name `name`.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Ior, Self::Mdtest, Self::Fio, Self::Iozone].into_iter().find(|it| it.name() == name)
     }
@@ -59,12 +59,12 @@ impl Tool {
         matches!(self, Self::Ior | Self::Mdtest)
     }
 
-    /// Returns where users can get the program.
+    /// Returns a text for users with the place where they can get the program.
     pub(crate) fn source(self) -> &'static str {
         match self {
             Self::Ior | Self::Mdtest => {
-                "no package of Debian has it: build it from https://github.com/hpc/ior with MPI, \
-                 and put it into the search path"
+                "Debian has no package of this program: build it from https://github.com/hpc/ior \
+                 with MPI, and put it into the search path"
             }
             Self::Fio => "install the package fio",
             Self::Iozone => {
@@ -97,13 +97,13 @@ pub(crate) enum Work {
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts with processes. Ranks are assigned to these hosts in turn.
+    /// All hosts that have processes. Ranks are assigned to these hosts in turn.
     pub(crate) hosts: Vec<Host>,
     /// Number of processes over all hosts.
     pub(crate) processes: u32,
 }
 
-/// A job, and the hosts on which the launcher starts workers for it.
+/// A job, and the hosts on which the launcher starts workers for the job.
 pub(crate) struct Placed {
     pub(crate) job: Job,
     pub(crate) hosts: Vec<Host>,
@@ -112,17 +112,17 @@ pub(crate) struct Placed {
 }
 
 impl Runner {
-    /// Refuses a plan that the program does not support.
+    /// Returns an error if the program does not support an option of the plan.
     fn check(&self, work: &Work) -> Result<()> {
         let problems = match (self.tool, work) {
             (Tool::Ior, Work::Io(plan)) => ior::problems(plan),
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
-            // mdtest supports every option that a plan can have.
+            // mdtest supports every option that such a plan can have.
             (Tool::Mdtest, Work::Metadata(_)) => Vec::new(),
-            (_, Work::Io(_)) => vec!["this program cannot read or write data".into()],
+            (_, Work::Io(_)) => vec!["the program has no benchmark of reads and writes".into()],
             (_, Work::Metadata(_)) => {
-                vec!["this program cannot create the names that mdtest uses".into()]
+                vec!["the program has no benchmark of metadata operations".into()]
             }
         };
         if problems.is_empty() {
@@ -132,11 +132,11 @@ impl Runner {
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Returns the workers to start. With MPI, one worker on the first host starts the job for all
-    /// processes.
+    /// Returns on which hosts workers are started. With MPI, there is only one worker, on the first
+    /// host. It starts the MPI job for all processes.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every option that the program does not support.
+    /// `InvalidArgument`. The error lists every option that the program does not support.
     fn place(
         &self,
         work: Work,
@@ -159,11 +159,11 @@ impl Runner {
     }
 }
 
-/// Returns the workers to start for a plan, either for an external program or for the built-in
-/// engine.
+/// Returns on which hosts workers are started for a plan. `runner` names an external program, and
+/// `None` means the built-in engine.
 ///
 /// # Errors
-/// `InvalidArgument`, listing every option that the program does not support.
+/// `InvalidArgument`. The error lists every option that the program does not support.
 pub(crate) fn place(
     runner: Option<&Runner>,
     work: Work,
@@ -182,7 +182,8 @@ pub(crate) fn place(
     Ok(Placed { job, hosts, server_hosts, processes_per_host })
 }
 
-/// Groups phases by the executions of mdtest that run them, in mdtest's order.
+/// Groups the phases by the executions of mdtest. One execution does all phases of a group. The
+/// groups are in mdtest's order.
 pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u64)>> {
     use mdtest::Part;
     let of = |part| {
@@ -193,28 +194,28 @@ pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u6
     all.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns the texts of all rows whose condition is true. They are the options of the plan that a
-/// program lacks.
+/// Returns the texts of all rows whose condition is true. Each text names an option that the plan
+/// has and the program lacks.
 fn refused(table: &[(bool, &str)]) -> Vec<String> {
     let asked = table.iter().filter(|(is_asked, _)| *is_asked);
     asked.map(|(_, what)| (*what).to_owned()).collect()
 }
 
-/// Converts string literals to the words of a command line.
+/// Converts string literals to a list of arguments.
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The numbers that a program reports for a phase.
+/// The numbers that a program reports about a phase.
 #[derive(Debug, Clone, PartialEq)]
 struct Report {
-    /// Number of bytes moved.
+    /// Number of bytes that the program transferred.
     bytes: u64,
-    /// Number of operations done.
+    /// Number of operations that the program did.
     operations: u64,
     /// Duration in seconds, as the program reports it.
     seconds: f64,
-    /// Parts of `seconds` that were spent in open (`open_s`) and in close (`close_s`), or zero if
+    /// Parts of `seconds`: the time in open (`open_s`) and the time in close (`close_s`). Zero if
     /// the program does not report them.
     open_s: f64,
     close_s: f64,
@@ -222,7 +223,7 @@ struct Report {
     said: serde_json::Value,
 }
 
-/// Returns a number from the JSON output of a program.
+/// Returns the number with the name `name` in the JSON output of a program.
 fn number(value: &serde_json::Value, name: &str) -> std::result::Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("the output has no number '{name}'"))
 }

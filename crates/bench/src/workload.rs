@@ -1,7 +1,6 @@
-//! Runs a workload, which consists of phases, from start to end. [`crate::io`] and
-//! [`crate::metadata`] share this loop. A workload names its phases. This module starts the
-//! processes, runs the phases in order and stores the results. This module does not know the
-//! meaning of a phase.
+//! Runs the phases of a workload from start to end. [`crate::io`] and [`crate::metadata`] share
+//! this loop. A workload names its phases. This module starts the processes, runs the phases in
+//! their order, and stores the results. It does not know what a phase does.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};
@@ -16,7 +15,7 @@ use std::time::Duration;
 pub struct Outcome<P> {
     /// The plan that was run.
     pub plan: P,
-    /// Name of the program that did the work: `skep`, or an external program.
+    /// Name of the program that was run: `skep`, or an external program.
     pub tool: String,
     /// Number of processes over all hosts.
     pub processes: u32,
@@ -24,21 +23,22 @@ pub struct Outcome<P> {
     pub started_unix_s: i64,
     /// All hosts with their environments.
     pub hosts: Vec<HostRecord>,
-    /// The record of each phase that was completed, in order.
+    /// The record of each phase that was completed, in the order of time.
     pub phases: Vec<PhaseRecord>,
-    /// Why the run ended before the plan was complete. Its earlier results are in `phases`.
+    /// Why the run ended before the plan was complete. `None` if the run completed the plan. The
+    /// results until then are in `phases`.
     pub failure: Option<String>,
 }
 
-/// How the record of a phase is used.
+/// The use that the run makes of the record of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
     /// The record is a result.
     Keep,
-    /// The phase verified the data that the previous phase wrote. Its errors are added to the
+    /// The phase has verified the data that the previous phase wrote. Its errors are added to the
     /// record of the previous phase.
     AddErrorsToLast,
-    /// The phase cleans up, and its record is dropped.
+    /// The phase has only cleaned up. The record is dropped.
     Discard,
 }
 
@@ -46,19 +46,19 @@ pub(crate) enum Recording {
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) name: String,
-    /// Bytes or operations of all processes in the phase.
+    /// Number of bytes or operations of all processes in the phase.
     pub(crate) total: u64,
     /// Whether the hosts run the plan's command and drop their caches before the phase.
     pub(crate) is_prepared: bool,
     pub(crate) recording: Recording,
 }
 
-/// Settings that the plan of every workload has.
+/// Settings that the plans of all workloads have.
 pub(crate) struct Common<'a> {
     pub(crate) repetitions: u32,
     pub(crate) before_phase: Option<&'a str>,
     pub(crate) keep_caches: bool,
-    /// Hosts that run no processes, but also drop their caches.
+    /// Hosts that run no processes, but whose caches are dropped too.
     pub(crate) server_hosts: &'a [Host],
     /// Seconds without progress of any process after which a phase fails.
     pub(crate) patience_s: u32,
@@ -72,25 +72,26 @@ pub(crate) trait Workload: Clone {
     /// `InvalidArgument`, with a text that lists every mistake in the plan.
     fn check(&self, processes: u32) -> Result<()>;
 
-    /// If the plan needs a number and has none, draws a random number that distinguishes the files
-    /// of this run from the files of other runs. `is_own` is false if an external program does the
-    /// work.
+    /// If the files of the run need a number that distinguishes them from the files of other runs,
+    /// and the plan has none, draws a random number. `is_own` is false if an external program is
+    /// run.
     fn draw_signature(&mut self, is_own: bool);
 
-    /// Returns the plan in the form that the processes receive.
+    /// Returns the plan in the form that is sent to the processes.
     fn work(&self) -> Work;
 
-    /// Returns the path on which the run works. The run describes the file system at this path.
+    /// Returns the path on which the run works. The file system at this path is described in the
+    /// results.
     fn path(&self) -> PathBuf;
 
     fn common(&self) -> Common<'_>;
 
-    /// Returns the phases of a repetition (counted from 1), in order. `is_own` is false if an
-    /// external program does the work.
+    /// Returns the phases of a repetition in their order. Repetitions are counted from 1. `is_own`
+    /// is false if an external program is run.
     fn phases(&self, repetition: u32, processes: u32, is_own: bool) -> Vec<Phase>;
 }
 
-/// Runs a plan ([`crate::io::run`]).
+/// Runs a plan. See [`crate::io::run`].
 pub(crate) fn run<P: Workload>(
     runner: Option<&Runner>,
     plan: &P,

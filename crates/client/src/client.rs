@@ -28,7 +28,7 @@ pub(crate) struct Worker {
     /// Number of this worker, from zero; selects its range of slots in each session.
     pub(crate) index: usize,
     pub(crate) sessions: RefCell<HashMap<GroupId, Rc<ThreadSession>>>,
-    /// Limits the chunk pieces in flight to [`MAX_PIECES`].
+    /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].
     pub(crate) pieces: Rc<Semaphore>,
     pub(crate) closes: DeferredCloses,
     operations: Cell<u64>,

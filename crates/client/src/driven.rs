@@ -1,8 +1,8 @@
 //! Runs operations to completion even if the caller drops the future.
 //!
-//! A change occupies its slot until its reply arrives. A write must not arrive after the truncation
-//! that waited for the write. So if the caller is interrupted and drops the future, the operation
-//! continues as a task of its own.
+//! A modifying request occupies its slot until the reply arrives. A write must not arrive at a
+//! server after a truncation that waited for this write. So if the caller is interrupted and drops
+//! the future, the operation continues as a task of its own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Runs `future` to completion. If the returned future is dropped after its first poll, `future`
-/// continues as a task, and `orphan` gets its result.
+/// continues as a task, which passes its result to `orphan`.
 pub(crate) fn drive<F, O>(future: F, orphan: O) -> Driven<F, O>
 where
     F: Future + 'static,
@@ -57,8 +57,9 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // A future that was never polled has sent no request. After the thread's event loop has
-        // ended, no task can run; the server then cleans up when the lease of the session runs out.
+        // In two cases nothing is left to run. A future that was never polled has sent no request.
+        // After the thread's event loop has ended, no task can run, and the server cleans up when
+        // the lease of the session runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_operation_continues_and_passes_on_its_result() {
+    fn result_of_a_dropped_operation_reaches_its_handler() {
         skep_env::block_on(async {
             let (done, orphaned) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
             let note = Rc::clone(&orphaned);

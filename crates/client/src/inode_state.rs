@@ -1,5 +1,5 @@
 //! The state of one inode that this mount has open or has written to. All handles on all threads
-//! share it. Pure: times are arguments.
+//! share it. Pure: callers pass the current time as an argument.
 //!
 //! - `size`: the size of the file, and the writes that this mount has not reported to metadata yet.
 //! - `unsynced`: acknowledged writes that may not be durable yet.
@@ -69,8 +69,8 @@ impl InodeState {
         self.with(|parts| parts.size.observe(attributes, now));
     }
 
-    /// Returns the size of the file: the last size from metadata, or the end of this mount's writes
-    /// if that is larger.
+    /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
+    /// writes, whichever is larger.
     pub(crate) fn size(&self) -> u64 {
         self.with(|parts| parts.size.size())
     }
@@ -85,18 +85,18 @@ impl InodeState {
         self.with(|parts| parts.size.age(now))
     }
 
-    /// Raises the size in `attributes` to the end of this mount's writes.
+    /// Raises the size in `attributes` to the end offset of this mount's writes.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes) {
         self.with(|parts| parts.size.merge_into(attributes));
     }
 
-    /// Returns the report that must be sent to metadata now, if any.
+    /// Returns the report of sizes and times that the client must send to metadata now, if any.
     pub(crate) fn unreported(&self) -> Option<SizeReport> {
         self.with(|parts| parts.size.unreported())
     }
 
-    /// Records the reply to a report. `is_durable` means that metadata replied after the report was
-    /// durable.
+    /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
+    /// replied after the report was durable.
     pub(crate) fn reported(
         &self,
         report: &SizeReport,
@@ -112,13 +112,13 @@ impl InodeState {
         self.with(|parts| parts.size.is_reported_undurably())
     }
 
-    /// Returns the extent that metadata has acknowledged so far.
+    /// Returns the end of the file that metadata has acknowledged so far.
     pub(crate) fn reported_extent(&self) -> ReportedExtent {
         self.with(|parts| parts.size.reported_extent())
     }
 
-    /// Compares an acknowledged extent with the attributes that are durable at metadata. Changes
-    /// that metadata lost in a power loss count as unreported again.
+    /// Compares an acknowledged end of the file with the attributes that are durable at metadata.
+    /// Changes that metadata lost in a power loss count as unreported again.
     pub(crate) fn compare(&self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.with(|parts| parts.size.compare(sent, durable))
     }
@@ -146,15 +146,15 @@ impl InodeState {
         self.with(|parts| parts.unsynced.chunk_files())
     }
 
-    /// Records that a storage host synced a chunk file. If its incarnation differs from that of the
-    /// host that acknowledged the writes, the writes may be lost.
+    /// Records that a storage host synced a chunk file. If the host's incarnation has changed since
+    /// the host acknowledged the writes, the writes may be lost.
     pub(crate) fn synced(&self, synced: &UnsyncedChunkFile, incarnation: HostIncarnation) {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
     }
 
     /// Records that a sync found a chunk file on the device of its target. `generation` is the
-    /// truncate generation of the file when the sync began: a later truncation may have removed the
-    /// chunk file.
+    /// truncate generation of the file when the sync began. If the current generation is another
+    /// one, a later truncation may have removed the chunk file, so nothing is recorded.
     pub(crate) fn chunk_exists(&self, key: ChunkFileKey, generation: u64) {
         self.with(|parts| {
             if generation == parts.size.end().truncate_generation {
@@ -198,8 +198,8 @@ impl InodeState {
         self.with(|parts| parts.unsynced.inline_synced(marks, is_lost));
     }
 
-    /// Returns how often acknowledged writes may have been lost. Each handle reports a loss to its
-    /// program once.
+    /// Returns the number of events in which acknowledged writes may have been lost. Each handle
+    /// reports such a loss once to its program.
     pub(crate) fn losses(&self) -> u64 {
         self.with(|parts| parts.unsynced.losses())
     }
@@ -210,8 +210,9 @@ impl InodeState {
         self.with(|parts| parts.unsynced.note_loss());
     }
 
-    /// Returns the steps of a sync of the file that begins now, and the changes that the sync makes
-    /// durable. `of_mount` is the number of changes of this mount to names of any file.
+    /// Returns the steps of a file sync that begins now, and the changes that the sync makes
+    /// durable. `of_mount` is the number of changes of this mount to names of files whose inode the
+    /// mount does not know.
     pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {
         self.with(|parts| {
             let changes = parts.settled.changes(of_mount);
@@ -230,7 +231,7 @@ impl InodeState {
         self.with(|parts| parts.settled.note(changes));
     }
 
-    /// Returns the number of the last write.
+    /// Returns the number of the last write of this mount to the file.
     pub(crate) fn last_write(&self) -> u64 {
         self.with(|parts| parts.size.last_write())
     }
@@ -266,8 +267,8 @@ impl InodeState {
             if !parts.handles.is_open() {
                 parts.kernel = kernel_view::KernelView::default();
             }
-            // Other clients may have moved the end while the file was closed at metadata, and the
-            // new end may not be durable.
+            // Other clients may have moved the end of the file while this mount had the file
+            // closed, and the new end may not be durable.
             parts.settled.count_change();
             parts.handles.opened();
         });
@@ -327,7 +328,8 @@ impl InodeState {
         self.with(|parts| parts.handles.is_locked())
     }
 
-    /// Records that the caller may cache bytes of the file, for example in the kernel's page cache.
+    /// Remembers that the caller may have bytes of the file in a cache, for example in the kernel's
+    /// page cache.
     pub(crate) fn set_cached(&self) {
         self.with(|parts| parts.handles.set_cached());
     }
@@ -347,16 +349,16 @@ impl InodeState {
         });
     }
 
-    /// Records that the kernel's pages of the file may be out of date, so that the kernel must
-    /// compare modification times before it reads from them.
+    /// Records that the kernel's cached pages of the file may be out of date, so that the kernel
+    /// must compare modification times before it reads from these pages.
     pub(crate) fn must_compare(&self) {
         self.with(|parts| parts.kernel.must_compare());
     }
 
-    /// Returns the attributes that this mount last sent to the kernel, with the present size, if
+    /// Returns the attributes that this mount last sent to the kernel, with the current size, if
     /// the kernel's pages are valid although this mount has written to the file. The pages are
-    /// valid only while this mount has the file open for writing: metadata then notifies this mount
-    /// before another client changes the file.
+    /// valid only while this mount has the file open for writing, because metadata then notifies
+    /// this mount before another client changes the file.
     pub(crate) fn for_reading(&self) -> Option<Attributes> {
         self.with(|parts| {
             let is_alone = parts.handles.has_writers() && !parts.handles.is_shared();
@@ -367,8 +369,8 @@ impl InodeState {
 
     // ---- the table of inodes
 
-    /// Returns whether the state is no longer needed: the file is closed and has no unsynced
-    /// writes.
+    /// Returns whether the state is no longer needed, because the file is closed and has no
+    /// unsynced writes.
     pub(crate) fn is_idle(&self) -> bool {
         self.with(|parts| !parts.handles.is_open() && parts.unsynced.is_empty())
     }

@@ -7,15 +7,16 @@
 //!
 //! # Where requests are retried
 //! The router of `skep-rpc` repeats a request if its connection is lost. The client repeats
-//! requests only in other cases:
+//! requests only in these other cases:
 //! - `session::request` and `session::renewal` send a request again in a new session after the old
-//!   session was lost. `files::sync` does the same, once, for the sync of a whole group.
+//!   session was lost. `files::sync` does the same, but only once, for a request that syncs a whole
+//!   metadata group.
 //! - `data::read`, `data::write` and `data::inline` send a request once more if a checksum does not
 //!   match.
 //! - `mount::eviction` joins the cluster again after an eviction, and then repeats reads from
 //!   storage.
-//! - `mount::register` and `mount::background` repeat requests to management, with a pause between
-//!   two attempts.
+//! - The membership (`skep_rpc::ClientMembership`) repeats requests to management, with a pause
+//!   between two attempts.
 //! - `sharing::follow` repeats the wait for notifications, with a pause after an error.
 
 mod attributes;
@@ -49,11 +50,16 @@ pub use files::open::{Created, OpenedFile, Opens};
 pub use files::sync::Syncs;
 pub use locks::file_locks::{FileLock, LockOutcome, Locks};
 pub use mount::Mount;
-pub use mount::options::{ClusterAccess, Forget, LogControl, MountOptions, has_given_up};
+pub use mount::options::{
+    ClusterAccess, Forget, LogControl, MapObserver, MountOptions, has_given_up,
+};
 pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
 pub use skep_rpc::origin::{Origin, job_number, with_origin};
-pub use skep_rpc::{GAVE_UP, Unanswered, UnansweredReport, calls_of};
+pub use skep_rpc::{
+    GAVE_UP, RequestCause, RequestCounts, RequestLoad, Unanswered, UnansweredReport, calls_of,
+    failing_groups, silent_targets,
+};
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{

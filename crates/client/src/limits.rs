@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 /// Maximum number of requests for changes that one thread has in flight at one metadata group;
-/// further requests wait. Larger than a thread's share of the kernel's request queue.
+/// further requests wait. The limit is larger than a thread's share of the kernel's request queue.
 pub(crate) const SLOTS_PER_WORKER: u32 = 64;
 /// Maximum number of chunk pieces that one thread has in flight. Limits the memory for buffers of
 /// the thread and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Maximum length of the piece in one message; a multiple of the granule. Small enough that the
-/// pieces of a large range are transferred in parallel. Large enough that the cost of a message is
-/// negligible.
+/// Maximum length of the piece in one message; a multiple of the granule size. Small enough that
+/// the pieces of a large range are transferred in parallel. Large enough that the cost of a message
+/// is negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes that one copy request copies; the caller sends another request for the
 /// rest. Large enough that the cost of a request is negligible. Small enough that a killed program
@@ -25,8 +25,8 @@ pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Maximum number of inodes whose cached version the mount records. Each inode takes 16 bytes.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// Maximum number of directories and special files whose attributes the mount records. The mount
-/// needs the attributes if a program still has a removed directory or file open. Each inode takes
-/// 140 bytes.
+/// needs the attributes if a program still has a removed directory or special file open. Each inode
+/// takes 140 bytes.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
@@ -43,8 +43,8 @@ pub(crate) const REOPENS_AT_ONCE: usize = 16;
 /// Maximum number of inodes that `syncfs` syncs in parallel.
 pub(crate) const INODES_AT_ONCE: usize = 32;
 
-/// Maximum age of a cached file size when a read reaches beyond the end of the file. The client
-/// requests an older size again.
+/// Maximum age of a cached file size when a read reaches beyond the end of the file. If the cached
+/// size is older, the client requests the size again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// How long a starting mount waits for the attributes of the root. After that time, the mount
 /// serves requests without these attributes.
@@ -53,7 +53,7 @@ pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// time it returns the attributes that it saw last.
 pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock before the mount searches for a deadlock cycle over several
-/// metadata targets. Few waits last longer.
+/// metadata targets. Few lock waits last longer.
 pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
 /// Maximum duration of a search for a deadlock cycle. The client cancels a longer search, and
 /// repeats it later.
@@ -63,10 +63,11 @@ pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
-/// session. Threads cannot wake each other here, and such waits are rare.
+/// session. The waiting thread polls, because threads cannot wake each other here. Such waits are
+/// rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
-/// How long a deferred close waits, so that it can be sent with other closes in one message. Short
-/// enough that users do not notice the delay until the space of a removed file is free.
+/// How long a deferred close waits, so that it can be sent with other closes in one message. The
+/// delay is so short that users do not notice that the space of a removed file is freed later.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// Time from an `fsync` to the report of the times to metadata, if nothing else has changed.
 /// Shorter than the time for which other mounts cache attributes. Long enough that a database with
@@ -76,28 +77,30 @@ pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// the file.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// Time limit for a close that the kernel or this mount has not sent yet, while the client sets a
-/// stripe pattern or handles a sharing notification. Several times [`CLOSE_DELAY`].
+/// stripe pattern or handles a sharing notification. The limit is several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that the mount records for opens in flight. If more
-/// notifications arrive during an open, the mount treats its file as shared. Each record takes 16
-/// bytes.
+/// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
+/// notification takes 16 bytes.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// Number of acknowledged changes at a metadata group that a mount remembers because they may not
-/// be durable. From then on it sends changes with the durable flag. 48 bytes each.
+/// Maximum number of acknowledged changes at a metadata group that a mount remembers because they
+/// may not be durable. When the mount has reached this number, it sends further changes with the
+/// durable flag. Each change takes 48 bytes.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
-/// Maximum number of inodes with changes that a power loss of metadata has reverted, until programs
-/// have got the errors. Beyond it, only the log and `fsync` report them.
+/// Maximum number of inodes for which the mount remembers that a power loss of metadata has
+/// reverted changes, until programs have got the errors. For further inodes, only the log and
+/// `fsync` report the reverted changes.
 pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;
-/// How long a write continues after its caller was killed. In this time, servers that reply
-/// complete the write. If a server is down, the killed program must be able to end.
+/// How long a write continues after its caller was killed. In this time the write completes if all
+/// servers reply. If a server is down, the killed program can end after this time.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
 /// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);
 /// Pause after a failed attempt to wait for sharing notifications.
 pub(crate) const NOTIFICATIONS_PAUSE: Duration = Duration::from_millis(250);
-/// Maximum wait for servers at unmount. Sessions that are still open afterwards end when their
+/// How long an unmount waits for servers. Sessions that are still open afterwards end when their
 /// leases run out.
 pub(crate) const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(3);

@@ -44,7 +44,8 @@ pub struct Mount {
     pub(crate) locks: Arc<FileLocks>,
     pub(crate) deadlock: DeadlockSearch,
     pub(crate) notifications: Notifications,
-    /// Makes the kernel drop its cached attributes of a file. The mutex protects only this value.
+    /// The function that makes the kernel drop its cached attributes of a file. The mutex protects
+    /// only this value.
     forget: Mutex<Option<Arc<Forget>>>,
     pub(crate) seen: SeenAttributes,
     pub(crate) xattr_absence: XattrAbsence,
@@ -52,10 +53,10 @@ pub struct Mount {
     lifecycle: Lifecycle,
 }
 
-/// The start of a mount, and its workers.
+/// The start time of a mount, and the workers that have a client.
 #[derive(Debug, Default)]
 struct Lifecycle {
-    /// Time of the first registration.
+    /// Time at which this client was first registered at management.
     begun: Duration,
     /// Indexes of the workers that already have a client. The mutex protects only this set.
     taken_workers: Mutex<HashSet<usize>>,
@@ -66,8 +67,8 @@ impl Mount {
     /// `skep_env::block_on`, on any thread.
     ///
     /// # Errors
-    /// - `AuthenticationFailed`, `VersionMismatch` and other errors that a retry cannot resolve, at
-    ///   once.
+    /// - `AuthenticationFailed`, `VersionMismatch` and other errors that a retry cannot resolve.
+    ///   The function returns these errors without a retry.
     /// - `Disconnected` or `TimedOut` if management does not reply within `patience`.
     /// - `NotReady` if the cluster is still not formatted after `patience`.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
@@ -109,7 +110,8 @@ impl Mount {
         self.member.map()
     }
 
-    /// Returns the cell with the newest cluster map, which also counts retries and connections.
+    /// Returns the cell that contains the newest cluster map. The cell also counts retries and
+    /// connections.
     pub fn map_cell(&self) -> Arc<skep_rpc::MapCell> {
         self.member.map_cell()
     }
@@ -166,8 +168,8 @@ impl Mount {
             return Ok(());
         }
         let text = format!(
-            "cannot make the client of worker {index} of {}: it exists already, or the number is \
-            too large",
+            "cannot create the client of worker {index}: this client exists already, or the index \
+             is larger than the number of workers, {}",
             self.options.workers
         );
         Err(Error::new(ErrorCode::InvalidArgument, text))

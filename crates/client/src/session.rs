@@ -28,6 +28,7 @@ pub(crate) mod acknowledged;
 mod compare_slots;
 pub(crate) mod renewal;
 pub(crate) mod request;
+mod restore_locks;
 mod restore_opens;
 pub(crate) mod slots;
 pub(crate) mod table;

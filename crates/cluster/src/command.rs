@@ -1,6 +1,6 @@
-//! The commands that change management's state, the proposals that carry them, and their outcomes.
-//! Management's log stores the proposals. A command therefore has a binary layout and must contain
-//! everything on which its effect depends, except the state at the time when it is applied.
+//! The commands that change management's state, the proposals that carry them, and the outcomes of
+//! commands. Management's log stores the proposals. A command therefore has a binary layout and
+//! must contain everything on which its effect depends, except the state to which it is applied.
 
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::group_change::GroupChange;
@@ -33,15 +33,16 @@ record! {
         /// Number that the sender drew at random when it started. Zero means that no request caused
         /// the command, because management itself proposes it.
         pub sender: u64,
-        /// Number that the sender gave to the request.
+        /// Number that the sender assigned to the request.
         pub number: u64,
     }
 }
 
 record! {
-    /// A command with the id of its request: one entry of management's log.
+    /// A command with the id of the request that caused it. Each entry of management's log is a
+    /// proposal.
     pub struct Proposal {
-        /// The request.
+        /// The id of the request.
         pub id: RequestId,
         /// The command.
         pub command: Command,
@@ -49,7 +50,7 @@ record! {
 }
 
 impl From<Command> for Proposal {
-    /// Returns the proposal of management itself.
+    /// Returns a proposal of management itself, which no request caused.
     fn from(command: Command) -> Self {
         Self { id: RequestId::default(), command }
     }
@@ -58,8 +59,8 @@ impl From<Command> for Proposal {
 /// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// A management process proposes this command before it publishes maps. The command gives the
-    /// process its own range of map versions.
+    /// Begins the range of map versions of one management process. The process proposes this
+    /// command before it publishes maps.
     Start,
     /// Registers a server with its targets, for the first time or again.
     RegisterServer(ServerRegistration),
@@ -71,45 +72,46 @@ pub enum Command {
         node: NodeId,
     },
     /// Removes a client that was evicted or sent no heartbeat for too long, and records the
-    /// eviction. The recorded name is that of the map.
+    /// eviction. The recorded name is the client's name in the map.
     EvictClient(Eviction),
     /// Divides the virtual shards among the metadata groups.
     Format,
     /// Replaces all settings of the cluster.
     SetPolicy(Policy),
-    /// Changes one setting. All other settings keep the values that they have when the command is
-    /// applied.
+    /// Changes one setting. When the command is applied, the other settings do not change.
     ChangeSetting {
         /// Name of the setting.
         name: String,
         /// The new value, in the unit of the setting.
         value: u64,
     },
-    /// Raises the version in which programs must write records.
+    /// Raises the feature level, which is the version in which programs must write records.
     SetFeatureLevel {
         /// The new feature level.
         level: u32,
     },
-    /// Makes a group of targets that have none and no data. The first one becomes the primary.
+    /// Creates a group from targets that have neither a group nor data. The first target becomes
+    /// the primary.
     CreateGroup {
         /// The targets.
         targets: Vec<TargetId>,
     },
-    /// Changes the members of a group, if the group still has the epoch in the change.
+    /// Changes the members of a group. Refused if the epoch of the group differs from the epoch in
+    /// the change.
     ChangeGroup(GroupChange),
     /// Closes a storage target to new files, or opens it again.
     CloseTarget {
         /// The target.
         target: TargetId,
-        /// Whether the target gets no new files.
+        /// Whether the target is closed to new files.
         is_closed: bool,
     },
-    /// Removes a target that stores no data, and its group.
+    /// Removes a target that stores no data, together with its group.
     RemoveTarget {
         /// The target.
         target: TargetId,
     },
-    /// Gives up a storage target whose data is lost.
+    /// Gives up a storage target as lost, because its data is lost.
     GiveUpTarget {
         /// The target.
         target: TargetId,
@@ -126,17 +128,18 @@ pub enum Command {
         /// The new name.
         name: String,
     },
-    /// Records the host name of a server.
+    /// Records the name of the host on which a server runs.
     NoteHost {
         /// The server.
         node: NodeId,
-        /// Its host, for output only.
+        /// Name of the server's host, for output only.
         host: String,
     },
-    /// The state is an old copy. New ids and map versions continue far above all that a newer state
-    /// may have assigned.
+    /// Raises the next ids and map versions, because management was restored from a backup. They
+    /// continue far above all numbers that were assigned after the backup was made.
     ContinueAbove {
-        /// The highest map version of a newer state that a node has reported, or zero.
+        /// The map version in the report of a node that caused the command. Zero if no report
+        /// caused it.
         version: MapVersion,
     },
 }
@@ -239,7 +242,11 @@ impl Codec for Command {
             24 => Self::GiveUpTarget { target: Codec::decode(r)? },
             32 => Self::EvictClient(Codec::decode(r)?),
             33 => Self::NoteHost { node: Codec::decode(r)?, host: Codec::decode(r)? },
-            other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
+            other => {
+                return Err(r.corrupt(format_args!(
+                    "cannot read the command: {other} is not the number of a kind of command"
+                )));
+            }
         })
     }
 }
@@ -248,15 +255,15 @@ record! {
     /// The result of a command that succeeded.
     #[derive(Default)]
     pub struct Outcome {
-        /// Whether the command changed the state. If not, management does not log it.
+        /// Whether the command changed the state. If `false`, management does not log the command.
         pub changed: bool,
-        /// For registrations: id of the node.
+        /// For registrations: id of the registered node.
         pub node: NodeId,
         /// For registrations of servers: ids of the targets, in the order of the claims.
         pub targets: Vec<TargetId>,
         /// For changes of groups: id of the group.
         pub group: GroupId,
-        /// For changes of one setting: its value before the change.
+        /// For changes of one setting: value of the setting before the change.
         pub before: u64,
     }
 }

@@ -4,9 +4,9 @@
 //! (`docs/design/0005-locks.md`).
 //!
 //! A client asks the targets one after another, so their replies describe different moments. The
-//! client therefore asks all targets twice. A wait that is in both replies existed during the whole
-//! time between them, and only such waits count ([`LockWaits::steady`]). A waiting program cannot
-//! release a lock, so a cycle of such waits is a deadlock.
+//! client therefore asks all targets twice. A wait that a target lists in both replies existed
+//! during the whole time between the replies. Only such waits count ([`LockWaits::steady`]). A
+//! waiting program cannot release a lock, so a cycle of such waits is a deadlock.
 //!
 //! # Invariants
 //! `count` is the number of waits in the map. [`LockWaits::check_invariants`] asserts this.
@@ -14,14 +14,15 @@
 use skep_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A program that holds a lock or waits for one: its client, and its owner number at that client.
+/// A program that has a lock or waits for one: its client, and its owner number at that client.
 pub type LockOwner = (NodeId, u64);
 
 /// The waits for locks, each with the holders of the conflicting locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockWaits {
-    /// For each waiter its waits by number, each with the holders of the conflicting locks. A
-    /// program may wait in several threads. Clients never reuse the number of a wait.
+    /// The waits of each program, by number. The value of a wait is the set of programs that have a
+    /// conflicting lock. A program may wait in several threads. Clients never reuse the number of a
+    /// wait.
     waits: BTreeMap<LockOwner, BTreeMap<u64, BTreeSet<LockOwner>>>,
     count: usize,
 }
@@ -54,8 +55,8 @@ impl LockWaits {
         self.waits.get(&waiter).is_some_and(|numbers| numbers.contains_key(&number))
     }
 
-    /// Returns the waits that are in both `self` and `later`, each with the holders that are in
-    /// both.
+    /// Returns the waits that are in both `self` and `later`. Each returned wait has only the lock
+    /// holders that it has in both `self` and `later`.
     pub fn steady(&self, later: &Self) -> Self {
         let mut steady = Self::default();
         for (waiter, numbers) in &self.waits {
@@ -81,9 +82,9 @@ impl LockWaits {
         assert_eq!(self.count, count, "the count of waits is the number of entries");
     }
 
-    /// Whether a wait is part of a cycle and has the highest pair of client id and wait number in
-    /// that cycle. Such a wait must end. All clients thus select the same wait of each cycle
-    /// without communication.
+    /// Whether a wait must end so that a deadlock cycle is broken. Such a wait is part of a cycle,
+    /// and its pair of client id and wait number is the highest in that cycle. So all clients
+    /// select the same wait of each cycle without communication.
     pub fn gives_way(&self, waiter: LockOwner, number: u64) -> bool {
         let holders = |party: &LockOwner, number: &u64| self.waits.get(party)?.get(number);
         let mut next: Vec<LockOwner> =
@@ -137,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn wait_missing_in_one_of_two_replies_closes_no_cycle() {
+    fn wait_listed_in_only_one_of_two_replies_is_no_deadlock() {
         let first = waits(&[(1, &[2]), (2, &[1, 3])]);
         assert!(first.gives_way(party(2), 2));
-        // The second reply has a different holder.
+        // In the second reply, a conflicting lock has another holder.
         let changed = first.steady(&waits(&[(1, &[2]), (2, &[3])]));
         assert!(changed.has(party(2), 2) && !changed.gives_way(party(2), 2));
-        // The second reply has a different wait of the same program.
+        // In the second reply, the wait of the program has another number.
         let mut other = waits(&[(1, &[2])]);
         other.add(party(2), 7, [party(1)]);
         let steady = first.steady(&other);
@@ -152,8 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// A wait is selected if and only if there is a cycle. The removal of selected waits, one
-        /// after another, breaks all cycles.
+        /// The function selects a wait if and only if there is a cycle. If the selected waits end
+        /// one after another, no cycle is left.
         #[test]
         fn every_deadlock_cycle_is_broken(
             edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),
@@ -174,8 +175,8 @@ mod tests {
         }
     }
 
-    /// Repeatedly removes waiters that do not wait for another waiter, until all remaining waiters
-    /// do. Returns whether any waiter remains.
+    /// Repeatedly removes the programs that do not wait for a program in `edges`. Returns whether
+    /// any program is left, which means that there is a cycle.
     fn has_cycle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
         let mut left: BTreeMap<_, _> = edges.clone();
         loop {

@@ -1,22 +1,29 @@
 //! The rules for changes of a group's members: which change is possible, and which epoch follows.
 //!
-//! Pure functions over one [`Group`]. Does not own the targets ([`crate::state`]), and does not
-//! decide when a member should take over: members ask for it.
+//! Pure functions over one [`Group`]. Does not own the targets ([`crate::state`]). Does not decide
+//! when a member takes over, because the members ask for a take-over.
 //!
 //! # Compare and set
 //! A change names the epoch on which its sender has based its decision. If the group has another
-//! epoch, the change is refused, so that of two members that ask for one epoch only the first one
-//! succeeds. A change whose reply was lost may be repeated: the repetition changes nothing.
+//! epoch, the change is refused. So if two members ask in the same epoch, only the first one
+//! succeeds. A sender whose reply was lost may repeat the change. The retry changes nothing.
 //!
 //! # Invariants
-//! - A group has at least one serving member, and its primary is one of them. So no change removes
-//!   the last serving member.
-//! - The epoch rises by one with each change of the primary or of the serving members, and with no
-//!   other change. So a group has one primary in one epoch.
-//! - `primary_since` is the first epoch of the primary's present term.
-//! - A member that does not serve never becomes the primary: it must first be marked as in sync.
+//! - A group has at least one serving member, and its primary is one of them. Therefore no change
+//!   removes the last serving member.
+//! - The epoch rises by one with each change of the primary or of the serving members, and when a
+//!   member that does not serve is dropped. It does not rise with any other change. Therefore a
+//!   group has only one primary in each epoch.
+//! - `primary_since` is the epoch in which the current primary became the primary.
+//! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!
 //! [`check_invariants`] asserts them.
+//!
+//! # Hazard: late requests to mark a member as in sync
+//! A primary waits for a member with each reply before it asks to mark the member as in sync. It
+//! cannot stop while the request may still be carried out. If the member dies meanwhile, the
+//! primary drops it, although it does not serve: this revokes the request. Otherwise the group
+//! would stand still until the member is back.
 
 use crate::limits::MAX_MEMBERS;
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -24,12 +31,13 @@ use skep_types::{
     Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId, TargetKind,
 };
 
-/// Number of epochs that a group skips when management's directory was put back from a copy.
+/// Number of epochs that a group skips when management's directory is restored from a backup.
 const SKIPPED_EPOCHS: u64 = 1 << 32;
 
-/// Returns a group of several members after management's directory was put back from a copy, which
-/// may be older than the last changes of the group. Any member may then have all records, so all
-/// serve, and each of them concludes by [`has_skipped`] that it may lack some.
+/// Returns a group of several members as it is after management's directory was restored from a
+/// backup. The backup may lack the last changes of the group, so any of the members may have all
+/// records. Therefore all members serve, and each of them finds by [`has_skipped`] that it may lack
+/// records.
 pub fn continue_above_copy(group: &Group) -> Group {
     let mut next = group.clone();
     next.epoch = Epoch::new(group.epoch.raw().saturating_add(SKIPPED_EPOCHS));
@@ -38,16 +46,17 @@ pub fn continue_above_copy(group: &Group) -> Group {
     next
 }
 
-/// Whether a member that last knew epoch `before` must assume that management was put back from a
-/// copy, since the group has epoch `now`. No group changes that often.
+/// Whether management was restored from a backup between the epochs `before` and `now` of a group.
+/// Without a restore, no group changes that often.
 pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
     now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
 }
 
-/// Returns a new group of targets without data: the first target is the primary, and all serve.
+/// Returns a new group of targets without data. The first target is the primary, and all targets
+/// serve.
 ///
 /// # Errors
-/// `InvalidArgument` if there are no targets, too many, or one twice.
+/// `InvalidArgument` if the list of targets is empty, is too long, or has a duplicate.
 pub fn create(id: GroupId, kind: TargetKind, targets: &[TargetId]) -> Result<Group> {
     let wrong = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     let Some((first, others)) = targets.split_first() else {
@@ -69,10 +78,10 @@ pub fn create(id: GroupId, kind: TargetKind, targets: &[TargetId]) -> Result<Gro
     Ok(group)
 }
 
-/// Returns the group after a change. Returns it unchanged if the change is a repetition.
+/// Returns the group after a change. If the change is a retry, returns the group unchanged.
 ///
 /// # Errors
-/// - `StaleMap` if the group has another epoch than the change.
+/// - `StaleMap` if the epoch of the group differs from the epoch in the change.
 /// - `NotPermitted` if the state of the member does not allow the change.
 /// - `NotFound` if the target is not a member.
 /// - `LimitReached` if the group has the maximum number of members.
@@ -82,7 +91,7 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
     }
     if change.epoch != group.epoch {
         let context = format!(
-            "cannot change group {} as of epoch {}: it has epoch {}",
+            "cannot change group {} in epoch {}: the group now has epoch {}",
             group.id, change.epoch, group.epoch
         );
         return Err(Error::new(ErrorCode::StaleMap, context));
@@ -100,9 +109,13 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             set_state(&mut next, target, MemberState::Serving);
         }
         MemberChange::Drop => {
-            expect_state(group, target, true)?;
+            if state_of(group, target).is_none() {
+                expect_state(group, target, true)?;
+            }
             expect_backup(group, target)?;
             set_state(&mut next, target, MemberState::Waiting);
+            // Also if the member did not serve: this revokes the requests of this epoch.
+            next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::TakeOver => {
             expect_state(group, target, true)?;
@@ -116,7 +129,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             next.primary = target;
         }
     }
-    if next.primary != group.primary || !serving(&next).eq(serving(group)) {
+    let has_changed = next.primary != group.primary || !serving(&next).eq(serving(group));
+    if has_changed && next.epoch == group.epoch {
         next.epoch = Epoch::new(group.epoch.raw() + 1);
     }
     if next.primary != group.primary {
@@ -143,8 +157,8 @@ pub fn check_invariants(group: &Group) {
     }
 }
 
-/// Whether a change is a repetition: the group is in the state that the change asks for, in the
-/// epoch that the change would have made.
+/// Whether a change is a retry. If so, the group already has the state that the change asks for,
+/// and the epoch that a group has after such a change.
 fn is_done(group: &Group, change: &GroupChange) -> bool {
     let follows = group.epoch.raw() == change.epoch.raw().saturating_add(1);
     let state = state_of(group, change.target);
@@ -171,7 +185,7 @@ fn add(group: &mut Group, target: TargetId) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a target is a member, and whether it serves.
+/// Checks that a target is a member, and that it serves or does not serve, as `serves` requires.
 fn expect_state(group: &Group, target: TargetId, serves: bool) -> Result<()> {
     let Some(state) = state_of(group, target) else {
         let context = format!("target {target} is not a member of group {}", group.id);
@@ -181,7 +195,8 @@ fn expect_state(group: &Group, target: TargetId, serves: bool) -> Result<()> {
         return Ok(());
     }
     let found = if serves { "does not serve, since it lacks data" } else { "serves" };
-    let context = format!("cannot change target {target} of group {}: it {found}", group.id);
+    let context =
+        format!("cannot change target {target} of group {}: the target {found}", group.id);
     Err(Error::new(ErrorCode::NotPermitted, context))
 }
 
@@ -193,7 +208,7 @@ fn expect_backup(group: &Group, target: TargetId) -> Result<()> {
     let others = serving(group).count() - 1;
     let context = match others {
         0 => format!(
-            "cannot drop target {target}: it is the last member of group {} that serves",
+            "cannot drop target {target}: it is the last serving member of group {}",
             group.id
         ),
         _ => format!("cannot change target {target}: it is the primary of group {}", group.id),

@@ -23,6 +23,7 @@ pub mod groups;
 pub mod limits;
 pub mod lock_ranges;
 pub mod losses;
+pub mod outage_effect;
 pub mod pattern_text;
 pub mod patterns;
 pub mod placement;

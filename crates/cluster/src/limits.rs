@@ -5,14 +5,14 @@
 /// which is the usual reason for silence.
 pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 
-/// Number of leases without a heartbeat after which management removes a client, so that no server
-/// serves it any more. A metadata target asks management after a single lease to remove a client
-/// with a session, so this limit is for clients without a session. A client that cannot reach
-/// management, but does reach the metadata targets, works until this limit.
+/// Number of leases without a heartbeat after which management removes a client, so that all
+/// servers refuse its requests. A metadata target asks management after a single lease to remove a
+/// client with a session, so this limit is for clients without a session. A client that cannot
+/// reach management, but does reach the metadata targets, works until this limit.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
-/// Maximum number of evictions of clients that management remembers: more than an administrator
-/// reads after a failure of a network, and less than 80 KiB.
+/// Maximum number of evictions of clients that management remembers. After a network failure, an
+/// administrator does not read more than that. The list takes less than 80 KiB.
 pub const MAX_EVICTIONS: usize = 64;
 
 /// Newest feature level whose records this program can write.
@@ -20,11 +20,12 @@ pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 
 /// Maximum number of nodes other than clients. [`MAX_MAP_BYTES`] may be reached earlier.
 pub const MAX_SERVERS: usize = 4_096;
-/// Maximum number of clients at a time: ten times the number that the project promises.
+/// Maximum number of clients at a time: ten times the number that Skep is designed for.
 /// [`MAX_MAP_BYTES`] may be reached earlier, if the names of clients are long.
 pub const MAX_CLIENTS: usize = 100_000;
-/// Maximum length of the encoded map, without later changes of soft state and of groups. Nodes get
-/// the map in one message, which has at most 16 MiB.
+/// Maximum length of the encoded map when a command makes it longer. Later changes of soft state
+/// and of groups may make the map longer. Nodes get the map in one message, and a message has at
+/// most 16 MiB.
 pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
@@ -33,13 +34,19 @@ pub const MAX_TARGETS_PER_NODE: usize = 256;
 pub const MAX_MEMBERS: usize = 4;
 /// Maximum value of the setting `metadata-copies`.
 pub const MAX_METADATA_COPIES: u16 = 3;
+/// Minimum value of the setting `metadata-copy-rate`. A store of 1 GiB takes five hours at this
+/// rate.
+pub const MIN_COPY_RATE: u64 = 64 << 10;
+/// Maximum value of the setting `metadata-copy-rate`. No network link is that fast.
+pub const MAX_COPY_RATE: u64 = 1 << 40;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 
 /// Number of requests whose outcomes management stores, so that it does not execute a retry again.
-/// A retry arrives some seconds after the first attempt, and each new change takes a sync.
+/// A retry arrives some seconds after the first attempt. In these seconds management executes fewer
+/// changes than this number, because each change waits for a sync.
 pub const MAX_OUTCOMES: usize = 4_096;
 
 /// Minimum lease. Within a shorter lease, a busy but healthy host might not send a heartbeat.
@@ -52,8 +59,8 @@ pub const MAX_STRIPE_FROM: u64 = 1 << 40;
 pub const MIN_HEARTBEAT_MS: u32 = 20;
 /// Minimum interval between searches for chunk files without an inode.
 pub const MIN_CLEANUP_INTERVAL_MS: u32 = 100;
-/// Maximum interval between searches for chunk files without an inode: 30 days. Such files take up
-/// space for this long.
+/// Maximum interval between searches for chunk files without an inode: 30 days. Until a search
+/// finds such a file, the file takes up space.
 pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 
 /// Percentage of free bytes or inodes below which a target is `Low`.
@@ -71,5 +78,6 @@ pub const LOW_CAP_INODES: u64 = 10_000_000;
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
 /// Management publishes a new map if free space changes by more than this percentage of a
-/// target's size. Smaller changes affect no decision, and each new map goes to every client.
+/// target's size. Smaller changes affect no decision, and management sends each new map to every
+/// client.
 pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

@@ -1,9 +1,9 @@
 //! The locked ranges of one owner in one file, and their changes by a lock or unlock.
 //!
-//! Ranges are half-open, in bytes from the start of the file. Each range has a value: the mode of
-//! the lock, or another property that prevents ranges from being merged. As POSIX demands, a lock
-//! or unlock replaces all locks of the owner within its range. Parts of older ranges remain on both
-//! sides. Adjacent ranges with equal values are merged.
+//! Ranges are half-open, in bytes from the start of the file. Each range has a value, such as the
+//! mode of the lock. As POSIX demands, a lock or unlock replaces all locks of the owner within its
+//! range. The parts of older ranges outside that range remain. Adjacent ranges with equal values
+//! are merged, and other ranges are not.
 //!
 //! # Invariants
 //! The ranges are in ascending order of their start, not empty, and do not overlap. Adjacent ranges
@@ -22,7 +22,7 @@ impl<T> Default for LockRanges<T> {
 }
 
 impl<T: Copy + Eq> LockRanges<T> {
-    /// Sets each of `ranges` in turn, starting without locks, and returns the result.
+    /// Returns the locked ranges of an owner that has locked each of `ranges`, one after another.
     pub fn of(ranges: impl IntoIterator<Item = (Range<u64>, T)>) -> Self {
         let mut all = Self::default();
         ranges.into_iter().for_each(|(range, value)| all.set(range, Some(value)));
@@ -47,7 +47,8 @@ impl<T: Copy + Eq> LockRanges<T> {
         let mut new = value;
         for (held, of) in self.0.drain(..) {
             add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
-            // Insert the new range before the first part of an old range that follows it.
+            // Insert the new range before the first part of an old range that lies behind it in the
+            // file.
             if held.end > range.start
                 && let Some(value) = new.take()
             {
@@ -129,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_equal_a_model_of_single_bytes(
+        fn locked_ranges_equal_a_model_with_a_lock_per_byte(
             changes in proptest::collection::vec(
                 (0..BYTES, 0..BYTES, proptest::option::of(0_u8..3)), 1..30,
             ),
@@ -140,7 +141,8 @@ mod tests {
                 ranges.set(start..end, value);
                 (start..end).for_each(|at| model[at as usize] = value);
                 prop_assert_eq!(bytes(&ranges), model.clone());
-                // Each run of bytes with equal values must be one range: sorted, not empty, merged.
+                // The model has one value for each byte. Each series of bytes with the same value
+                // must be one range.
                 let mut runs = model.clone();
                 runs.dedup();
                 let runs = runs.into_iter().flatten().count();

@@ -1,8 +1,8 @@
-//! The choice of a primary when every serving member of a group may lack records that it has
-//! confirmed, because all their hosts have lost power.
+//! The choice of a primary after the hosts of all serving members of a group have lost power. Each
+//! of these members may lack records that it had confirmed.
 //!
 //! A pure function over the reports of the members. Does not own the rules for changes of a group
-//! ([`crate::groups`]), and does not repeat the changes.
+//! ([`crate::groups`]), and does not retry the changes.
 
 use skep_types::group_change::MemberChange;
 use skep_types::{Epoch, Group, Lsn, MemberState, TargetId};
@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 /// Epoch and number of a member's last record.
 pub type LogEnd = (Epoch, Lsn);
 
-/// Returns the changes, in this order, after which the member with the longest log is the only
-/// serving one. Returns none unless every serving member has reported a loss in the present epoch.
+/// Returns the changes of the group, in the order in which they must be made. After these changes,
+/// only the member with the longest log serves. Returns no changes unless every serving member has
+/// reported a loss in the current epoch.
 ///
-/// All records that were safe are in each log, since a member syncs a record before it confirms
-/// that. Of the records that were only held, the longest log has the most.
+/// Every log has all records that were safe, because a member syncs a record before it confirms
+/// that the record is safe. The longest log has the most of the records that were only held.
 pub fn changes(
     group: &Group,
     reports: &BTreeMap<TargetId, LogEnd>,
@@ -46,7 +47,8 @@ mod tests {
 
     const TARGETS: [TargetId; 3] = [TargetId::new(1), TargetId::new(2), TargetId::new(3)];
 
-    /// Returns the primary after the changes, by the ends of the three members.
+    /// Returns the primary and the number of serving members after the changes. `None` means that
+    /// there are no changes. `ends` are the log ends that the three members report.
     fn chosen(ends: [Option<(u64, u64)>; 3]) -> Option<(u32, usize)> {
         let mut group = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS).unwrap();
         let reports = TARGETS.iter().zip(ends).filter_map(|(target, end)| {
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn no_member_is_chosen_while_one_may_have_all_records() {
+    fn no_primary_is_chosen_before_all_members_report_their_logs() {
         assert_eq!(chosen([Some((1, 5)), Some((1, 9)), None]), None);
         assert_eq!(chosen([None, None, None]), None);
     }

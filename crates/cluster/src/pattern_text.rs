@@ -47,7 +47,7 @@ fn storage_group(id: GroupId, map: &ClusterMap) -> Result<GroupId> {
     })
 }
 
-/// Returns the group that has the storage target as its only member.
+/// Returns the group whose only member is the storage target.
 fn group_of_target(target: TargetId, map: &ClusterMap) -> Result<GroupId> {
     let is_storage = |group: &&Group| group.kind == TargetKind::Storage;
     match map.group_of(target).filter(is_storage) {
@@ -105,10 +105,10 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        // `skep entry create` and `set` call this field `num-targets`.
+        // `skep entry create` and `skep entry set` call this field `num-targets`.
         let key = if key == "num-targets" { "count" } else { key };
         if seen.contains(&key) {
-            return Err(wrong(format!("{key} appears twice")));
+            return Err(wrong(format!("the part {key}= appears twice")));
         }
         seen.push(key);
         match key {
@@ -137,8 +137,8 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     if !listed.is_empty() {
         if seen.contains(&"count") || seen.contains(&"chooser") {
             return Err(wrong(
-                "a list of targets or groups determines count and chooser; remove count= and \
-                 chooser=",
+                "a list of targets or groups already sets the count and the chooser; remove count= \
+                 and chooser=",
             ));
         }
         let groups = listed.into_iter().map(|id| id.group(map));
@@ -148,7 +148,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
 }
 
 /// Parses a pattern request and looks up its targets in the map. Does not check whether the user
-/// may make the request: see [`crate::patterns::check_request`].
+/// may make the request. [`crate::patterns::check_request`] does.
 ///
 /// # Errors
 /// - `InvalidArgument` if a word is invalid. The context names the word.
@@ -160,7 +160,7 @@ pub fn parse(text: &str, map: &ClusterMap) -> Result<PatternRequest> {
     Ok(request)
 }
 
-/// Formats a request. [`parse`] of the text gives the same request.
+/// Formats a request as text from which [`parse`] gets the same request.
 pub fn text(request: &PatternRequest) -> String {
     let mut text = if request.inline_bytes.is_some() { "inline".to_owned() } else { String::new() };
     let size = |bytes: u64| {
@@ -257,7 +257,7 @@ mod tests {
         for (text, words) in [
             ("colour=red", "unknown part 'colour=red': expected count=, chunk-size="),
             ("4", "unknown part '4'"),
-            ("num-targets=2,count=3", "count appears twice"),
+            ("num-targets=2,count=3", "count= appears twice"),
             ("count=many", "invalid number 'many'"),
             ("count=-1", "invalid number"),
             ("count=0", "at least 1"),
@@ -272,9 +272,9 @@ mod tests {
             ("targets=99", "no storage target t99"),
             (&format!("targets={of_metadata}"), "no storage target"),
             ("targets=", "invalid number"),
-            ("groups=1,count=1", "determines count and chooser"),
+            ("groups=1,count=1", "already sets the count and the chooser"),
             ("groups=g99", "no storage group g99"),
-            ("from=1MiB", "starts at byte 0"),
+            ("from=1MiB", "must start at byte 0"),
             ("count=1/count=2", "in the order of their start"),
             ("count=1/from=100000", "multiple of 65536"),
             ("inline", "inline/from=4KiB"),

@@ -9,6 +9,7 @@
 //! choose groups ([`crate::placement`]) or the text form of requests ([`crate::pattern_text`]).
 
 use crate::placement::{Candidates, Cursor};
+use crate::state::ClosedGroup;
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{Chooser, MIN_CHUNK_BYTES, PatternOrigin};
 use skep_types::{
@@ -48,7 +49,7 @@ fn check_groups(map: &ClusterMap, component: &ComponentRequest) -> Result<()> {
 
 fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
     let denied = |setting: &str, what: String| {
-        let what = format!("{what}: `skep config get {setting}`");
+        let what = format!("{what}; `skep config get {setting}` shows the setting");
         Err(Error::new(ErrorCode::PermissionDenied, what))
     };
     if policy.user_patterns == UserPatterns::No {
@@ -83,7 +84,7 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
 }
 
 /// Merges a request with the default pattern of the directory. Fields that are unset in both stay
-/// unset: [`resolve`] applies the cluster's settings later.
+/// unset. [`resolve`] fills them later from the cluster's settings.
 ///
 /// A request with one component that sets neither width nor placement keeps all components of the
 /// directory. Such a request also keeps the directory's inline bytes, unless the request sets
@@ -125,7 +126,7 @@ fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<Comp
         let mut filled = component.clone();
         filled.chunk_bytes = filled.chunk_bytes.or(first.chunk_bytes);
         // A list determines both the number of groups and the groups. If the request sets one of
-        // the two, neither may come from a list.
+        // the two, the directory's list must fill neither of them.
         if component.has_open_targets() || !(component.is_listed() || first.is_listed()) {
             filled.width = filled.width.or(first.width);
             filled.placement = filled.placement.or_else(|| first.placement.clone());
@@ -156,8 +157,9 @@ fn with_chunks_of(
     new
 }
 
-/// Drops the components whose bytes are all inline: those before the last component that starts at
-/// or before the end of the inline bytes. The first remaining component then starts at byte 0.
+/// Drops each component whose bytes are all inline. Such a component is followed by a component
+/// that starts at or before the end of the inline bytes. The first remaining component then starts
+/// at byte 0.
 fn behind_inline<C>(
     mut components: Vec<C>,
     inline_bytes: Option<u64>,
@@ -198,7 +200,8 @@ pub fn resolve(request: &PatternRequest, policy: &Policy) -> StripePattern {
 
 fn resolve_component(component: &ComponentRequest, policy: &Policy) -> Component {
     let chunk_bytes = component.chunk_bytes.unwrap_or_else(|| {
-        // The cluster's setting may have changed since the start of the component was checked.
+        // The cluster's chunk size may have changed since `start` was checked. So `start` is
+        // perhaps not a multiple of that size any more.
         let fits = 1_u64 << component.start.trailing_zeros().min(63);
         policy.default_chunk_bytes.min(fits).max(MIN_CHUNK_BYTES)
     });
@@ -247,12 +250,8 @@ pub fn place(
             let wanted = usize::from(component.wanted);
             component.groups = candidates.choose(component.chooser, wanted, seed, cursor);
         }
-        if let Some(closed) = component.groups.iter().find(|group| candidates.is_closed(**group)) {
-            let what = format!(
-                "cannot place a file on group {closed}: its target is closed to new files; `skep \
-                 target list` shows the closed targets"
-            );
-            return Err(Error::new(ErrorCode::NoSpace, what));
+        if let Some(closed) = component.groups.iter().find_map(|it| candidates.closed(*it)) {
+            return Err(refusal(&closed, pattern.origin));
         }
         if component.groups.is_empty() {
             return Err(Error::new(
@@ -265,6 +264,28 @@ pub fn place(
     pattern.generation = pattern.generation.max(1);
     pattern.check()?;
     Ok(pattern)
+}
+
+/// Returns the error for a pattern that lists a target which gets no new files.
+fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
+    let id = closed.target.raw();
+    let fact = match closed.is_lost {
+        true => "was given up as lost",
+        false => "is closed to new files",
+    };
+    let remedy = match (origin, closed.is_lost) {
+        (PatternOrigin::Directory, _) => {
+            "the pattern of its directory lists this target; `skep entry set --inherit DIRECTORY` \
+             or `skep entry set --targets IDS DIRECTORY` sets another pattern"
+                .to_owned()
+        }
+        (_, true) => "list other targets; `skep target list` shows them".to_owned(),
+        (_, false) => format!(
+            "list other targets, or open this target with `skep target set-state {id} open`"
+        ),
+    };
+    let what = format!("cannot place a file on target {}, which {fact}: {remedy}", closed.target);
+    Error::new(ErrorCode::NoSpace, what)
 }
 
 /// Drops the narrow first component if the component behind it also has a single group, because one

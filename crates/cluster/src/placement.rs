@@ -6,14 +6,15 @@
 //! never chosen. Among equally fit groups the [`Chooser`] decides: [`balanced`] is the default, and
 //! [`established`] contains the policies of an established system for comparison.
 //!
-//! The result depends only on map, seed and cursor. A seed is any number that differs from file to
+//! The result depends only on map, seed and cursor. A seed is a number that differs from file to
 //! file. Consecutive numbers, such as inode numbers, are good seeds.
 //!
 //! Does not own the number of groups of a file or the reaction to a later failure of a group.
 //!
 //! # Invariants
 //! - No group is in two tiers.
-//! - The weights of groups and servers are positive, so their running sums ascend strictly.
+//! - The weights of groups and servers are positive, so each running sum is larger than the sum
+//!   before it.
 //! - The ring contains the groups of the first tier in ascending order of id.
 //!
 //! [`Candidates::check_invariants`] asserts these invariants.
@@ -23,7 +24,7 @@ mod domains;
 mod draw;
 mod established;
 
-use crate::state::closed_groups;
+use crate::state::{ClosedGroup, closed_groups};
 use balanced::Tier;
 pub use established::Cursor;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
@@ -35,22 +36,24 @@ use std::collections::{BTreeMap, HashMap};
 /// The storage groups of a map, prepared so that each choice allocates memory only for its result.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates {
-    /// Groups of equal fitness form a tier. The best tier is the first one and is used up first.
+    /// The tiers, the best one first. A tier contains groups of equal fitness, and `choose` uses a
+    /// tier only if the better tiers have too few groups.
     tiers: Vec<Tier>,
     /// The groups of the first tier in ascending order of id.
     ring: Vec<GroupId>,
     /// The groups that are closed to new files, in ascending order of id. No tier contains them.
-    closed: Vec<GroupId>,
+    closed: Vec<ClosedGroup>,
 }
 
 impl Candidates {
-    /// Prepares the storage groups of a map.
+    /// Sorts the storage groups of a map into tiers.
     pub fn new(map: &ClusterMap) -> Self {
         let mut by_fitness: BTreeMap<Fitness, BTreeMap<NodeId, Vec<(GroupId, u64)>>> =
             BTreeMap::new();
         let shares = sharing(map);
         let closed = closed_groups(map);
-        let is_open = |group: &&Group| closed.binary_search(&group.id).is_err();
+        let is_open =
+            |group: &&Group| closed.binary_search_by_key(&group.id, |it| it.group).is_err();
         let stored = map.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         for group in stored.filter(is_open) {
             let Some(target) = map.primary(group.id) else { continue };
@@ -60,9 +63,9 @@ impl Candidates {
             servers.entry(target.node).or_default().push((group.id, weight));
         }
         let best = by_fitness.keys().next().copied();
-        // Groups with little free space follow those with enough. Groups that are unfit for new
-        // files are used only if there are no other groups. A file on unfit groups is better than a
-        // file that cannot be written.
+        // Groups with enough free space precede groups with little. Groups that are unfit for new
+        // files are used only if there are no other groups. A file on unfit groups is better than
+        // no file.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
         let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());
@@ -95,9 +98,15 @@ impl Candidates {
         self.tiers.iter().map(|tier| tier.len).sum()
     }
 
-    /// Whether an administrator has closed a group to new files.
+    /// Whether a group gets no new files, since its target is closed or lost.
     pub fn is_closed(&self, group: GroupId) -> bool {
-        self.closed.binary_search(&group).is_ok()
+        self.closed(group).is_some()
+    }
+
+    /// Returns the reason why a group gets no new files. `None` means that it gets some.
+    pub fn closed(&self, group: GroupId) -> Option<ClosedGroup> {
+        let at = self.closed.binary_search_by_key(&group, |it| it.group).ok()?;
+        Some(self.closed[at])
     }
 
     /// Whether there is no storage group at all.
@@ -131,7 +140,7 @@ impl Candidates {
     }
 }
 
-/// How well a group's primary target can store new files, best first.
+/// The fitness of a group's primary target for new files, in descending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     Normal,
@@ -156,8 +165,7 @@ fn fitness(target: &Target) -> Fitness {
     }
 }
 
-/// Returns for each file system the number of storage targets on it. The key is the number of the
-/// file system.
+/// Returns the number of storage targets on each file system. The key is the file system's number.
 fn sharing(map: &ClusterMap) -> HashMap<u128, u64> {
     let mut shares = HashMap::new();
     let storage = map.targets.iter().filter(|target| target.kind == TargetKind::Storage);

@@ -5,7 +5,19 @@
 
 use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
-use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
+use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
+
+/// The reason that is shown for a target that is down because the heartbeats of its service do not
+/// contain it.
+pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
+                              the service name the directory of the target";
+
+/// The reason of the primary of a metadata group that waits after a restoration of management. The
+/// target waits until management has compared the logs of the members.
+pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup, so another member \
+                                          of the group may have newer log records; the target \
+                                          waits until management has compared the logs of all \
+                                          members, usually for a few seconds";
 
 /// How much a problem hurts users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +37,7 @@ pub struct Problem {
     pub severity: Severity,
     /// The target that has the problem.
     pub target: Option<TargetId>,
-    /// The affected object and the fact about it.
+    /// The affected object, such as a target, and its fault.
     pub what: String,
     /// The effect until the problem is repaired, and the remedy for an administrator.
     pub remedy: &'static str,
@@ -48,7 +60,7 @@ pub fn target_kind_word(kind: TargetKind) -> &'static str {
     }
 }
 
-/// Returns the problems that a cluster map shows, such as targets that are not consistent.
+/// Returns the problems that a cluster map shows, such as targets whose data is not consistent.
 pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |rule, what: String, remedy| {
@@ -59,7 +71,7 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         add(
             "not-formatted",
             "the cluster is not formatted".into(),
-            "start all its metadata services, then run `skep cluster format`",
+            "start all metadata services of the cluster, then run `skep cluster format`",
         );
     }
     for kind in [NodeKind::Metadata, NodeKind::Storage] {
@@ -67,8 +79,8 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
             add(
                 "no-service",
                 format!("the cluster has no {} service", kind_word(kind)),
-                "initialise and start one; `skep cluster token --cluster DIRECTORY` prints the \
-                 token that it needs to join",
+                "initialise and start such a service; `skep cluster token --cluster DIRECTORY` \
+                 prints the token that the service needs to join",
             );
         }
     }
@@ -83,12 +95,36 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
             problems.push(problem(
                 (map, target),
                 ("target-waits", Severity::Warning),
-                " waits for a group, and serves nothing until then",
-                "run `skep group create` with its id",
+                " waits for a group, and serves nothing until it is in a group",
+                "run `skep group create` with the id of this target and, for the copies that the \
+                 setting metadata-copies asks for, ids of waiting targets on other hosts; or `skep \
+                 group add` with the id of a group and of this target",
             ));
         }
     }
+    problems.extend(map.groups.iter().filter_map(|group| copies(map, group)));
     problems
+}
+
+/// Returns the problem of a metadata group that has fewer members than the setting
+/// `metadata-copies` requires.
+fn copies(map: &ClusterMap, group: &Group) -> Option<Problem> {
+    let (found, wanted) = (group.members.len(), usize::from(map.policy.metadata_copies));
+    if !map.formatted || group.kind != TargetKind::Metadata || found >= wanted {
+        return None;
+    }
+    Some(Problem {
+        rule: "group-lacks-copies",
+        severity: Severity::Warning,
+        target: Some(group.primary),
+        what: format!(
+            "metadata group {} has {found} of the {wanted} copies that the setting metadata-copies \
+             asks for",
+            group.id
+        ),
+        remedy: "start a metadata service with a new target, and run `skep group add` with the id \
+                 of this group and of that target; or change the setting metadata-copies",
+    })
 }
 
 /// Whether all targets of a node are given up as lost. Such a node need not run.
@@ -97,16 +133,17 @@ pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
     targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
 }
 
-/// A target that was given up as lost is a problem only if its directory is back. Its service could
-/// then open the directory, but refuses all requests for the target.
+/// Returns the problem of a target that was given up as lost. It is a problem only if the target's
+/// directory is back. The service of the target could then open the directory, but refuses all
+/// requests for the target.
 fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     let rule = ("target-lost", Severity::Warning);
-    let fact = " was given up as lost, and its directory is back: its service refuses all requests \
-                for it";
-    let remedy = "take it out of the settings of its service, copy what you need from its \
-                  directory, and add the disk as a new target in an empty directory";
+    let fact = " was given up as lost, but its directory is back: its service refuses all requests \
+                for this target";
+    let remedy = "remove the target from the settings of its service, copy the files that you need \
+                  from its directory, and add the disk as a new target in an empty directory";
     is_served.then(|| problem((map, target), rule, fact, remedy))
 }
 
@@ -123,17 +160,20 @@ pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
             severity: Severity::Warning,
             target: Some(target.id),
             what: format!(
-                "{name} was given up as lost: reads of the bytes on it return EIO; `skep target \
-                 files --paths {id}` lists the files"
+                "{name} was given up as lost: reads of the bytes on this target return EIO, and \
+                 new files in directories whose pattern lists it fail with ENOSPC; `skep target \
+                 files --paths {id}` lists these files and directories"
             ),
-            remedy: "restore these files from a backup, or remove them; then `skep target remove` \
-                     removes the target from the cluster",
+            remedy: "restore these files from a backup, or remove them, and give the directories \
+                     other patterns with `skep entry set`; then `skep target remove` removes the \
+                     target from the cluster",
         }
     };
     map.targets.iter().filter(is_lost).map(note).collect()
 }
 
-/// Returns the name of a target for people: its kind, its id, its node and its directory there.
+/// Returns the name of a target for people: its kind, its id, its node, and its directory on that
+/// node.
 fn name_of(map: &ClusterMap, target: &Target) -> String {
     let Target { id, path, .. } = target;
     let node = map.node(target.node).map_or_else(String::new, |node| format!(" on {}", node.name));
@@ -152,8 +192,8 @@ fn problem(
 
 fn reachability(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = format!(" is {}", reachability_word(target.reachability));
-    let remedy = "management receives no heartbeats from its service: check that the service is \
-                  running and can connect to management";
+    let remedy = "management receives no heartbeats from the service of this target: check that \
+                  the service runs and can connect to management";
     let rule = ("target-offline", Severity::Critical);
     (target.reachability != Reachability::Online)
         .then(|| problem((map, target), rule, &fact, remedy))
@@ -174,20 +214,37 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             (map, target),
             ("target-failed", Critical),
             &format!(" refuses writes: {reason}"),
-            "new files are placed on other targets; check its disk, then restart the service",
+            "check the disk of this target, then restart its service; new files are placed on \
+             other targets",
         )),
         Condition::Hung => Some(problem(
             (map, target),
             ("target-hung", Critical),
             &format!(" hangs: {reason}"),
-            "operations on its files wait; check its disk and the kernel's log on its host",
+            "check the disk of this target and the kernel's log on its host; operations on its \
+             files wait",
+        )),
+        Condition::Down if reason == UNREPORTED => Some(problem(
+            (map, target),
+            ("target-down", Critical),
+            &format!(" is not served: {reason}"),
+            "add the directory of this target to `targets` in the settings of its service, and \
+             restart the service; operations on its files wait",
+        )),
+        Condition::Down if reason == COMPARED_AFTER_RESTORE => Some(problem(
+            (map, target),
+            ("target-down", Critical),
+            &format!(": {reason}"),
+            "operations on files of the group wait until all its members have reported their logs: \
+             if this takes longer, start the services of the other members; if a member is lost, \
+             see \"Management\" in docs/operations/backups.md",
         )),
         Condition::Down => Some(problem(
             (map, target),
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
-            "operations on its files wait; its service tries again by itself, at most a minute \
-             after the problem is solved",
+            "solve the problem; the service of this target tries again at most a minute later, and \
+             operations on files of the target wait until then",
         )),
     }
 }
@@ -199,8 +256,23 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
             (map, target),
             ("target-low", Severity::Warning),
             " is low on free space",
-            "new files are placed on other targets while these have free space; delete files or \
-             add targets",
+            "delete files or add targets; new files are placed on other targets while those have \
+             free space",
+        )),
+        CapacityPool::Emergency if target.capacity.is_full() => Some(problem(
+            (map, target),
+            ("target-full", Severity::Critical),
+            " is full",
+            match target.kind {
+                TargetKind::Metadata => {
+                    "free space on the disk of this target, or delete files and directories; new \
+                     files and directories fail with ENOSPC"
+                }
+                TargetKind::Storage => {
+                    "delete files or add targets; writes that need space on this target fail with \
+                     ENOSPC"
+                }
+            },
         )),
         CapacityPool::Emergency => Some(problem(
             (map, target),
@@ -208,11 +280,11 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
             " is almost full",
             match target.kind {
                 TargetKind::Metadata => {
-                    "it refuses new files and directories, now or soon; free space on its disk, or \
-                     delete files and directories"
+                    "free space on the disk of this target, or delete files and directories; the \
+                     target refuses new files and directories, now or soon"
                 }
                 TargetKind::Storage => {
-                    "writes to files on it will fail soon; delete files or add targets"
+                    "delete files or add targets; writes to files on this target will fail soon"
                 }
             },
         )),
@@ -223,10 +295,11 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = " lacks changes that other members of its group have";
     let remedy = match target.kind {
         TargetKind::Metadata => {
-            "its group goes on without it; start its service if it does not run: it returns by \
-             itself, unless `skep group status` shows that it needs a copy"
+            "start the service of this target if it does not run; then the target gets the changes \
+             from its group, and `skep group status` shows how many it lacks. The group continues \
+             without this target meanwhile"
         }
-        TargetKind::Storage => "it receives no new files until its resync is complete",
+        TargetKind::Storage => "this target receives no new files until its resync is complete",
     };
     let rule = ("target-inconsistent", Severity::Warning);
     (target.consistency != Consistency::Good).then(|| problem((map, target), rule, fact, remedy))
@@ -236,7 +309,9 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
 mod tests {
     use super::*;
     use skep_types::map::TargetHealth;
-    use skep_types::{ClusterId, NodeId};
+    use skep_types::{ClusterId, GroupId, GroupMember, MemberState, NodeId};
+
+    const COPIES: &str = "group-lacks-copies";
 
     fn target() -> Target {
         Target {
@@ -271,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bad_state_of_a_target_is_a_listed_problem() {
+    fn each_bad_state_of_a_target_is_reported_as_a_problem() {
         assert_eq!(rules(target()), Vec::<&str>::new());
         let offline = Target { reachability: Reachability::Offline, ..target() };
         assert_eq!(rules(offline), ["target-offline"]);
@@ -289,6 +364,26 @@ mod tests {
     }
 
     #[test]
+    fn metadata_group_with_too_few_copies_is_a_problem() {
+        let metadata = Target { kind: TargetKind::Metadata, ..target() };
+        let mut map = map(metadata);
+        map.groups = vec![Group::of_one(GroupId::new(3), TargetKind::Metadata, TargetId::new(7))];
+        assert_eq!(problems_of_map(&map).iter().filter(|it| it.rule == COPIES).count(), 0);
+        map.policy.metadata_copies = 2;
+        let found = problems_of_map(&map);
+        let found = found.iter().find(|it| it.rule == COPIES).expect("a problem");
+        assert!(
+            found.what.starts_with("metadata group g3 has 1 of the 2 copies"),
+            "{}",
+            found.what
+        );
+        map.groups[0]
+            .members
+            .push(GroupMember { target: TargetId::new(8), state: MemberState::Waiting });
+        assert!(problems_of_map(&map).iter().all(|it| it.rule != COPIES));
+    }
+
+    #[test]
     fn problems_of_targets_name_their_node() {
         let offline = map(Target { reachability: Reachability::Offline, ..target() });
         let found = problems_of_map(&offline);
@@ -297,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_target_is_noted_until_it_is_removed() {
+    fn lost_target_is_listed_until_its_removal() {
         assert_eq!(lost_targets(&map(target())), []);
         let lost = Target {
             consistency: Consistency::Bad,
@@ -310,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_target_is_a_problem_only_while_it_is_served() {
+    fn lost_target_is_a_problem_only_while_its_service_serves_it() {
         let lost = Target { consistency: Consistency::Bad, ..target() };
         assert_eq!(rules(lost.clone()), ["target-lost"]);
         let offline = Target { reachability: Reachability::Offline, ..lost.clone() };

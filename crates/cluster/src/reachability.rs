@@ -3,15 +3,15 @@
 //!
 //! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
 //! the nodes restore it within one heartbeat interval. Until then a node counts as
-//! `ProbablyOffline`, because management has no evidence either way. Times are milliseconds of a
-//! clock that never goes back and that continues while the host is suspended.
+//! `ProbablyOffline`, because management cannot know yet whether the node runs. Times are
+//! milliseconds of a clock that never goes back and that continues while the host is suspended.
 //!
 //! Does not own the publication of maps. The methods return whether a change justifies a new map.
 //!
 //! # Invariants
 //! - A node that has left (no time of its last heartbeat) is `Offline`.
-//! - Each published capacity belongs to a target that has reported a capacity.
-//! - The last tick is not before the start.
+//! - Each published capacity belongs to a target that has reported a capacity to management.
+//! - The time of the last tick is not earlier than the time of the start.
 //!
 //! [`SoftState::check_invariants`] asserts these invariants.
 
@@ -31,7 +31,7 @@ struct Contact {
     last_ms: Option<u64>,
     /// Time of the last heartbeat, or of the clean shutdown of the server, in milliseconds.
     silent_since_ms: u64,
-    /// Whether no heartbeat of the node has arrived since the start of management. Then the node
+    /// Whether no heartbeat of the node has arrived since the start of management. If set, the node
     /// may be silent for longer than `silent_since_ms` shows.
     is_unheard: bool,
     reachability: Reachability,
@@ -41,18 +41,19 @@ struct Contact {
 #[derive(Debug, Clone)]
 struct Fault {
     health: TargetHealth,
-    /// Since when the target has this condition.
+    /// Time since which the target has this condition, in milliseconds.
     since_ms: u64,
-    /// Whether the target had this condition at the start of management, perhaps for long.
+    /// Whether the target already had this condition at the start of management. Its duration is
+    /// then not known.
     is_older: bool,
 }
 
 /// The duration of an outage of a node or a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// The duration in milliseconds, as far as this leader of management has seen it.
+    /// The duration in milliseconds, as far as the current leader of management has observed it.
     pub since_ms: u64,
-    /// Whether the outage may have begun before this leader did.
+    /// Whether the outage may have begun before the current leader of management started to lead.
     pub may_be_longer: bool,
 }
 
@@ -124,8 +125,8 @@ impl SoftState {
         soft
     }
 
-    /// Records that a node has registered or sent a heartbeat. Returns whether the contact
-    /// justifies a new map.
+    /// Handles a registration or a heartbeat of a node. Returns whether the node becomes `Online`
+    /// now, which justifies a new map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
             last_ms: Some(now_ms),
@@ -138,7 +139,7 @@ impl SoftState {
     }
 
     /// Records the capacity that a target has reported. Returns whether the change is large enough
-    /// for a new map. Otherwise the published map keeps the older numbers.
+    /// for a new map. If it is not, the published map keeps the previously published capacity.
     pub fn report(&mut self, target: TargetId, capacity: Capacity) -> bool {
         self.reported.insert(target, capacity);
         let shown = self.published.entry(target).or_default();
@@ -149,8 +150,8 @@ impl SoftState {
         notable
     }
 
-    /// Records the health that a node has reported for one of its targets. Returns whether this
-    /// justifies a new map.
+    /// Records the health that a node has reported for one of its targets. Returns whether the
+    /// change of the health justifies a new map.
     pub fn report_health(&mut self, now_ms: u64, target: TargetId, health: &TargetHealth) -> bool {
         if health.condition == Condition::Serving && health.problem.is_empty() {
             return self.faults.remove(&target).is_some();
@@ -177,8 +178,8 @@ impl SoftState {
         Some(map.total_capacity(|target| capacity(target).unwrap_or_default()))
     }
 
-    /// Records that a server leaves. The server is then `Offline` at once. Returns whether it was
-    /// not `Offline` before.
+    /// Handles the clean shutdown of a server. The server is then `Offline` at once. Returns
+    /// whether it was not `Offline` before.
     pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
             last_ms: None,
@@ -199,8 +200,9 @@ impl SoftState {
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
     }
 
-    /// Returns the milliseconds since the last heartbeat of a node, since the server has left, or
-    /// since management started, whichever was last. `None` means that the node is unknown.
+    /// Returns the milliseconds since the last heartbeat of a node, since the clean shutdown of the
+    /// server, or since management's start, whichever was last. `None` means that the node is
+    /// unknown.
     pub fn silent_ms(&self, now_ms: u64, node: NodeId) -> Option<u64> {
         self.nodes.get(&node).map(|contact| now_ms.saturating_sub(contact.silent_since_ms))
     }
@@ -215,7 +217,7 @@ impl SoftState {
     }
 
     /// Returns the targets that do not serve all requests, with the time since which they have
-    /// their present condition.
+    /// their current condition.
     pub fn faulty_targets(&self, now_ms: u64) -> impl Iterator<Item = (TargetId, Outage)> {
         self.faults.iter().map(move |(target, fault)| {
             let since_ms = now_ms.saturating_sub(fault.since_ms);
@@ -231,10 +233,10 @@ impl SoftState {
     /// Updates the reachability of all nodes for the time `now_ms`. The caller must tick more often
     /// than once per lease.
     ///
-    /// A gap of more than one lease between two ticks does not count against the nodes. Management
-    /// itself was suspended or starved, and heartbeats wait in its sockets. If the lease becomes
-    /// shorter, it starts anew for all nodes that are `Online`. Such a node sends heartbeats more
-    /// often only after it has received the new lease.
+    /// A gap of more than one lease between two ticks does not count as silence of the nodes.
+    /// Management itself was suspended or got no processor time, and unread heartbeats are in its
+    /// sockets. If the lease becomes shorter, it starts anew for all nodes that are `Online`. Such
+    /// a node begins to send heartbeats more often only after it has received the new lease.
     pub fn tick(&mut self, now_ms: u64, state: &ClusterState) -> ReachabilityChanges {
         debug_assert!(now_ms >= self.ticked_ms, "the clock of ticks never goes back");
         let lease_ms = u64::from(state.map().policy.lease_ms);
@@ -332,6 +334,7 @@ fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
     };
     (shown.total_bytes, shown.file_system) != (now.total_bytes, now.file_system)
         || capacity_pool(shown) != capacity_pool(now)
+        || shown.is_full() != now.is_full()
         || far(shown.free_bytes, now.free_bytes, now.total_bytes)
         || far(shown.free_inodes, now.free_inodes, now.total_inodes)
 }
@@ -345,8 +348,8 @@ mod tests {
 
     const LEASE: u64 = 5_000;
 
-    /// Creates a cluster of one storage service with two targets and one client, with heartbeats of
-    /// both at time 0.
+    /// Creates a cluster of one storage service with two targets and one client. Both nodes have
+    /// sent a heartbeat at time 0.
     fn in_contact() -> (ClusterState, SoftState, NodeId, NodeId) {
         let mut state = cluster();
         let mut soft = SoftState::new(0, &state);
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_of_management_does_not_count_against_nodes() {
+    fn pause_of_management_makes_no_node_offline() {
         let (state, mut soft, server, _) = in_contact();
         assert_eq!(soft.tick(100 * LEASE, &state), ReachabilityChanges::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
@@ -416,10 +419,10 @@ mod tests {
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 
-    /// Regression test: all nodes were offline for a moment when the lease became shorter than the
-    /// old heartbeat interval.
+    /// Regression test: when an administrator made the lease shorter than the old heartbeat
+    /// interval, all nodes were offline for a moment.
     #[test]
-    fn shortened_lease_begins_anew_for_online_nodes() {
+    fn online_nodes_get_a_full_lease_after_it_was_shortened() {
         let (mut state, mut soft, server, client) = in_contact();
         soft.tick(LEASE / 2, &state);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_probably_offline_after_restart_until_heartbeat() {
+    fn nodes_are_probably_offline_from_restart_to_first_heartbeat() {
         let (state, _, server, _) = in_contact();
         let mut soft = SoftState::new(7, &state);
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
@@ -445,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn new_leader_keeps_the_reports_of_the_last_map() {
+    fn new_leader_takes_over_node_states_from_the_last_map() {
         let (state, mut soft, server, client) = in_contact();
         let target = state.map().targets[0].id;
         soft.report(target, Capacity { total_bytes: 1_000, ..Capacity::default() });
@@ -469,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn map_changes_only_if_free_space_changes_notably() {
+    fn map_changes_only_if_free_space_changes_by_over_one_percent() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let total_capacity =
@@ -487,6 +490,12 @@ mod tests {
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].capacity.free_bytes, 489);
+        // The map shows at once that a target is full.
+        let large =
+            |free_bytes| Capacity { total_bytes: 1 << 40, free_bytes, ..Capacity::default() };
+        soft.report(target, large(5 << 20));
+        assert!(!soft.report(target, large(4 << 20)));
+        assert!(soft.report(target, large((4 << 20) - 1)));
     }
 
     #[test]
@@ -508,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn outages_last_since_the_last_heartbeat_or_condition() {
+    fn outage_begins_at_the_last_heartbeat_or_first_bad_condition() {
         let (state, mut soft, server, _) = in_contact();
         let target = state.map().targets[0].id;
         assert_eq!(soft.silent_nodes(1).count() + soft.faulty_targets(1).count(), 0);
@@ -521,7 +530,7 @@ mod tests {
         assert_eq!(silent, [(server, Outage { since_ms: 8_000, may_be_longer: false })]);
         let faulty: Vec<_> = soft.faulty_targets(9_000).collect();
         assert_eq!(faulty, [(target, Outage { since_ms: 7_000, may_be_longer: false })]);
-        // The next leader of management has not seen the beginning.
+        // The next leader of management did not observe the beginning of the outage.
         let mut last = state.map().clone();
         soft.overlay(&mut last);
         let next = SoftState::of_map(10_000, &state, &last);
@@ -533,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn total_capacity_waits_for_all_reports_or_one_lease() {
+    fn total_capacity_is_unknown_until_all_reports_or_one_lease() {
         let (state, mut soft, ..) = in_contact();
         let [first, second] = [0, 1].map(|index| state.map().targets[index].id);
         let total_capacity =

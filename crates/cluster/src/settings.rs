@@ -5,8 +5,8 @@
 
 use crate::command::Command;
 use crate::limits::{
-    MAX_CLEANUP_INTERVAL_MS, MAX_LEASE_MS, MAX_METADATA_COPIES, MAX_STRIPE_FROM,
-    MIN_CLEANUP_INTERVAL_MS, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+    MAX_CLEANUP_INTERVAL_MS, MAX_COPY_RATE, MAX_LEASE_MS, MAX_METADATA_COPIES, MAX_STRIPE_FROM,
+    MIN_CLEANUP_INTERVAL_MS, MIN_COPY_RATE, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{
@@ -63,7 +63,8 @@ const USER_PATTERNS: &[(&str, u64)] = &[
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// A part of the cluster map with the new value of a setting. It replaces the current part.
+/// The part of the cluster map that contains a setting, with the new value. It replaces that part
+/// of the map.
 #[derive(Debug)]
 pub(crate) enum Changed {
     /// The policy with the new value.
@@ -117,8 +118,8 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_LEASE_MS as u64,
         max: MAX_LEASE_MS as u64,
         is_power_of_two: false,
-        meaning: "time after which a silent client loses its sessions and open files, and a \
-                  silent node counts as offline; a dead client blocks others for this long",
+        meaning: "time after which a silent client loses its sessions and open files, and a silent \
+                  node counts as offline; a dead client blocks other clients for this time",
         field: Field::Policy {
             get: |policy| u64::from(policy.lease_ms),
             put: |policy, value| policy.lease_ms = small(value),
@@ -130,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
         min: MIN_HEARTBEAT_MS as u64,
         max: MAX_LEASE_MS as u64 / 2,
         is_power_of_two: false,
-        meaning: "interval at which nodes report to management; at most half of the lease",
+        meaning: "interval at which nodes send heartbeats to management; at most half of the lease",
         field: Field::Policy {
             get: |policy| u64::from(policy.heartbeat_ms),
             put: |policy, value| policy.heartbeat_ms = small(value),
@@ -154,9 +155,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_STRIPE_WIDTH as u64,
         is_power_of_two: false,
-        meaning: "number of storage targets over which new files are striped beyond \
-                  `stripe-from`, unless their directory has a pattern; fewer if the cluster has \
-                  fewer",
+        meaning: "number of storage targets over which new files are striped beyond `stripe-from`, \
+                  unless their directory has a pattern; fewer targets if the cluster has fewer",
         field: Field::Policy {
             get: |policy| u64::from(policy.default_width),
             put: |policy, value| policy.default_width = width(value),
@@ -168,9 +168,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_STRIPE_FROM,
         is_power_of_two: false,
-        meaning: "first bytes of new files that lie on one target, so that small files cost \
-                  one chunk file, unless their directory has a pattern; 0: files are striped \
-                  from the start",
+        meaning: "number of first bytes of a new file that are on one target, so that a small file \
+                  needs only one chunk file, unless its directory has a pattern; 0: files are \
+                  striped from the start",
         field: Field::Policy {
             get: |policy| policy.stripe_from,
             put: |policy, value| policy.stripe_from = value,
@@ -182,9 +182,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: MAX_INLINE_BYTES,
         is_power_of_two: false,
-        meaning: "first bytes of new files that lie in metadata with their inode, so that \
-                  files up to this size need no chunk file, unless their directory has a \
-                  pattern: a multiple of 4 KiB; 0: no bytes",
+        meaning: "number of first bytes of a new file that metadata stores with the inode, so that \
+                  files up to this size need no chunk file, unless their directory has a pattern: \
+                  a multiple of 4 KiB; 0: no bytes",
         field: Field::Policy {
             get: |policy| policy.inline_bytes,
             put: |policy, value| policy.inline_bytes = value,
@@ -197,7 +197,7 @@ pub const SETTINGS: &[Setting] = &[
         max: 6,
         is_power_of_two: false,
         meaning: "policy that chooses the targets of new files, unless their directory has a \
-                  pattern; use `balanced` unless you want to compare",
+                  pattern; use `balanced` except to compare policies",
         field: Field::Policy {
             get: |policy| policy.default_chooser as u64,
             put: |policy, value| {
@@ -214,7 +214,7 @@ pub const SETTINGS: &[Setting] = &[
         is_power_of_two: false,
         meaning: "fields of stripe patterns that users other than root may set on their own files \
                   and directories; no: none; sizes: number of targets, chunk size and chooser; \
-                  targets: a list of targets too",
+                  targets: also a list of targets",
         field: Field::Policy {
             get: |policy| policy.user_patterns as u64,
             put: |policy, value| {
@@ -281,9 +281,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 0,
         max: u32::MAX as u64,
         is_power_of_two: false,
-        meaning: "most chunk files without an inode that one search of a storage target removes; \
-                  if it finds more, it removes none and reports a problem, since metadata may be \
-                  an old copy; 0 switches the removal off",
+        meaning: "maximum number of chunk files without an inode that one search of a storage \
+                  target removes; a search that finds more removes none and reports a problem, \
+                  since metadata may be an old backup; 0 switches the removal off",
         field: Field::Policy {
             get: |policy| u64::from(policy.cleanup_limit),
             put: |policy, value| policy.cleanup_limit = small(value),
@@ -295,12 +295,26 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: MAX_METADATA_COPIES as u64,
         is_power_of_two: false,
-        meaning: "number of metadata targets in a group; 1: each new metadata target serves a \
-                  group of its own at once; more: new metadata targets wait until `skep group \
+        meaning: "number of metadata targets in a group; 1: each new metadata target immediately \
+                  serves a separate group; more: new metadata targets wait until `skep group \
                   create` puts them into a group",
         field: Field::Policy {
             get: |policy| u64::from(policy.metadata_copies),
             put: |policy, value| policy.metadata_copies = width(value),
+        },
+    },
+    Setting {
+        name: "metadata-copy-rate",
+        unit: Unit::Bytes,
+        min: MIN_COPY_RATE,
+        max: MAX_COPY_RATE,
+        is_power_of_two: false,
+        meaning: "maximum number of bytes per second that the primary of a metadata group sends \
+                  to a member that needs a copy of the store; less slows down other operations \
+                  less",
+        field: Field::Policy {
+            get: |policy| policy.metadata_copy_rate,
+            put: |policy, value| policy.metadata_copy_rate = value,
         },
     },
     Setting {
@@ -309,8 +323,8 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: NEWEST_FEATURE_LEVEL as u64,
         is_power_of_two: false,
-        meaning: "version of the record formats on disk; raise it when every service and \
-                  client runs the new program: it never falls again",
+        meaning: "version of the record formats on disk; raise this level when every service and \
+                  client runs the new program: the level can never be lowered again",
         field: Field::FeatureLevel,
     },
 ];
@@ -353,8 +367,8 @@ impl Setting {
         words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
     }
 
-    /// Returns the command that sets this setting to `value` and leaves all other settings as they
-    /// are when the command is applied.
+    /// Returns the command that sets this setting to `value` and does not change the other
+    /// settings.
     ///
     /// # Errors
     /// Returns `InvalidArgument`, which names the setting and its range, if `value` is out of
@@ -365,8 +379,8 @@ impl Setting {
         Ok(Command::ChangeSetting { name: self.name.into(), value })
     }
 
-    /// Puts `value` into a copy of the part of the cluster map that holds this setting. Does not
-    /// check rules that depend on other settings or on the old value.
+    /// Returns a copy of the part of the cluster map that contains this setting, with the new
+    /// `value`. Does not check rules that depend on other settings or on the old value.
     ///
     /// # Errors
     /// Returns `InvalidArgument` if `value` is out of range.

@@ -1,8 +1,8 @@
 //! The durable state of management (nodes, targets, groups, shards, settings) and its changes by
-//! commands. A deterministic state machine: the same commands in the same order give the same
-//! state.
+//! commands. The state machine is deterministic, so the same commands in the same order give the
+//! same state.
 //!
-//! Owns the identity of nodes and targets (an id belongs to one uuid for ever). Does not own
+//! Owns the identity of nodes and targets, because an id belongs to one uuid for ever. Does not own
 //! reachability and free space. They are soft state ([`crate::reachability`]), which management
 //! adds to the map before it publishes the map. Does not own the map version either. Management
 //! assigns a version to each published map ([`crate::versions`]).
@@ -16,8 +16,9 @@
 //!   the target. A target without a group waits for one.
 //! - Every group meets the invariants of [`crate::groups`].
 //! - The map has version zero.
-//! - At most [`MAX_OUTCOMES`](crate::limits::MAX_OUTCOMES) outcomes are kept, one for each request.
-//! - At most [`MAX_EVICTIONS`](crate::limits::MAX_EVICTIONS) evictions are kept.
+//! - At most [`MAX_OUTCOMES`](crate::limits::MAX_OUTCOMES) outcomes are stored, one for each
+//!   request.
+//! - At most [`MAX_EVICTIONS`](crate::limits::MAX_EVICTIONS) evictions are stored.
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts these invariants.
@@ -29,13 +30,14 @@ mod evictions;
 mod groups;
 mod invariants;
 mod names;
+mod new_group;
 mod outcomes;
 mod retirement;
 mod servers;
 
 pub use clients::ClientDetails;
 pub use continuation::check_report;
-pub use retirement::closed_groups;
+pub use retirement::{ClosedGroup, closed_groups};
 
 use crate::command::{Command, Outcome, Proposal};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
@@ -52,7 +54,7 @@ use skep_types::{
 
 /// Encoded length of a node without its texts.
 const NODE_BYTES: usize = 24;
-/// Encoded length of a target without its path, with a group that has only this member.
+/// Encoded length of a target without its path, including a group that has only this member.
 const TARGET_BYTES: usize = 108;
 
 record! {
@@ -75,8 +77,8 @@ record! {
         pub next_group: u32,
         /// The storage targets that an administrator has closed to new files, in ascending order.
         pub closed: Vec<TargetId>,
-        /// Number of `Start` commands. `ContinueAbove`, the command for an old copy, raises the
-        /// number further.
+        /// Number of `Start` commands. `ContinueAbove`, the command after a restore from a backup,
+        /// raises the number further.
         pub starts: u64,
     }
 }
@@ -121,7 +123,8 @@ impl ClusterState {
         w.finish()
     }
 
-    /// Decodes a snapshot. A snapshot of a version without evictions and names has none.
+    /// Decodes a snapshot. Versions of the program without the lists of evictions and names wrote
+    /// snapshots without these lists. For such a snapshot, the lists are empty.
     ///
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a snapshot.
@@ -142,8 +145,8 @@ impl ClusterState {
         Ok(state)
     }
 
-    /// Returns the map without version and soft state: every node is `Offline` and no target has
-    /// free space.
+    /// Returns the map without a version and without soft state. In this map every node is
+    /// `Offline` and no target has free space.
     pub fn map(&self) -> &ClusterMap {
         &self.durable.map
     }
@@ -158,18 +161,20 @@ impl ClusterState {
         self.evictions.all()
     }
 
-    /// Returns the host names of the servers that have reported one, in ascending order of id.
+    /// Returns the host name of each server that has reported it, in ascending order of server id.
     pub fn hosts(&self) -> &[(NodeId, String)] {
         &self.names.hosts
     }
 
-    /// Returns the id of the server with this uuid. `None` means that it has not registered.
+    /// Returns the id of the server with this uuid. `None` means that no server with this uuid has
+    /// registered.
     pub fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
         let uuids = &self.durable.node_uuids;
         uuids.iter().find(|(_, known)| *known == uuid).map(|(id, _)| *id)
     }
 
-    /// In a map that already has the soft state, marks the targets that are closed to new files.
+    /// Marks the targets that are closed to new files in `map`, which must already have the soft
+    /// state.
     pub fn mark_closed(&self, map: &mut ClusterMap) {
         self.durable.mark_closed(map);
     }
@@ -207,7 +212,7 @@ impl ClusterState {
     /// - `StaleMap` if the group to change has another epoch than the command.
     /// - `InUse` if a target or server to remove is still in use.
     /// - `LimitReached` if the cluster has the maximum number of servers or clients, if the map
-    ///   would be too long for a message, or if the ids of a kind would run out.
+    ///   would be too long for a message, or if no ids of a kind would be left.
     ///
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
@@ -280,8 +285,8 @@ impl Durable {
             return Ok(());
         }
         Err(limit(format!(
-            "the cluster map would have about {bytes} bytes, and nodes accept {MAX_MAP_BYTES}: \
-             unmount clients that are not used, or mount at shorter paths"
+            "the cluster map would have about {bytes} bytes, and nodes accept at most \
+             {MAX_MAP_BYTES} bytes: unmount unused clients, or mount on shorter paths"
         )))
     }
 
@@ -315,10 +320,9 @@ impl Durable {
                         .into()
                 }
                 Some(target) => format!(
-                    "cannot format the cluster: metadata target {} waits for a group; `skep group \
-                     create {}` makes one",
+                    "cannot format the cluster: metadata target {} waits for a group; {}",
                     target.id,
-                    target.id.raw()
+                    new_group::advice(&self.map)
                 ),
             };
             return Err(Error::new(ErrorCode::NotReady, context));
@@ -370,7 +374,7 @@ impl Durable {
     }
 }
 
-/// Returns the name of a node kind: `storage`.
+/// Returns the name of a node kind, such as `storage`.
 pub fn kind_word(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Management => "management",

@@ -3,11 +3,11 @@
 //! A component with `width` groups is divided into chunks of `chunk_bytes` each. Chunk 0 starts at
 //! the [`base`] of the component: the largest multiple of `chunk_bytes` that is at or below the
 //! component's start. Chunk `k` is stored in the chunk file with index `k % width`, at offset
-//! `(k / width) * chunk_bytes`. Chunk files are therefore dense, with one exception: the first
-//! chunk file of a component behind inline bytes starts with a hole. Inline bytes have no chunk
+//! `(k / width) * chunk_bytes`. Chunk files are therefore dense, with one exception: if a component
+//! follows the inline bytes, its first chunk file starts with a hole. Inline bytes have no chunk
 //! file. Pure arithmetic, without targets, networks or caches.
 //!
-//! A caller must check a pattern from another process by `StripePattern::check` before it calls
+//! A caller must call `StripePattern::check` for a pattern from another process before it calls
 //! these functions.
 
 use skep_types::pattern::StripePattern;
@@ -24,7 +24,8 @@ pub struct Piece {
     pub index: u16,
     /// The group that stores the chunk file. `None` means that the bytes are inline.
     pub group: Option<GroupId>,
-    /// Offset of the piece in the chunk file. For inline bytes, offset of the piece in the file.
+    /// Offset of the piece in the chunk file. For inline bytes, this is the offset of the piece in
+    /// the file.
     pub offset_in_chunk_file: u64,
     /// Offset of the piece in the caller's range.
     pub offset_in_range: u64,
@@ -57,7 +58,10 @@ pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> 
     if let Some(index) = reached.iter().position(is_without) {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            format!("component {} of the stripe pattern has no groups yet", component + index),
+            format!(
+                "cannot map the file: component {} of its stripe pattern has no groups yet",
+                component + index
+            ),
         ));
     }
     Ok(Pieces { pattern, component, at: range.start, range })
@@ -192,8 +196,8 @@ pub fn position_in_file(
 
 /// Returns the minimum file size at which a chunk file has `chunk_file_bytes` bytes. The size of
 /// the file is the maximum of these sizes over all its chunk files (see [`size_from_chunks`]).
-/// Returns zero for a chunk file that is not in the pattern, because an invalid report of a target
-/// must not cause a panic.
+/// Returns zero for a chunk file that is not in the pattern, because an invalid report from a
+/// target must not cause a panic.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,
@@ -212,8 +216,8 @@ pub fn size_from_chunk(
     u64::try_from(u128::from(base(part)) + within).map_or(end, |size| size.min(end))
 }
 
-/// Returns the size of a file from its chunk files: the highest file offset after the last byte of
-/// a chunk file. Each item of `chunk_files` is `(component, index, bytes)`.
+/// Returns the size of a file from the sizes of its chunk files: the file offset just behind the
+/// last byte that any chunk file stores. Each item of `chunk_files` is `(component, index, bytes)`.
 pub fn size_from_chunks(
     pattern: &StripePattern,
     chunk_files: impl IntoIterator<Item = (u16, u16, u64)>,
@@ -243,7 +247,7 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
 
 /// Returns the file offset at which chunk 0 of a component starts. This is the largest multiple of
 /// the chunk size at or below the start of the component. The base differs from the start only for
-/// a component behind inline bytes, so that chunks stay aligned in the file.
+/// a component that follows the inline bytes. So chunks stay aligned in the file.
 fn base(component: &Component) -> u64 {
     component.start - component.start.checked_rem(component.chunk_bytes).unwrap_or(0)
 }
@@ -262,8 +266,8 @@ fn bytes_in_component(pattern: &StripePattern, number: usize, size: u64) -> u64 
     if end > component.start { end - base(component) } else { 0 }
 }
 
-/// Returns the size of the chunk file number `index` if the component has `bytes` bytes from its
-/// base, without holes.
+/// Returns the size of chunk file `index` of a component without holes that has `bytes` bytes from
+/// its base on.
 fn chunk_file_size(component: &Component, index: u64, bytes: u64) -> u64 {
     let width = component.groups.len() as u64;
     let (full, rest) = (bytes / component.chunk_bytes, bytes % component.chunk_bytes);
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_chunk_file_sizes_give_bounded_file_sizes() {
+    fn file_size_is_bounded_for_impossible_chunk_file_sizes() {
         let pattern = pattern(vec![component(0, 1 << 16, 0..3)]);
         assert_eq!(size_from_chunk(&pattern, 0, 2, u64::MAX), MAX_FILE_BYTES);
         assert_eq!(size_from_chunk(&pattern, 0, 3, 5), 0);
@@ -395,8 +399,8 @@ mod tests {
                     chunk(piece.offset_in_chunk_file),
                     chunk(piece.offset_in_chunk_file + piece.length - 1)
                 );
-                // The reverse mapping: a chunk file that ends with this piece implies a file that
-                // ends with this piece.
+                // The reverse mapping: if a chunk file ends at the end of this piece, the file has
+                // bytes up to the end of this piece.
                 let back = size_from_chunk(
                     &pattern, piece.component, piece.index,
                     piece.offset_in_chunk_file + piece.length,
@@ -431,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn a_file_range_is_one_range_in_each_chunk_file(
+        fn a_range_of_a_file_is_one_range_in_each_chunk_file(
             pattern in any_pattern(), start in 0_u64..8 << 20, length in 0_u64..4 << 20,
         ) {
             let mut expected = BTreeMap::<_, Range<u64>>::new();
@@ -455,7 +459,7 @@ mod tests {
         }
 
         #[test]
-        fn file_size_follows_from_the_chunk_files(
+        fn file_size_is_computed_from_chunk_file_sizes(
             pattern in any_pattern(), size in 0_u64..8 << 20,
         ) {
             let sizes = chunk_sizes(&pattern, size).map(|c| (c.component, c.index, c.size));
@@ -464,7 +468,7 @@ mod tests {
         }
 
         #[test]
-        fn inline_bytes_do_not_move_later_bytes(
+        fn inline_bytes_do_not_change_the_placement_of_later_bytes(
             plain in any_pattern(), units in 1_u64..16, start in 0_u64..8 << 20,
             length in 1_u64..4 << 20,
         ) {

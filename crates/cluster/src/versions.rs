@@ -1,14 +1,14 @@
 //! Versions of the cluster maps that management publishes.
 //!
 //! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log. A
-//! management process proposes a `Start` before it publishes maps, so its number of starts is
-//! durable and belongs to no other process. `count` is zero for the first map with a number of
-//! starts, and one higher for each later map. So two maps never share a version, although
-//! management logs no version. Every map of a process has a higher version than all maps of earlier
-//! processes. If a process was stopped and continues while its successor runs, all versions that it
-//! publishes are lower than the successor's versions.
+//! management process proposes a `Start` before it publishes maps, so the number of starts is
+//! durable, and no two processes have the same one. `count` is zero for the first map that a
+//! process publishes, and one higher for each later map. So two maps never share a version,
+//! although management logs no version. Every map of a process has a higher version than all maps
+//! of earlier processes. A process may be suspended and continue while its successor runs. All
+//! versions that it then publishes are lower than the successor's versions.
 //!
-//! Does not own the number of starts: it is in [`crate::ClusterState`].
+//! Does not own the number of starts, which is in [`crate::ClusterState`].
 
 use skep_types::MapVersion;
 
@@ -30,12 +30,11 @@ pub struct VersionSequence {
 }
 
 impl VersionSequence {
-    /// Returns the version of the next map. `starts` is the number of starts that belongs to this
-    /// process.
+    /// Returns the version of the next map. `starts` is this process's number of starts.
     ///
     /// # Panics
-    /// Panics if `starts` is lower than at an earlier call, or if no version is left. Then the next
-    /// version would not be higher than the last one.
+    /// Panics if `starts` is lower than at an earlier call, or if no version is left. In both cases
+    /// the next version would not be higher than the last one.
     pub fn next(&mut self, starts: u64) -> MapVersion {
         assert!(starts <= MAX_STARTS, "fewer than sixteen million starts");
         let next = (self.last.raw() + 1).max(starts << COUNT_BITS);
@@ -52,7 +51,7 @@ mod tests {
     use skep_types::ClusterId;
 
     #[test]
-    fn versions_after_a_restart_are_higher_than_all_before() {
+    fn map_versions_after_a_restart_exceed_all_earlier_versions() {
         let mut state = ClusterState::new(ClusterId::new([7; 16]));
         let snapshot = state.snapshot();
         state.apply(&Command::Start).unwrap();
@@ -60,8 +59,8 @@ mod tests {
         let published: Vec<_> = (0..100).map(|_| versions.next(state.starts())).collect();
         assert_eq!(published[0].raw(), 1 << 40, "the count begins at zero");
         assert!(published.windows(2).all(|pair| pair[0].raw() + 1 == pair[1].raw()));
-        // The restart replays the command of the first start. The log has no record of the
-        // published maps.
+        // The restart replays the `Start` command of the first start. The log contains no trace of
+        // the published maps.
         let mut again = ClusterState::from_snapshot(&snapshot).unwrap();
         again.apply(&Command::Start).unwrap();
         again.apply(&Command::Start).unwrap();
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn version_contains_the_number_of_the_start() {
+    fn map_version_contains_the_number_of_management_starts() {
         let mut versions = VersionSequence::default();
         let before = versions.next(3);
         assert_eq!(versions.next(MAX_STARTS).raw(), MAX_STARTS << 40);
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in the range of their start")]
-    fn lower_number_of_starts_is_refused() {
+    fn map_version_of_an_earlier_start_is_refused() {
         let mut versions = VersionSequence::default();
         versions.next(2);
         versions.next(1);

@@ -39,8 +39,8 @@ pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Space that a log reserves on the disk ahead of its end.
 pub(crate) const RESERVE_BYTES: u64 = 8 << 20;
-/// If less reserved space is left, a member reserves more. The space suffices for the longest
-/// command, and for the records of elections and of membership changes.
+/// If less reserved space than this is left, a member reserves more. The space suffices for the
+/// longest command, and for the records of elections and of membership changes.
 pub(crate) const MIN_RESERVE_BYTES: u64 = 4 << 20;
 /// Maximum number of members. Five members survive the loss of two. The limit is higher, so that
 /// all members can be replaced one after the other.

@@ -44,15 +44,16 @@ impl Contents {
         self.entries.back().map(|entry| entry.position).or(self.removed)
     }
 
-    /// Returns the position of an entry. `None` means that the log does not have this entry, or has
-    /// removed it together with a later entry.
+    /// Returns the position of an entry. `None` means that the log does not have this entry, or
+    /// that it has removed this entry and a later one.
     pub(crate) fn position_at(&self, index: u64) -> Option<LogPosition> {
         let at = self.entries.partition_point(|entry| entry.position.index < index);
         let entry = self.entries.get(at).map(|entry| entry.position);
         entry.into_iter().chain(self.removed).find(|position| position.index == index)
     }
 
-    /// Checks that each of `records` can be applied after the records before it.
+    /// Checks that each of `records` can be applied after the log's contents and the preceding
+    /// `records`.
     pub(crate) fn check(&self, records: &[LogRecord]) -> Result<()> {
         let mut last = self.last();
         // Positions of the entries that the records append.
@@ -67,7 +68,10 @@ impl Contents {
                 }
                 LogRecord::Truncate { from } => {
                     if self.removed.is_some_and(|removed| *from <= removed.index) {
-                        let what = format!("truncation at {from}, which a snapshot contains");
+                        let what = format!(
+                            "a record of the log removes entry {from} and all later entries, \
+                             although the snapshot contains this entry"
+                        );
                         return Err(Error::new(ErrorCode::Corrupt, what));
                     }
                     appended.retain(|position| position.index < *from);

@@ -1,18 +1,19 @@
 //! The file `raft-log`: the vote of a member and its part of the replicated log.
 //!
-//! Owns the durability and order of votes, entries and truncations. All of the log is also in
+//! Owns the durability and order of votes, entries and truncations. The whole log is also in
 //! memory, because management has at most some thousand entries. Does not own the rules of Raft.
 //!
 //! # Crash rule
 //! Every write is synced before the next one begins, and before the member sends a reply. So a
-//! crash can tear only the records of the last write, to which the member has not replied. The next
-//! start truncates torn records. A start also writes the records of the last write again. If the
-//! sync of that write failed, the page cache may have the records although the disk does not.
-//! Removed entries leave the file when the file is replaced as a whole.
+//! crash can tear only the records of the last write, for which the member has not sent a reply
+//! yet. The next start truncates torn records. A start also writes the records of the last write
+//! again, because the sync of that write may have failed. In this case only the page cache has the
+//! records, and the disk does not. Removed entries stay in the file until a new file without them
+//! replaces it.
 //!
 //! After a failed write the file refuses all further writes, and the process must end. The member
-//! reserves space for the file ahead ([`LogFile::reserve`]), so that a full disk does not end the
-//! process. A member proposes no command without this space.
+//! reserves disk space before it writes ([`LogFile::reserve`]), so that a full disk does not end
+//! the process. Without this space, a member proposes no command.
 
 use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
 use crate::log_contents::{Contents, contents_of};
@@ -72,15 +73,15 @@ impl LogFile {
     /// Creates the empty log of a new member.
     ///
     /// # Errors
-    /// - `Configuration` if the directory has a log already, because a new log would lack the votes
-    ///   in it.
+    /// - `Configuration` if the directory has a log already, because its votes would be lost.
     /// - Errors of the file system.
     pub(crate) fn create(directory: &Path, cluster: ClusterId, member: u64) -> Result<()> {
         Self::create_after(directory, (cluster, member), &Contents::default())
     }
 
     /// Creates the log of the only member of a new replicated log. The member is the elected leader
-    /// of the first term. The log begins with the snapshot at the position `first`.
+    /// of the first term. The member's snapshot ends at the position `first`, and the log begins
+    /// after it.
     ///
     /// # Errors
     /// The errors of [`Self::create`].
@@ -101,8 +102,8 @@ impl LogFile {
             return Ok(());
         }
         let what = format!(
-            "cannot create {}: it exists, and a new one would lose the votes of its member; name an \
-             empty directory",
+            "cannot create {}: the file exists, and a new file would lose the votes of its member; \
+             name an empty directory",
             path.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -152,8 +153,8 @@ impl LogFile {
         let (head, contents, records, scanned_end) = parse(&path, cluster, &bytes)?;
         if head.member != member {
             let what = format!(
-                "cannot open {}: it belongs to member {}; a directory belongs to one member for \
-                 ever, so start with the directory of member {member}",
+                "cannot open {}: it belongs to member {}; start this member with the directory of \
+                 member {member}",
                 path.display(),
                 head.member,
             );
@@ -186,8 +187,8 @@ impl LogFile {
     /// Truncates records that a crash tore, and writes the records of the last write again.
     fn trust_end(&mut self, len: usize, last_write: &[u8]) -> Result<()> {
         if self.end < len as u64 {
-            tracing::warn!(
-                "{}: truncated {} bytes of an unfinished write at byte {}, which a crash left",
+            tracing::info!(
+                "{}: truncated {} bytes at byte {}, since a crash left an unfinished write there",
                 self.path.display(),
                 len as u64 - self.end,
                 self.end
@@ -199,8 +200,8 @@ impl LogFile {
             .map_err(|error| cannot("write the last records again in", &self.path, error))
     }
 
-    /// Compares the log with the end of the snapshot at a start. If a crash left a log that ends
-    /// before the snapshot, removes the entries that the snapshot replaces.
+    /// At a start, compares the log with the last position in the snapshot. If a crash left a log
+    /// that ends before the snapshot, removes the entries that the snapshot replaces.
     ///
     /// # Errors
     /// - `Corrupt` with the path of the log if entries between log and snapshot are missing, or if
@@ -224,8 +225,9 @@ impl LogFile {
             )));
         }
         if last.is_none_or(|last| last.index < snapshot.index) {
-            // The member ended after it had stored a snapshot of the leader and before it updated
-            // the log. The entries in the log need not be the entries in the snapshot.
+            // The member ended after it had stored a snapshot from the leader and before it updated
+            // the log. The entries in the log may differ from the entries that the snapshot
+            // replaces.
             self.remove_up_to(snapshot)?;
         }
         Ok(())
@@ -233,8 +235,8 @@ impl LogFile {
 
     fn unusable(&self, problem: &str) -> Error {
         let what = format!(
-            "{}: {problem}; put back both files of one copy, or remove this member and add it with \
-             a new id",
+            "{}: {problem}; restore both files from one copy, or remove this member and add it \
+             with a new id",
             self.path.display()
         );
         Error::new(ErrorCode::Corrupt, what)
@@ -314,9 +316,13 @@ impl LogFile {
         let bytes = whole_file(self.cluster, self.member, first, &left)?;
         let replaced = replace_atomically(&self.path, &bytes).and_then(|()| open_file(&self.path));
         match replaced {
-            // The path still leads to the old file. A later call removes its entries.
+            // The disk has no space for the new file, so the path still names the old file. A later
+            // call of this function removes the old entries.
             Err(error) if error.code() == ErrorCode::NoSpace && self.has_name() => {
-                tracing::warn!("{}: entries stay in the log: {error}", self.path.display());
+                tracing::warn!(
+                    "{}: cannot remove old entries from the log: {error}",
+                    self.path.display()
+                );
                 Ok(())
             }
             Ok(file) => {
@@ -330,8 +336,8 @@ impl LogFile {
                 Ok(())
             }
             Err(error) => {
-                // The path may already lead to the new file. Later records in the old file would be
-                // lost.
+                // The path may already name the new file. Records that are later written to the old
+                // file would be lost.
                 self.has_failed = true;
                 Err(self.failed(&error.to_string()))
             }
@@ -360,13 +366,13 @@ impl LogFile {
                 );
                 Err(Error::new(ErrorCode::NoSpace, what))
             }
-            // The file system does not support `fallocate`. A write that finds no space ends the
-            // member.
+            // The file system does not support `fallocate`. If the disk is full, a later write
+            // fails and ends the member.
             Err(_) => Ok(()),
         }
     }
 
-    /// Whether the path still leads to the open file.
+    /// Whether the path of the log still names the open file.
     fn has_name(&self) -> bool {
         let of_name = std::fs::metadata(&self.path).map(|it| (it.dev(), it.ino()));
         let of_file = self.file.metadata().map(|it| (it.dev(), it.ino()));
@@ -382,7 +388,7 @@ impl LogFile {
     }
 }
 
-/// Parses a log file. Also returns the records of the file, and the end of the last whole record,
+/// Parses a log file. Returns its contents, its records, and the end of the last whole record,
 /// relative to the end of the head.
 fn parse(
     path: &Path,
@@ -393,8 +399,8 @@ fn parse(
         .map_err(|error| error.within(path.display()))?;
     if head.cluster != cluster {
         let what = format!(
-            "cannot open {}: it belongs to cluster {}, and this node to {cluster}; start with the \
-             directory of this cluster",
+            "cannot open {}: it belongs to cluster {}, and this node to cluster {cluster}; start \
+             this node with a directory of its own cluster",
             path.display(),
             head.cluster
         );
@@ -407,7 +413,7 @@ fn parse(
     Ok((head, contents, scanned.records, scanned.end))
 }
 
-/// Encodes a log file with `contents`, whose first record has the number `first`.
+/// Encodes a whole log file with `contents`. Its first record has the number `first`.
 fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) -> Result<Vec<u8>> {
     let Contents { vote, removed, entries } = contents;
     let mut bytes = RaftLogHead { cluster, member, first }.to_file();
@@ -430,8 +436,9 @@ fn open_file(path: &Path) -> Result<File> {
 
 fn missing(path: &Path, member: u64) -> Error {
     let what = format!(
-        "cannot open {}: it is missing. Without its votes, member {member} could vote twice in one \
-         election. Put back the file, or remove this member and add it with a new id",
+        "cannot open {}: the file is missing. Without the votes in this file, member {member} \
+         could vote twice in one election. Restore the file, or remove this member and add it with \
+         a new id",
         path.display()
     );
     Error::new(ErrorCode::Corrupt, what)

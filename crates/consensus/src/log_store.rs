@@ -1,8 +1,8 @@
 //! The log of a member, as the Raft library uses it.
 //!
-//! The library calls the log from several tasks of one thread. Each call is carried out as a whole
-//! before the next one begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait
-//! for a snapshot before it changes anything. Does not own the file ([`LogFile`]).
+//! The library calls the log from several tasks of one thread. Each call ends before the next one
+//! begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait for a snapshot
+//! before it changes anything. Does not own the file ([`LogFile`]).
 
 use crate::log_file::LogFile;
 use crate::raft_types::{
@@ -23,7 +23,7 @@ use std::rc::Rc;
 #[derive(Debug, Clone)]
 pub(crate) struct LogStore {
     file: Rc<RefCell<LogFile>>,
-    /// The log keeps all entries after the end of the snapshot.
+    /// The last entry whose effect the durable snapshot contains. The log removes no later entry.
     snapshot_end: SnapshotEnd,
 }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stay_until_the_snapshot_is_durable() {
+    fn log_entries_stay_until_the_snapshot_is_durable() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             LogFile::create(directory.path(), CLUSTER, 1).unwrap();

@@ -1,7 +1,9 @@
-//! One member of a replicated log: proposes commands, answers other members, and changes the
+//! One member of a replicated log: proposes commands, answers other members, and adds and removes
 //! members.
 //!
 //! Does not own files, timers or connections.
+
+mod failures;
 
 use crate::limits::{
     ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT, HEARTBEAT, MAX_COMMAND_BYTES, MAX_ELECTION, MAX_ENTRIES,
@@ -16,7 +18,8 @@ use crate::raft_types::{
     position_of, record_of_vote, vote_of,
 };
 use crate::state_store::{StateMachine, StateStore, write_snapshot};
-use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, RaftError};
+use failures::{ended, not_leader, propose_error, remote_error};
+use openraft::error::{CheckIsLeaderError, Fatal, RaftError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest};
 use openraft::{Config, Raft, Snapshot, SnapshotPolicy};
 use skep_format::consensus::{LogPosition, MemberRecord, MembersRecord, VoteRecord};
@@ -28,22 +31,22 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The identity of a member.
+/// The directory, the cluster and the id of a member.
 #[derive(Debug, Clone)]
 pub struct MemberSettings {
     /// Directory with the files of the log.
     pub directory: PathBuf,
-    /// The file system to which the log belongs.
+    /// The cluster to which the log belongs.
     pub cluster: ClusterId,
     /// Id of the member. The directory belongs to this id for ever. A member with an emptied
     /// directory needs a new id, because it could otherwise vote twice in one election.
     pub id: u64,
 }
 
-/// The reason why a command was not executed, or why its execution is unknown.
+/// The reason why a command was not executed, or why it is unknown whether it was executed.
 #[derive(Debug)]
 pub enum ProposeError {
-    /// This member is not the leader. The command was not executed.
+    /// This member is not the leader, and the command was not executed.
     NotLeader {
         /// The leader. `None` means that this member has seen no leader since the last election.
         leader: Option<u64>,
@@ -52,8 +55,8 @@ pub enum ProposeError {
     },
     /// The command was refused before it was proposed.
     Refused(Error),
-    /// The member has ended. The command may be executed, now or later, so the sender must repeat
-    /// it under the same id.
+    /// The member has ended. The other members may have executed the command, or may still execute
+    /// it. So the sender must repeat the command under the same id.
     Unknown(Error),
 }
 
@@ -79,13 +82,14 @@ pub struct MemberStatus {
     pub id: u64,
     /// Addresses of the member.
     pub addresses: Vec<String>,
-    /// Whether the member votes. Otherwise it only receives the log.
+    /// Whether the member votes. A member without a vote only receives the log.
     pub is_voter: bool,
-    /// Index of the last entry that the member has stored. Only the leader knows it for others.
+    /// Index of the last entry that the member has stored. Only the leader knows the index of other
+    /// members.
     pub stored: Option<u64>,
 }
 
-/// A snapshot that arrives in parts.
+/// A snapshot from the leader. Some of its parts have arrived.
 struct Arriving {
     vote: VoteRecord,
     name: String,
@@ -100,7 +104,7 @@ pub struct Member<S> {
     id: u64,
     state: StateStore<S>,
     log: LogStore,
-    /// The snapshot that the leader is sending. A part with offset zero begins a new one.
+    /// The snapshot that the leader is sending. A part with offset zero begins a new snapshot.
     arriving: RefCell<Option<Arriving>>,
 }
 
@@ -120,16 +124,6 @@ fn config(cluster: ClusterId) -> Config {
     }
 }
 
-fn ended(error: &Fatal<u64>) -> Error {
-    let what = format!("the member of the replicated log has ended: {error}; start it again");
-    Error::new(ErrorCode::DeviceFailed, what)
-}
-
-fn not_leader(forward: ForwardToLeader<u64, Addresses>) -> ProposeError {
-    let addresses = forward.leader_node.unwrap_or_default().0;
-    ProposeError::NotLeader { leader: forward.leader_id, addresses }
-}
-
 impl<S: StateMachine> Member<S> {
     /// Creates the files of a new member in a directory without a member. A start must never create
     /// missing files, because the member could then vote twice in one election.
@@ -142,8 +136,8 @@ impl<S: StateMachine> Member<S> {
         LogFile::create(directory, *cluster, *id)
     }
 
-    /// Creates the files of the only member of a new replicated log, which begins with `machine` at
-    /// the index `first`. The member is the leader as soon as it is opened.
+    /// Creates the files of the only member of a new replicated log. The log begins with the state
+    /// `machine` and the index `first`. The member is the leader as soon as it is opened.
     ///
     /// # Errors
     /// - `Configuration` if the directory has a member.
@@ -191,7 +185,7 @@ impl<S: StateMachine> Member<S> {
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        // Before its first report, the library shows no members.
+        // The library shows no members before its first report.
         if raft.metrics().changed().await.is_err() {
             return Err(ended(&Fatal::Stopped));
         }
@@ -253,7 +247,7 @@ impl<S: StateMachine> Member<S> {
         if members.len() >= MAX_MEMBERS && !members.contains(&id) {
             let what = format!(
                 "cannot add member {id}: there are {} members, and the limit is {MAX_MEMBERS}; \
-                 remove another one first",
+                 remove another member first",
                 members.len()
             );
             return Err(ProposeError::Refused(Error::new(ErrorCode::LimitReached, what)));
@@ -288,7 +282,8 @@ impl<S: StateMachine> Member<S> {
         self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
     }
 
-    /// Returns the member that this member considers the leader. It may have been replaced since.
+    /// Returns the member that this member considers the leader. Another member may already have
+    /// replaced that leader.
     pub fn leader(&self) -> Option<u64> {
         self.raft.metrics().borrow().current_leader
     }
@@ -415,8 +410,8 @@ impl<S: StateMachine> Member<S> {
                         PeerReply::HigherVote { vote: record_of_vote(&vote) }
                     }
                     AppendEntriesResponse::PartialSuccess(_) => {
-                        let what = "cannot reply to a request with entries: the library has \
-                                    stored only a part of them";
+                        let what = "cannot reply to a request that has log entries: the Raft \
+                                    library has stored only a part of the entries";
                         return Err(Error::new(ErrorCode::Protocol, what));
                     }
                 })
@@ -449,7 +444,7 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Adds a part to the arriving snapshot. Returns the whole state after the last part.
+    /// Adds a part to the arriving snapshot. Returns the whole state if `part` was the last one.
     fn note_part(&self, part: Arriving, offset: u64) -> Result<Option<Vec<u8>>> {
         let mut arriving = self.arriving.borrow_mut();
         match &mut *arriving {
@@ -471,7 +466,8 @@ impl<S: StateMachine> Member<S> {
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 
-    /// Whether the member has ended, by a failed write of its files or by [`Self::end`].
+    /// Whether the member has ended, because it could not write its files or because of
+    /// [`Self::end`].
     pub fn has_ended(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }
@@ -481,19 +477,4 @@ impl<S: StateMachine> Member<S> {
         // The call fails only if the library's task panicked, and a panic ends the process.
         let _always_ok = self.raft.shutdown().await;
     }
-}
-
-fn propose_error(error: RaftError<u64, ClientWriteError<u64, Addresses>>) -> ProposeError {
-    match error {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => not_leader(forward),
-        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => {
-            let what = format!("cannot change the members: {error}");
-            ProposeError::Refused(Error::new(ErrorCode::InvalidArgument, what))
-        }
-        RaftError::Fatal(error) => ProposeError::Unknown(ended(&error)),
-    }
-}
-
-fn remote_error(error: &RaftError<u64>) -> Error {
-    Error::new(ErrorCode::NotReady, error.to_string())
 }

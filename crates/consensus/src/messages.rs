@@ -1,8 +1,8 @@
 //! The messages between members, and their replies.
 //!
-//! A transport carries the messages as bytes. Each message has a bounded length, because long
-//! snapshots and lists of entries are sent in parts. The layout does not limit the sizes and the
-//! order of entries. So the receiver checks both ([`PeerRequest::from_peer`]), and no message of
+//! A transport carries the messages as bytes. Long snapshots and long lists of entries are sent in
+//! parts, so each message has a bounded length. The layout does not limit the sizes and the order
+//! of entries. The receiver checks both ([`PeerRequest::from_peer`]), so that no message from
 //! another member can damage the log.
 
 use crate::limits::{
@@ -41,15 +41,15 @@ choice! {
             vote: VoteRecord,
             /// Position of the last entry whose effect the snapshot contains.
             last: Option<LogPosition>,
-            /// Position of the entry with the members.
+            /// Position of the log entry that contains `members`.
             members_at: Option<LogPosition>,
-            /// The members.
+            /// The members of the log when the snapshot was taken.
             members: MembersRecord,
             /// Name of the snapshot.
             name: String,
-            /// Offset of this part in the state.
+            /// Offset of this part in the encoded state.
             offset: u64,
-            /// Length of the state, in bytes.
+            /// Length of the encoded state, in bytes.
             total: u64,
             /// The bytes of this part.
             part: Bytes,
@@ -76,7 +76,7 @@ choice! {
         },
         /// The member has stored the entries.
         Stored = 3,
-        /// The member lacks the entry before the first sent entry.
+        /// The receiver lacks the entry that precedes the entries of the request.
         Conflict = 4,
         /// The member follows a newer leader or candidate.
         HigherVote = 5 {
@@ -100,7 +100,10 @@ impl PeerRequest {
     /// `Corrupt` or `Protocol`, with the violated rule.
     pub(crate) fn from_peer(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_MESSAGE_BYTES {
-            return Err(broken(format!("{} bytes; the limit is {MAX_MESSAGE_BYTES}", bytes.len())));
+            return Err(broken(format!(
+                "the message has {} bytes; the limit is {MAX_MESSAGE_BYTES}",
+                bytes.len()
+            )));
         }
         let request = Self::from_bytes(bytes)?;
         match &request {
@@ -115,8 +118,9 @@ impl PeerRequest {
                     || end.is_none_or(|end| end > *total)
                 {
                     return Err(broken(format!(
-                        "a part of {} bytes at {offset} of a snapshot with {total} bytes; the \
-                         limits are {SNAPSHOT_PART_BYTES} and {MAX_SNAPSHOT_BYTES}",
+                        "the message has a part of {} bytes at byte {offset} of a snapshot of \
+                         {total} bytes; the limits are {SNAPSHOT_PART_BYTES} and \
+                         {MAX_SNAPSHOT_BYTES}",
                         part.0.len()
                     )));
                 }
@@ -130,14 +134,18 @@ fn broken(what: String) -> Error {
     Error::new(ErrorCode::Protocol, what).within("cannot use the message of another member")
 }
 
-/// Checks that `entries` follow the entry `before`, and that no entry has a later term than `vote`.
+/// Checks that `entries` follow the entry at position `before`, and that no entry has a later term
+/// than `vote`.
 fn check_entries(
     vote: &VoteRecord,
     before: Option<LogPosition>,
     entries: &[LogEntry],
 ) -> Result<()> {
     if entries.len() as u64 > MAX_ENTRIES {
-        return Err(broken(format!("{} entries; the limit is {MAX_ENTRIES}", entries.len())));
+        return Err(broken(format!(
+            "the message has {} entries; the limit is {MAX_ENTRIES}",
+            entries.len()
+        )));
     }
     let mut last = before;
     for LogEntry { position, content } in entries {
@@ -147,13 +155,15 @@ fn check_entries(
         check_follows(last, *position).map_err(|error| broken(error.to_string()))?;
         if position.term > vote.term {
             let (entry, vote) = (position.term, vote.term);
-            return Err(broken(format!("an entry of term {entry} from the leader of term {vote}")));
+            return Err(broken(format!(
+                "the leader of term {vote} sent an entry of the later term {entry}"
+            )));
         }
         match content {
             EntryContent::Command { command } if command.0.len() > MAX_COMMAND_BYTES => {
                 let len = command.0.len();
                 return Err(broken(format!(
-                    "a command of {len} bytes; the limit is {MAX_COMMAND_BYTES}"
+                    "the message has a command of {len} bytes; the limit is {MAX_COMMAND_BYTES}"
                 )));
             }
             EntryContent::Members { members } => check_members(members)?,
@@ -170,13 +180,17 @@ fn check_members(record: &MembersRecord) -> Result<()> {
     let MembersRecord { voters, members } = record;
     let is_member = |id: &u64| members.iter().any(|member| member.id == *id);
     if members.len() > MAX_MEMBERS || voters.len() > 2 {
-        let what = format!("{} members in {} sets of voters", members.len(), voters.len());
+        let what = format!(
+            "the message has {} members and {} sets of voters",
+            members.len(),
+            voters.len()
+        );
         return Err(broken(format!("{what}; the limits are {MAX_MEMBERS} and 2")));
     }
     if voters.iter().any(|set| set.is_empty() || set.len() > MAX_MEMBERS)
         || !voters.iter().flatten().all(is_member)
     {
-        return Err(broken("a set of voters is empty, or a voter is no member".into()));
+        return Err(broken("a set of voters is empty, or a voter is not a member".into()));
     }
     members.iter().try_for_each(|member| check_addresses(&member.addresses))
 }
@@ -188,8 +202,8 @@ fn check_members(record: &MembersRecord) -> Result<()> {
 pub(crate) fn check_addresses(addresses: &[String]) -> Result<()> {
     if addresses.len() > MAX_ADDRESSES || addresses.iter().any(|it| it.len() > MAX_NAME_BYTES) {
         return Err(broken(format!(
-            "{} addresses of one member; the limit is {MAX_ADDRESSES} with {MAX_NAME_BYTES} bytes \
-             each",
+            "a member has {} addresses; the limit is {MAX_ADDRESSES} addresses with \
+             {MAX_NAME_BYTES} bytes each",
             addresses.len()
         )));
     }
@@ -257,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_snapshots_beyond_the_limits_are_refused() {
+    fn snapshot_parts_beyond_the_limits_are_refused() {
         let is_used = |offset: u64, total: u64, len: usize| {
             let request = PeerRequest::Snapshot {
                 vote: VoteRecord { term: 3, candidate: 3, is_elected: true },

@@ -104,7 +104,7 @@ impl<T: Transport> Peer<T> {
 fn unexpected(reply: &PeerReply) -> Error {
     Error::new(
         ErrorCode::Protocol,
-        format!("a member replied {reply:?}, which does not belong here"),
+        format!("a member sent the reply {reply:?} to a request of another kind"),
     )
 }
 
@@ -127,8 +127,8 @@ fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
 
 type CallError = RPCError<u64, Addresses, RaftError<u64>>;
 
-/// Converts the error of a call for the Raft library. The library pauses before it sends another
-/// request to an unreachable member.
+/// Converts the error of a call to the error type of the Raft library. If the member is
+/// unreachable, the library pauses before its next request to this member.
 fn call_error(error: Error) -> CallError {
     match error.code() {
         ErrorCode::TimedOut => RPCError::Network(NetworkError::new(&error)),
@@ -153,7 +153,7 @@ impl<T: Transport> RaftNetwork<Types> for Peer<T> {
         };
         match self.call(&request, option.hard_ttl()).await.map_err(call_error)? {
             PeerReply::Stored if is_whole => Ok(AppendEntriesResponse::Success),
-            // The library sends the other entries in its next request.
+            // The library sends the remaining entries in its next request.
             PeerReply::Stored => Ok(AppendEntriesResponse::PartialSuccess(last_sent)),
             PeerReply::Conflict => Ok(AppendEntriesResponse::Conflict),
             PeerReply::HigherVote { vote } => Ok(AppendEntriesResponse::HigherVote(vote_of(&vote))),

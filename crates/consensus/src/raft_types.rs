@@ -1,7 +1,7 @@
 //! The types that the Raft library uses, and their conversion to and from records.
 //!
 //! Only this crate depends on the library. The layout of the records ([`skep_format::consensus`])
-//! does not.
+//! does not depend on it.
 
 use crate::runtime::EventLoop;
 use openraft::{CommittedLeaderId, EntryPayload, Membership, Vote};
@@ -22,7 +22,7 @@ impl fmt::Debug for CommandBytes {
     }
 }
 
-/// The encoded outcome of a command. `None` for an entry that is not a command.
+/// The encoded outcome of a command. `None` means that the entry is not a command.
 pub(crate) type OutcomeBytes = Option<Vec<u8>>;
 
 /// The addresses of a member.

@@ -47,8 +47,8 @@ impl Sub<Duration> for Moment {
     type Output = Self;
 
     fn sub(self, span: Duration) -> Self {
-        // The clock starts at zero with the host. The library subtracts whole timeouts, so an exact
-        // difference could be negative.
+        // The clock is zero when the host starts. The library subtracts whole timeouts from early
+        // times, so an exact difference could be negative.
         Self(self.0.saturating_sub(span))
     }
 }
@@ -97,7 +97,7 @@ impl fmt::Display for Never {
     }
 }
 
-/// The error of a [`Limited`] future that was not ready in time.
+/// The error of a [`Limited`] future that was not ready within its time limit.
 #[derive(Debug)]
 pub(crate) struct TooLate;
 

@@ -1,11 +1,11 @@
-//! The end of the durable snapshot. The state machine reports this end to the log, and the log
-//! removes no entry beyond it.
+//! The end of the durable snapshot, which is the index of the last entry whose effect the snapshot
+//! contains. The state machine reports this end to the log, and the log removes no entry beyond it.
 //!
 //! # Hazard: entries that are only in memory
 //! The Raft library installs a snapshot in one task and removes the entries that the snapshot
 //! replaces in another task. If the log removed the entries first, a crash between both steps would
-//! lose acknowledged entries: the member would have neither the entries nor the snapshot. So the
-//! removal waits in [`SnapshotEnd::reached`].
+//! lose acknowledged entries. The member would then have neither the entries nor the snapshot. So
+//! before it removes entries, the log waits in [`SnapshotEnd::reached`].
 
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, Result};
@@ -20,19 +20,20 @@ pub(crate) struct SnapshotEnd(Rc<Shared>);
 struct Shared {
     /// Index of the last entry whose effect the snapshot file contains.
     index: Cell<Option<u64>>,
-    /// The reason why no later snapshot becomes durable. `None` if no snapshot failed.
+    /// The reason why no later snapshot will become durable. `None` means that no snapshot has
+    /// failed.
     failure: RefCell<Option<String>>,
     changed: Notify,
 }
 
 impl SnapshotEnd {
-    /// Records that the snapshot file contains the effects of all entries up to `index`.
+    /// Remembers that the snapshot file contains the effects of all entries up to `index`.
     pub(crate) fn advance(&self, index: u64) {
         self.0.index.set(self.0.index.get().max(Some(index)));
         self.0.changed.notify();
     }
 
-    /// Records that the member could not store a snapshot. The member must then end.
+    /// Remembers that the member could not store a snapshot. The member must then end.
     pub(crate) fn fail(&self, error: &Error) {
         *self.0.failure.borrow_mut() = Some(error.to_string());
         self.0.changed.notify();
@@ -49,8 +50,10 @@ impl SnapshotEnd {
                 return Ok(());
             }
             if let Some(failure) = &*self.0.failure.borrow() {
-                let what =
-                    format!("entries up to {index} stay, since no snapshot has them: {failure}");
+                let what = format!(
+                    "cannot remove the entries up to {index} from the log, since no snapshot \
+                     contains them: {failure}"
+                );
                 return Err(Error::new(ErrorCode::DeviceFailed, what));
             }
             changed.await;

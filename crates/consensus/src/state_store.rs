@@ -29,7 +29,7 @@ use std::rc::Rc;
 pub(crate) const SNAPSHOT_FILE: &str = "raft-snapshot";
 
 /// The state machine of the application. All members apply the same commands in the same order, so
-/// equal inputs must give equal states and outcomes.
+/// the same command in the same state must always give the same state and outcome.
 pub trait StateMachine: 'static {
     /// Applies a committed command, and returns its outcome. The member that has proposed the
     /// command returns the outcome to its caller.
@@ -45,7 +45,8 @@ pub trait StateMachine: 'static {
     /// Replaces the state by the encoded state `state`.
     ///
     /// # Errors
-    /// Returns `Corrupt` if the bytes are not a state. In that case the state stays unchanged.
+    /// Returns `Corrupt` if the bytes do not encode a state. In this case the state machine does
+    /// not change.
     fn restore(&mut self, state: &[u8]) -> Result<()>;
 }
 
@@ -57,7 +58,7 @@ struct Inner<S> {
     cluster: ClusterId,
     /// The contents of the snapshot file.
     snapshot: Option<RaftSnapshot>,
-    /// Reports the end of the snapshot file to the log.
+    /// A handle that reports the end of the durable snapshot to the log.
     end: SnapshotEnd,
 }
 
@@ -108,7 +109,7 @@ impl<S: StateMachine> StateStore<S> {
         self.0.borrow().snapshot.as_ref().and_then(|snapshot| snapshot.last)
     }
 
-    /// Returns a handle to the end of the snapshot file. Each later snapshot advances this end.
+    /// Returns a handle to the end of the durable snapshot. Each later snapshot advances this end.
     pub(crate) fn snapshot_end(&self) -> SnapshotEnd {
         self.0.borrow().end.clone()
     }
@@ -150,8 +151,8 @@ impl<S: StateMachine> Inner<S> {
         Ok(outcome)
     }
 
-    /// Replaces the snapshot file by `snapshot`. The state machine has already applied all its
-    /// entries.
+    /// Replaces the snapshot file by `snapshot`. The state machine has already applied all entries
+    /// whose effects `snapshot` contains.
     fn store(&mut self, snapshot: RaftSnapshot) -> Result<()> {
         let stored = file_of(&snapshot).and_then(|file| replace_atomically(&self.path, &file));
         match stored {
@@ -170,7 +171,7 @@ impl<S: StateMachine> Inner<S> {
         }
     }
 
-    /// Reports the end of the snapshot file to the log.
+    /// Reports to the log which entry is the last one whose effect the snapshot file contains.
     fn note_end(&self) {
         if let Some(last) = self.snapshot.as_ref().and_then(|snapshot| snapshot.last) {
             self.end.advance(last.index);
@@ -200,8 +201,8 @@ fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     let len = snapshot.state.0.len() as u64;
     if len > MAX_SNAPSHOT_BYTES {
         let what = format!(
-            "the state has {len} bytes, and the limit is {MAX_SNAPSHOT_BYTES}; remove clients and \
-             servers that are no longer used"
+            "the state has {len} bytes, and the limit is {MAX_SNAPSHOT_BYTES}; remove unused \
+             clients and servers from the cluster"
         );
         return Err(Error::new(ErrorCode::TooLarge, what));
     }
@@ -281,7 +282,8 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
         }
         match inner.store(self.snapshot.clone()) {
             Ok(()) => Ok(library_snapshot(&self.snapshot)),
-            // The previous snapshot together with the log represents the same state.
+            // The disk has no space for the new snapshot. The previous snapshot together with the
+            // log still represents the same state.
             Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
                 tracing::warn!("the log of commands grows: {error}");
                 Ok(inner.snapshot.as_ref().map(library_snapshot).expect("it was checked"))
@@ -311,7 +313,7 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         for entry in entries {
             let id = entry.log_id;
             outcomes.push(inner.apply(entry).map_err(|error| {
-                tracing::error!("management ends: {error}");
+                tracing::error!("management stops: {error}");
                 StorageIOError::apply(id, &error)
             })?);
         }
@@ -345,7 +347,8 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         };
         let installed = inner.restore(&snapshot).and_then(|()| inner.store(snapshot));
         installed.map_err(|error| {
-            // A removal from the log may wait for this snapshot.
+            // The log may wait for this snapshot before it removes entries, so it must learn of the
+            // failure.
             inner.end.fail(&error);
             StorageIOError::write_snapshot(None, &error).into()
         })
@@ -367,7 +370,7 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-    /// A state that consists of bytes with the value zero. The number is the length of the state.
+    /// A state that consists of zero bytes. The number is the length of the state.
     struct Zeros(usize);
 
     impl StateMachine for Zeros {
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_snapshot_advances_its_reported_end() {
+    fn wait_for_a_snapshot_position_ends_when_it_is_stored() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let mut store = StateStore::open(directory.path(), CLUSTER, Zeros(3)).unwrap();

@@ -20,7 +20,7 @@ pub struct StoredState<S> {
     pub last: LogPosition,
     /// Number of entries after the snapshot. The last of these entries may not be committed.
     pub entries: usize,
-    /// The voters in the newest change of members, in ascending order.
+    /// The voters after the newest change of the members, in ascending order.
     pub voters: Vec<u64>,
 }
 
@@ -47,8 +47,9 @@ pub fn read_state<S: StateMachine>(
     cluster: ClusterId,
     mut machine: S,
 ) -> Result<StoredState<S>> {
-    // Read the log before the snapshot, because a running member replaces the snapshot first. So
-    // this snapshot is never older than the beginning of the log.
+    // Read the log before the snapshot, because a running member replaces the snapshot before it
+    // removes entries from the log. So the snapshot that is read here never ends before the log
+    // begins.
     let log = match has_log(directory) {
         true => LogFile::read(directory, cluster)?,
         false => LogContents { member: 0, removed: None, entries: Vec::new() },
@@ -66,8 +67,8 @@ pub fn read_state<S: StateMachine>(
         && (!has_any || removed.index > last.index)
     {
         let what = format!(
-            "{}: entries are missing: the log of member {} begins after entry {}, and the snapshot \
-             ends at {}; put back a copy of the directory",
+            "{}: log entries are missing: the log of member {} begins after entry {}, and the \
+             snapshot ends at entry {}; restore a copy of the directory",
             directory.display(),
             log.member,
             removed.index,
@@ -101,10 +102,11 @@ fn voters_of(sets: &[Vec<u64>]) -> Vec<u64> {
     voters
 }
 
-/// Replaces the member of a directory by the only member of a new log, which begins with `machine`.
-/// The previous member never takes part again. `machine` must contain the state of the previous
-/// member. Then a crash between two steps loses nothing, because the new snapshot is durable before
-/// the old log is removed, and [`read_state`] accepts a directory that has only a snapshot.
+/// Replaces the member of a directory by the only member of a new log, whose first state is
+/// `machine`. The previous member never takes part in the replicated log again. `machine` must
+/// contain the state of the previous member. Then a crash between two steps loses nothing. The new
+/// snapshot is durable before the old log is removed, and [`read_state`] accepts a directory that
+/// has only a snapshot.
 ///
 /// # Errors
 /// - `TooLarge` if the state is too long for a snapshot.
@@ -115,8 +117,8 @@ pub fn replace_member<S: StateMachine>(
     machine: &S,
 ) -> Result<()> {
     let MemberSettings { directory, cluster, .. } = settings;
-    // The snapshot gets the last position of the old log. So a snapshot that a crash leaves next to
-    // the old log replaces all entries of that log.
+    // The snapshot gets the last position of the old log. If a crash leaves the new snapshot next
+    // to the old log, the snapshot therefore replaces all entries of that log.
     let former = read_last(directory, *cluster)?;
     let nobody = MembersRecord { voters: Vec::new(), members: Vec::new() };
     write_snapshot(directory, (*cluster, former), nobody, machine)?;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-/// A state machine that stores the bytes of all commands. The outcome of a command is the number of
-/// bytes stored so far.
+/// A state machine whose state is the bytes of all commands. The outcome of a command is the length
+/// of this state.
 #[derive(Default)]
 struct Commands(Vec<u8>);
 
@@ -51,7 +51,7 @@ impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, temp
         LogFile::create(directory.path(), CLUSTER, 1).unwrap();
         let log = LogFile::open(directory.path(), CLUSTER, 1).unwrap();
         let state = StateStore::open(directory.path(), CLUSTER, Commands::default()).unwrap();
-        // The tests of the library remove entries that no snapshot contains.
+        // The library's tests remove entries whose effects no snapshot contains.
         let end = SnapshotEnd::default();
         end.advance(u64::MAX);
         Ok((directory, LogStore::new(log, end), state))
@@ -71,7 +71,7 @@ struct Network {
     calls: Cell<u64>,
 }
 
-/// The connection of one member to the network.
+/// The transport of one member: its requests go through the [`Network`] to the other members.
 struct Line {
     network: Rc<Network>,
     from: u64,
@@ -140,7 +140,7 @@ impl Group {
         self.network.members.borrow_mut().insert(id, Rc::new(member));
     }
 
-    /// Ends a member, without a message to the others.
+    /// Ends a member without a message to the other members.
     async fn kill(&self, id: u64) {
         let member = self.network.members.borrow_mut().remove(&id).unwrap();
         member.end().await;
@@ -150,7 +150,8 @@ impl Group {
         Rc::clone(&self.network.members.borrow()[&id])
     }
 
-    /// Waits for a leader that fulfils `is_wanted` and that a majority confirms.
+    /// Waits until `is_wanted` holds for the leader and a majority confirms the leader. Returns its
+    /// id.
     async fn leader(&self, is_wanted: impl Fn(u64) -> bool) -> u64 {
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
@@ -256,7 +257,7 @@ fn isolated_leader_confirms_nothing_and_loses_its_proposal() {
 }
 
 #[test]
-fn log_of_three_members_needs_two_of_them() {
+fn two_of_three_members_must_store_an_acknowledged_command() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
@@ -293,7 +294,7 @@ fn member_that_missed_many_entries_receives_a_snapshot() {
         group.all_have(&vec![b'a'; expected]).await;
         let snapshot = group.directories[2].path().join("raft-snapshot");
         assert!(snapshot.exists(), "the log alone did not reach back far enough");
-        // The snapshot and the log after it give the same state at the next start.
+        // At the next start, the snapshot and the entries after it give the same state.
         group.kill(3).await;
         group.start(3).await;
         group.all_have(&vec![b'a'; expected]).await;
@@ -319,7 +320,7 @@ fn returning_member_receives_long_entries_in_parts() {
 }
 
 #[test]
-fn directory_that_lacks_a_file_of_its_member_is_refused() {
+fn member_refuses_a_directory_that_lacks_one_of_its_files() {
     run(async {
         let group = Group::of_one().await;
         let again = Member::<Commands>::create(&group.settings(1)).unwrap_err();

@@ -1,12 +1,14 @@
-//! Owners, modes, times and extended attributes of copies.
+//! Copies owners, modes, times and extended attributes from a source to its copy.
 //!
-//! The order of the changes is fixed: owner, extended attributes, mode, times. A change of the
-//! owner clears the bits `setuid` and `setgid` and capabilities. Without root rights, the kernel
-//! sets no extended attributes of a file without write permission. An access control list must
-//! limit the group before the mode gives rights to the group.
+//! The changes have a fixed order: owner, extended attributes, mode, times. The owner comes first,
+//! because a change of the owner clears capabilities and the bits `setuid` and `setgid`. The mode
+//! comes after the extended attributes, because without root rights, the kernel sets no extended
+//! attribute on a file without write permission. Also, an access control list must limit the rights
+//! of the group before the mode grants them.
 //!
-//! A copy whose owner differs from the owner of its source never has the bit `setuid`, since the
-//! program would run as another user than before. The same holds for `setgid` and the group.
+//! If the owner of a copy differs from the owner of its source, the copy never has the bit
+//! `setuid`, because the program would run as another user than before. The same holds for `setgid`
+//! and the group.
 
 use crate::context::Options;
 use crate::failure::Failure;
@@ -22,8 +24,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Limits of the kernel for the list of attribute names and for an attribute value
-/// (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// Limits of the kernel, in bytes: for the list of a file's attribute names, and for one attribute
+/// value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const LIST_LIMIT: usize = 64 << 10;
 const VALUE_LIMIT: usize = 64 << 10;
 /// The bits `setuid` and `setgid`.
@@ -50,7 +52,7 @@ fn owner(options: &Options, source: &Metadata) -> (Option<Uid>, Option<Gid>) {
     }
 }
 
-/// Returns the mode of a copy that has the owner and group in `copy`.
+/// Returns the mode for a copy whose owner and group are those in `copy`.
 fn mode(source: &Metadata, copy: &Metadata) -> u32 {
     let mut mode = source.mode() & 0o7777;
     if !source.is_dir() {
@@ -64,7 +66,7 @@ fn mode(source: &Metadata, copy: &Metadata) -> u32 {
     mode
 }
 
-/// Whether a copy has the owner and mode that [`copy()`] would set.
+/// Whether a copy already has the owner and the mode that [`copy()`] would set.
 pub(crate) fn are_equal(options: &Options, source: &Metadata, copy: &Metadata) -> bool {
     let has_owner =
         !options.owners || !is_root() || (source.uid(), source.gid()) == (copy.uid(), copy.gid());
@@ -94,13 +96,16 @@ pub(crate) fn copy(
     futimens(destination, &times(metadata)).map_err(Failure::of("set the times of the copy"))
 }
 
-/// Ignores the error of a change of owner if the user is not root and may not set the group.
+/// Ignores the error of a change of owner or group if the user is not root, because other users
+/// cannot set every group.
 fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     match changed {
         Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),
         Err(error) => {
-            let reason = format!("{}; --no-owners leaves owners out", std::io::Error::from(error));
-            // The caller must recognise a full or lost file system by the error code.
+            let reason =
+                format!("{}; use --no-owners to copy without owners", std::io::Error::from(error));
+            // The caller recognises a full or lost file system by the error code, so this failure
+            // must keep the code.
             let failure = Failure::of("set the owner of the copy")(error);
             match failure.is_full() || failure.is_lost() {
                 true => Err(failure),
@@ -112,9 +117,8 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Gives a link, FIFO, socket or device its owner, access control list, mode and times. `copy` is
-/// open with `O_PATH`, so that a program that replaces the name meanwhile cannot direct the changes
-/// to another file. `is_clean` means that the copy has inherited no access control list from its
-/// directory.
+/// open with `O_PATH`, so the changes go to the right entry even if a program replaces the name.
+/// `is_clean` means that the copy has inherited no access control list from its directory.
 pub(crate) fn copy_special(
     options: &Options,
     (source, metadata): (&File, &Metadata),
@@ -140,8 +144,8 @@ pub(crate) fn copy_special(
     set.map_err(Failure::of("set the times of the copy"))
 }
 
-/// Whether copies get the extended attribute `name`. Other attributes belong to the file system of
-/// the source, such as labels, signatures and stripe patterns.
+/// Whether a copy gets the extended attribute `name`. Attributes that belong to the source's file
+/// system, such as labels, signatures and stripe patterns, are not copied.
 fn is_copied(name: &[u8]) -> bool {
     const LUSTRE: [&[u8]; 7] = [b"lov", b"lma", b"lmv", b"link", b"fid", b"som", b"hsm"];
     if let Some(rest) = name.strip_prefix(b"trusted.") {
@@ -152,7 +156,7 @@ fn is_copied(name: &[u8]) -> bool {
         || name == b"security.capability"
 }
 
-/// Returns the names of those extended attributes of a file that copies get.
+/// Returns the names of a file's extended attributes. Omits the attributes that are not copied.
 fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
     match flistxattr_query(file) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -168,8 +172,8 @@ fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
 fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Failure> {
     let wanted = names(source).map_err(Failure::of("list extended attributes"))?;
     if !is_clean {
-        // An inherited access control list, or an attribute of an older copy, may give rights to
-        // more users.
+        // An access control list that the copy has inherited, or an attribute of an older copy, may
+        // give more users access.
         let found = names(destination).map_err(Failure::of("list attributes of the copy"))?;
         for name in found.iter().filter(|name| !wanted.contains(name)) {
             match fremovexattr(destination, OsStr::from_bytes(name)) {
@@ -197,7 +201,7 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
             Ok(()) => {}
             Err(error @ (Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL)) => {
                 let reason = format!(
-                    "{}: {}; --no-xattrs leaves extended attributes out",
+                    "{}: {}; use --no-xattrs to copy without extended attributes",
                     crate::failure::shown(name.as_ref()),
                     std::io::Error::from(error)
                 );
@@ -209,9 +213,9 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// Whether a copy has the extended attributes that [`copy()`] would set, and no others that copies
-/// get. An access control list or a capability that the source does not have any more would give
-/// rights.
+/// Whether a copy has the extended attributes that it should get from its source, and no others.
+/// Ignores attributes that are never copied. Attributes that only the copy has must not stay, since
+/// an old access control list or capability may give rights that the source does not give.
 pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Failure> {
     let list = |file: &File| {
         let mut names = names(file).map_err(Failure::of("list extended attributes"))?;
@@ -239,12 +243,12 @@ pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Fai
     Ok(true)
 }
 
-/// Name of the extended attribute with the access control list of an entry.
+/// Name of the extended attribute that contains the access control list of an entry.
 const LIST: &str = "system.posix_acl_access";
 
 /// Gives a FIFO, socket or device the access control list of its source. `path` and `source` are
-/// paths to the open entries. `is_clean` means that the copy has inherited no such list from its
-/// directory.
+/// paths that lead to the open entries. `is_clean` means that the copy has inherited no access
+/// control list from its directory.
 fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failure> {
     let mut value = vec![0_u8; VALUE_LIMIT];
     match getxattr(source, LIST, &mut value[..]) {
@@ -259,9 +263,24 @@ fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failu
     }
 }
 
-/// Whether a directory gives new entries an access control list.
+/// Removes the access control list and the extended attributes that a new entry has inherited from
+/// its directory, or that an older copy has left.
+pub(crate) fn clear(copy: &File) -> Result<(), Failure> {
+    for name in names(copy).map_err(Failure::of("list attributes of the copy"))? {
+        match fremovexattr(copy, OsStr::from_bytes(&name)) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(error) => {
+                return Err(Failure::of("remove an extended attribute of the copy")(error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether new entries inherit an access control list from a directory.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // After any other error return true, so that the caller checks each new entry.
+    // Any other error leaves open whether the directory has a default list. True is safe then,
+    // because the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
@@ -271,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_attributes_of_the_file_itself_are_copied() {
+    fn xattrs_of_the_source_file_system_are_not_copied() {
         let copied = ["user.note", "system.posix_acl_access", "security.capability", "trusted.x"];
         let left =
             ["user.skep.pattern", "security.selinux", "security.ima", "trusted.lov", "lustre.lov"];

@@ -1,4 +1,4 @@
-//! The parts of a copy that all threads share: options, counters, the rate limit, and the temporary
+//! The state that all threads of a copy share: options, counters, the rate limit, and the temporary
 //! names of this run.
 
 use crate::failure::Failure;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Options of a copy.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Number of threads.
+    /// Number of threads that copy.
     pub threads: usize,
-    /// Maximum number of bytes per second. `None` means no limit.
+    /// Maximum number of bytes per second of all threads together. `None` means no limit.
     pub bytes_per_second: Option<u64>,
-    /// Skip files whose copy has the length and the time of the source.
+    /// Skip files that already have a copy with the length and the modification time of the source.
     pub resume: bool,
-    /// Compare the bytes of each copy with its source.
+    /// Compare the bytes of each copy with its source after the copy.
     pub verify: bool,
     /// Sync each file and directory, before the copy gets its name.
     pub sync: bool,
@@ -27,11 +27,12 @@ pub struct Options {
     pub is_dry_run: bool,
     /// Skip the contents of directories where another file system is mounted.
     pub one_file_system: bool,
-    /// Set owners and groups. Without root rights, only groups of the user can be set.
+    /// Set the owners and groups of copies. Without root rights, only groups of the user can be
+    /// set.
     pub owners: bool,
     /// Copy extended attributes and access control lists.
     pub xattrs: bool,
-    /// The part of the copy that this process does.
+    /// The part of the copy that this process does, if several processes copy.
     pub part: Part,
 }
 
@@ -52,7 +53,22 @@ impl Default for Options {
     }
 }
 
-/// The shared parts of a running copy.
+/// The options that most tests use.
+#[cfg(test)]
+pub(crate) const TEST_OPTIONS: Options = Options {
+    threads: 4,
+    bytes_per_second: None,
+    resume: false,
+    verify: true,
+    sync: false,
+    is_dry_run: false,
+    one_file_system: false,
+    owners: true,
+    xattrs: true,
+    part: Part::Whole,
+};
+
+/// The state that all threads of a running copy share.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) options: Options,
@@ -81,13 +97,14 @@ impl Context {
         temporary_name(name, self.run, number)
     }
 
-    /// Records a problem of a source. A full or lost file system ends the copy.
+    /// Records that an entry of the source could not be copied. If the file system is full or lost,
+    /// ends the copy.
     pub(crate) fn problem(&self, path: &Path, failure: &Failure) {
         let counters = &self.counters;
         if failure.is_full() || failure.is_lost() {
             counters.is_full.fetch_or(failure.is_full(), Ordering::Relaxed);
-            // Entries that other threads have begun fail for the same reason, so report only the
-            // first failure.
+            // Other threads fail for the same reason with the entries that they copy now, so only
+            // the first failure is reported.
             if counters.has_ended_early.swap(true, Ordering::Relaxed) {
                 return;
             }
@@ -95,12 +112,12 @@ impl Context {
         counters.problem(path, format!("cannot {}: {}", failure.what, failure.error));
     }
 
-    /// Ends the copy early.
+    /// Makes all threads end the copy early.
     pub(crate) fn stop(&self) {
         self.counters.has_ended_early.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the copy ends early.
+    /// Whether the threads must end the copy early.
     pub(crate) fn is_stopped(&self) -> bool {
         self.counters.has_ended_early.load(Ordering::Relaxed)
     }

@@ -1,8 +1,9 @@
 //! Copies the bytes of a range. Holes of the source stay holes.
 //!
-//! The copy must already have the length of the source, and no data in the range. `copy_file_range`
-//! is used if both files are in one file system, which may share blocks or copy on its servers.
-//! Between file systems the kernel would only copy through its own pages.
+//! The copy must already have the length of the source, and no data in the range. If both files are
+//! in one file system, `copy_file_range` is used, because the file system may then share blocks, or
+//! copy on its servers. Between different file systems, the kernel would only copy through its own
+//! pages.
 
 use crate::failure::Failure;
 use crate::pace::Pace;
@@ -13,9 +14,10 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Maximum length of one read.
+/// Maximum number of bytes of one read.
 const BUFFER: usize = 4 << 20;
-/// Maximum length of one `copy_file_range`, so that the rate and the progress are smooth.
+/// Maximum number of bytes of one `copy_file_range`. It is small enough for a smooth rate and
+/// progress.
 const STEP: usize = 64 << 20;
 
 /// The two files of a copy.
@@ -25,30 +27,30 @@ pub(crate) struct Files<'a> {
     pub(crate) destination: &'a File,
 }
 
-/// Whether a source may have holes, because its blocks have fewer bytes than the file. Other
-/// sources are read as a whole, which is correct for holes too.
+/// Whether a source may have holes. This is the case if its blocks have fewer bytes than the file.
+/// All other sources are read as a whole, which is also correct for a source with holes.
 pub(crate) fn is_sparse(source: &File) -> Result<bool, Failure> {
     let metadata = source.metadata().map_err(Failure::of("read the attributes"))?;
     let is_sparse = metadata.blocks().saturating_mul(512) < metadata.len();
     if is_sparse {
-        // Some file systems find data that has no blocks yet only after a sync. Other file systems
-        // refuse to sync a file that is open for reading. The copy ignores this error.
+        // Some file systems report data that has no blocks yet only after a sync. Other file
+        // systems refuse to sync a file that is open for reading. This error is ignored.
         let _ = source.sync_data();
     }
     Ok(is_sparse)
 }
 
-/// Returns the next range with data that begins in `range`. `None` means that the rest is a hole.
+/// Returns the first range with data in `range`. `None` means that there is only a hole.
 fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
     if range.is_empty() {
         return Ok(None);
     }
     let start = match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) => start,
-        // The rest is a hole, or the source is shorter now. The caller compares the version of the
-        // source.
+        // There is only a hole, or the source has become shorter. The caller notices a shorter
+        // source when it compares the version of the source.
         Err(Errno::NXIO) => return Ok(None),
-        // The file system cannot find holes.
+        // The file system cannot report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => range.start,
         Err(error) => return Err(error.into()),
     };
@@ -57,10 +59,10 @@ fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> 
     Ok((start < range.end).then_some(start..end))
 }
 
-/// Copies a range. Calls `copied` with the number of bytes of each part.
+/// Copies the bytes of a range. Calls `copied` with the number of bytes after each step.
 ///
 /// # Errors
-/// Fails if the source ends before the range does.
+/// Fails if the source ends inside the range.
 pub(crate) fn copy(
     files: Files<'_>,
     range: Range<u64>,
@@ -87,11 +89,11 @@ fn is_one_file_system(files: Files<'_>) -> bool {
     matches!(devices, [Ok(source), Ok(destination)] if source == destination)
 }
 
-/// The files, the rate limit and the method of a copy of bytes.
+/// A running copy of a range: the files, the rate limit and the method.
 struct Bytes<'a> {
     files: Files<'a>,
     pace: &'a Pace,
-    /// Whether the file system copies by itself (`copy_file_range`).
+    /// Whether the bytes are copied with `copy_file_range`.
     is_offloaded: bool,
     buffer: Vec<u8>,
 }
@@ -111,8 +113,8 @@ impl Bytes<'_> {
         Ok(())
     }
 
-    /// Copies at most `len` bytes by `copy_file_range`. Returns 0 if the file system cannot do
-    /// this. The caller then copies the next part through memory.
+    /// Copies at most `len` bytes with `copy_file_range`, and returns their number. Returns 0 if
+    /// the file systems do not support this. The caller then copies these bytes through memory.
     fn offload(&mut self, at: u64, len: usize) -> Result<usize, Failure> {
         self.pace.take(len as u64);
         let (mut from, mut to) = (at, at);
@@ -134,7 +136,7 @@ impl Bytes<'_> {
         self.pace.take(len as u64);
         let buffer = &mut self.buffer[..len];
         let count = match self.files.source.read_at(buffer, at) {
-            // The source is shorter than its attributes have shown.
+            // The source has become shorter since its attributes were read.
             Ok(0) => return Err(Failure::changed()),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(0),
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn source_that_is_too_short_is_an_error() {
+    fn source_shorter_than_the_range_is_an_error() {
         let (source, destination) = (file(b"short"), file(b"....."));
         let files = Files { source: &source, destination: &destination };
         for is_offloaded in [true, false] {

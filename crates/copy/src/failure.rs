@@ -1,5 +1,7 @@
-//! A failed operation on one entry, and the form in which paths are shown. Pure.
+//! The failure of an operation on one entry, and the form in which paths are shown to people. This
+//! module does no I/O.
 
+use skep_types::{Error, ErrorCode};
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +10,7 @@ use std::path::Path;
 /// A failed operation on a source or its copy.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The operation, for messages: "cannot {what}: {error}".
+    /// The purpose of the operation, as a verb. Messages have the form "cannot {what}: {error}".
     pub(crate) what: &'static str,
     pub(crate) error: io::Error,
 }
@@ -18,14 +20,32 @@ impl Failure {
         move |error| Self { what, error: error.into() }
     }
 
-    /// Creates a failure that is not an error of a system call.
+    /// Creates a failure for a reason that is not the error of a system call.
     pub(crate) fn because(what: &'static str, reason: impl Into<String>) -> Self {
         Self { what, error: io::Error::other(reason.into()) }
     }
 
-    /// Creates the failure of a copy whose source has changed since the copy began.
+    /// Creates the failure for a source that has changed during its copy.
     pub(crate) fn changed() -> Self {
-        Self::because("copy", "a program changed it during the copy; copy it again with --resume")
+        Self::because(
+            "copy",
+            "a program changed the source during the copy; copy it again with --resume",
+        )
+    }
+
+    /// Returns a function that creates the failure of a request to an object store.
+    pub(crate) fn of_store(what: &'static str) -> impl FnOnce(Error) -> Self {
+        move |error| {
+            let kind = match error.code() {
+                ErrorCode::Stale => return Self::changed(),
+                ErrorCode::NoSpace | ErrorCode::QuotaExceeded => io::ErrorKind::StorageFull,
+                ErrorCode::Disconnected | ErrorCode::AuthenticationFailed => {
+                    io::ErrorKind::NotConnected
+                }
+                _ => io::ErrorKind::Other,
+            };
+            Self { what, error: io::Error::new(kind, error.context().to_owned()) }
+        }
     }
 
     /// Whether the destination has no space left.
@@ -34,12 +54,14 @@ impl Failure {
         matches!(self.error.kind(), StorageFull | QuotaExceeded)
     }
 
-    /// Whether every later operation on the file system fails too: its mount has ended (`ENOTCONN`,
-    /// `ESHUTDOWN`), or it refuses writes after an error of its device.
+    /// Whether every later operation would fail too, because the mount has ended (`ENOTCONN`,
+    /// `ESHUTDOWN`), the file system refuses writes after an error of its device, or the object
+    /// store cannot be used any more.
     pub(crate) fn is_lost(&self) -> bool {
         use rustix::io::Errno;
         let lost = [Errno::NOTCONN, Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);
         self.error.raw_os_error().is_some_and(|it| lost.contains(&it))
+            || self.error.kind() == io::ErrorKind::NotConnected
     }
 }
 
@@ -78,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn full_and_lost_file_systems_are_recognised() {
+    fn errno_shows_that_a_file_system_is_full_or_lost() {
         let of = |errno: rustix::io::Errno| Failure::of("write")(errno);
         assert!(of(rustix::io::Errno::NOSPC).is_full() && of(rustix::io::Errno::DQUOT).is_full());
         assert!(of(rustix::io::Errno::NOTCONN).is_lost() && of(rustix::io::Errno::ROFS).is_lost());

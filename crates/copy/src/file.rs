@@ -1,8 +1,8 @@
 //! Copies one regular file, or begins a large one.
 //!
-//! The bytes come from one descriptor. The version of the source is compared before and after the
-//! copy. A copy gets its name only when it has all bytes and attributes, is synced, and its source
-//! is unchanged.
+//! All bytes are read through one descriptor, and the version of the source is compared before and
+//! after the copy. A copy gets its name only when it has all bytes and attributes, is synced, and
+//! its source is unchanged.
 
 use crate::attributes;
 use crate::data::{self, Files, is_sparse};
@@ -18,7 +18,8 @@ use crate::version::{expect_complete, version_of};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-/// Copies a regular file. `replaces` means that an entry with the name of the copy exists.
+/// Copies a regular file. `replaces` means that the destination already has an entry with the name
+/// of the copy.
 pub(crate) fn copy(
     directory: &Arc<Directory>,
     entry: &Entry,
@@ -63,15 +64,15 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
     if version.len == 0 {
         let found = files.source.read_at(&mut [0], 0).map_err(Failure::of("read"))?;
         if found > 0 {
-            let reason = "it has bytes but the length 0: the kernel generates it at each read; \
-                          copy it with cat";
+            let reason = "the file has bytes although its length is 0, because the kernel \
+                          generates its contents at each read; copy it with cat";
             return Err(Failure::because("copy", reason));
         }
         return Ok(());
     }
     let is_sparse = is_sparse(files.source)?;
     if is_sparse {
-        // Bytes after the last data are a hole.
+        // If the source ends with a hole, the copy gets its full length here.
         let set = files.destination.set_len(version.len);
         set.map_err(Failure::of("set the length"))?;
     }
@@ -79,10 +80,10 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
     data::copy(files, 0..version.len, is_sparse, &context.pace, copied)
 }
 
-/// Compares a copy of a previous run with its source, if the user asks for this, and sets the
-/// attributes of the copy if they differ. Returns `false` if the file must be copied again. This is
-/// so if the attributes differ and the copy may be a file of another user or of another copy
-/// (`is_own` is false).
+/// Checks a file that a previous run has copied. Compares its bytes with the source if the user
+/// requests this, and sets its attributes if they differ. Returns `false` if the file must be
+/// copied again. This is the case if the attributes differ and the file may belong to another user
+/// or to another copy (`is_own` is false).
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,
@@ -92,7 +93,7 @@ pub(crate) fn check_existing(
     let context = &directory.context;
     let options = &context.options;
     let is_equal = attributes::are_equal(options, &seen.metadata, &existing.metadata);
-    // In a copy by several hosts, a share has compared and synced it.
+    // In a copy by several hosts, the process of a share has already compared and synced this file.
     let is_checked = options.part == Part::Finish && seen.metadata.nlink() < 2;
     let verify = options.verify && !is_checked;
     let is_done = is_equal && (is_checked || (!options.verify && !options.sync && !options.xattrs));
@@ -117,7 +118,7 @@ pub(crate) fn check_existing(
         attributes::copy(options, &source, &copy, &seen.metadata, false)?;
     }
     if options.sync {
-        // A previous run may have copied the file without a sync.
+        // The previous run may have copied the file without a sync.
         copy.sync_all().map_err(Failure::of("sync"))?;
     }
     Ok(true)

@@ -1,24 +1,27 @@
-//! One copy by several hosts: starts one process for each part, and merges their results.
+//! A copy by several hosts: starts a process for each part of the copy, and merges the results of
+//! the processes.
 //!
-//! The process that the user starts copies nothing itself. A first process creates the directories
-//! and begins the large files. Then each host copies a share ([`crate::shares`]). A last process
-//! checks every entry, and copies the rest. So the success of a copy by several hosts means what
-//! the success of the last process means: that of a copy by one host.
+//! The process that the user starts copies nothing itself. Here it is called the coordinator. It
+//! first starts a process that creates the directories and begins the large files. Then each host
+//! copies a share of the entries ([`crate::shares`]). A last process checks every entry, and copies
+//! what is missing. If the last process succeeds, the result is the same as that of a copy by one
+//! host.
 //!
-//! A process prints its progress and its result as [`Message`]s, one JSON value per line. It gets a
-//! line each [`HEARTBEAT`] on its standard input. It ends itself if no line arrives for [`LEASE`],
-//! or if the input ends.
+//! A process prints its progress and its result as [`Message`]s, with one JSON value per line. The
+//! coordinator sends it a line every [`HEARTBEAT`] on its standard input. The process ends itself
+//! if it gets no line for [`LEASE`], or if the input ends.
 //!
 //! # Invariants
-//! - No share is given to a second host while a process may still copy it: its session has shown
-//!   the end of the process, or the lease of the process has run out.
-//! - The last part begins only when each share has ended without an early end.
+//! - The coordinator gives a share to a second host only when the first process cannot copy it any
+//!   more. This is certain when the ssh session or job step has shown that this process has ended,
+//!   or when its lease has run out.
+//! - The last part begins only when all shares have ended, and none of them has ended early.
 //!
 //! # Hazard: a host that is frozen
-//! A process on a frozen host wakes up after its lease, and ends itself. Until its watch runs, its
-//! other threads can write for a moment. They write bytes of the same version of the source to the
-//! incomplete copy, or to temporary files of their own. This does harm only if the copy was
-//! completed and changed meanwhile.
+//! When a frozen host runs again after the lease, the process on it ends itself. Before its watch
+//! thread runs, its other threads may write for a moment. They write to temporary files of their
+//! own, or bytes of the same version of the source to an incomplete copy. These writes do harm only
+//! if the copy was completed and then changed in the meantime.
 
 use crate::outcome::{Outcome, Progress};
 use crate::shares::{Part, Share};
@@ -30,47 +33,51 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Time between two lines to a process.
+/// Time between two lines from the coordinator to a process.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Time after which a process without a line ends itself.
+/// Time without a line from the coordinator after which a process ends itself.
 pub const LEASE: Duration = Duration::from_secs(20);
-/// Wait for the end of a process that cannot be observed: its lease, and a delay of the last line
-/// to it.
+/// Time to wait when the end of a process cannot be observed. It covers the lease of the process,
+/// and a delay of the last line to it.
 const LEASE_WAIT: Duration = Duration::from_secs(25);
 /// Time between two reports of the progress.
 const REPORT: Duration = Duration::from_secs(1);
-/// Maximum length of a message: a result with all its problems.
+/// Maximum length of a message in bytes. The longest one is a result that lists many problems.
 const MOST_BYTES: u64 = 64 << 20;
-/// Maximum length of the error output of a process that is kept.
+/// Maximum number of bytes of a process's error output that are kept for messages.
 const MOST_ERRORS: u64 = 64 << 10;
-/// Messages of all hosts that wait for the report.
+/// Maximum number of progress messages of all hosts that wait to be reported.
 const MOST_WAITING: usize = 1024;
 
-/// A message of a process that does a part of a copy.
+/// A message of a process to the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// The present state.
+    /// The progress of the process so far.
     Progress(Progress),
-    /// The part has ended, perhaps with problems of entries.
+    /// The part has ended. Some entries may have problems.
     Ended(Outcome),
-    /// The part could not begin.
+    /// The process could not begin its part.
     Failed {
         /// Number of the error code.
         code: u16,
-        /// The error.
+        /// The text of the error.
         context: String,
     },
 }
 
-/// The hosts of a copy, and the way to run a process on one.
+/// The hosts of a copy, and how to run processes on them.
 pub struct Hosts<'a> {
-    /// Their names.
+    /// The names of the hosts.
     pub names: &'a [String],
-    /// Returns the command that does a part on a host.
+    /// Returns the command that runs a part of the copy on a host.
     pub command: &'a (dyn Fn(&str, Part) -> Command + Sync),
-    /// Explains the end of a process without a result. Gets the host, the exit code and the error
-    /// output.
+    /// Explains why a process ended without a result. Gets the host, the exit status and the error
+    /// output of the process.
     pub explain: &'a (dyn Fn(&str, ExitStatus, &str) -> Lost + Sync),
+    /// Returns the next line for the standard input of a process, without the line feed. It may be
+    /// empty. It may also contain credentials, because these must not appear in a command line or a
+    /// log.
+    pub line: &'a (dyn Fn() -> String + Sync),
 }
 
 impl std::fmt::Debug for Hosts<'_> {
@@ -79,7 +86,7 @@ impl std::fmt::Debug for Hosts<'_> {
     }
 }
 
-/// The end of a process without a result.
+/// The facts about a process that ended without a result.
 #[derive(Debug)]
 pub struct Lost {
     /// The reason, for people.
@@ -88,18 +95,19 @@ pub struct Lost {
     pub has_ended: bool,
 }
 
-/// The result of one host.
+/// The results of one host.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct HostOutcome {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
-    /// Shares that it has copied.
+    /// Number of shares that the host has copied.
     pub shares: u64,
-    /// Regular files that it has copied alone. The pieces of large files count as bytes only.
+    /// Number of regular files that the host has copied alone. Pieces of large files are counted
+    /// only in `bytes`.
     pub files: u64,
-    /// Bytes that it has copied.
+    /// Number of bytes that the host has copied.
     pub bytes: u64,
-    /// Why the host has failed. Other hosts have copied its share.
+    /// The reason why the host has failed. Other hosts have then copied its share.
     pub problem: Option<String>,
 }
 
@@ -109,32 +117,33 @@ pub struct HostsOutcome {
     /// The result of all hosts together.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// The results of single hosts.
+    /// The results of each host.
     pub hosts: Vec<HostOutcome>,
 }
 
-/// The end of a process.
+/// How a process has ended.
 enum End {
     Done(Outcome),
     Refused(Error),
     Lost(Lost),
 }
 
-/// A running copy.
+/// A running copy by several hosts.
 struct Run<'a> {
     hosts: &'a Hosts<'a>,
     results: Vec<HostOutcome>,
-    /// The state of the shares that have ended, with the number of all entries.
+    /// The sum of the progress of all parts that have ended. Its field `found` is the number of all
+    /// entries of the source.
     ended: Progress,
     begin: Instant,
     report: &'a dyn Fn(&Progress),
 }
 
-/// Copies with all hosts, and calls `report` about each second.
+/// Copies with all hosts. Calls `report` about once per second.
 ///
 /// # Errors
-/// - The error of the first part, if it cannot begin: for example a source that is missing.
-/// - `Disconnected` if no host is left.
+/// The error of the first part if it cannot begin, for example because a source is missing.
+/// `Disconnected` if all hosts have failed.
 ///
 /// Problems of single entries are in the outcome, as in a copy by one host.
 pub fn copy(hosts: &Hosts<'_>, report: &dyn Fn(&Progress)) -> Result<HostsOutcome> {
@@ -157,8 +166,9 @@ pub fn copy(hosts: &Hosts<'_>, report: &dyn Fn(&Progress)) -> Result<HostsOutcom
     Ok(HostsOutcome { outcome, hosts: run.results })
 }
 
-/// Returns the result of all shares and of the last part, which counts the entries of the shares as
-/// complete.
+/// Returns the sum of the results of all shares and of the last part. The last part counts the
+/// entries that the shares have copied as skipped, so this function subtracts them from the skipped
+/// entries.
 fn merged(shares: &[Outcome], last: Outcome) -> Outcome {
     let mut all = Outcome { problems: Vec::new(), problem_count: 0, skipped: 0, ..last.clone() };
     let mut named = BTreeSet::new();
@@ -187,7 +197,7 @@ fn merged(shares: &[Outcome], last: Outcome) -> Outcome {
 }
 
 impl Run<'_> {
-    /// Returns the numbers of the hosts that have not failed.
+    /// Returns the indices of the hosts that have not failed.
     fn alive(&self) -> Vec<usize> {
         (0..self.results.len()).filter(|it| self.results[*it].problem.is_none()).collect()
     }
@@ -197,14 +207,15 @@ impl Run<'_> {
             it.problem.as_ref().map(|problem| format!("\n  {}: {problem}", it.host))
         });
         let what = format!(
-            "cannot copy: every host has failed; repair one of them, then continue with the same \
-             command and --resume:{}",
+            "cannot copy: every host has failed; repair one of these hosts, then continue with the \
+             same command and --resume:{}",
             lines.collect::<String>()
         );
         Error::new(ErrorCode::Disconnected, what)
     }
 
-    /// Runs a part on one host. If a host is lost, on the next one.
+    /// Runs a part on the first host that has not failed. If this host fails too, tries the next
+    /// one.
     fn alone(&mut self, part: Part) -> Result<Outcome> {
         while let Some(host) = self.alive().first().copied() {
             let end = self.round(&[(host, part)]).pop();
@@ -220,8 +231,9 @@ impl Run<'_> {
         Err(self.no_host_left())
     }
 
-    /// Copies all shares, at most one on each host at a time. The share of a host that fails is
-    /// given to another one. Each round ends shares or loses hosts, so their number is bounded.
+    /// Copies all shares, with at most one share on each host at a time. If a host fails, another
+    /// one gets its share. The number of rounds is bounded, because in each round a share ends or a
+    /// host fails.
     fn shares(&mut self) -> Result<Vec<Outcome>> {
         let has_large = self.ended.large > 0;
         let count = u32::try_from(self.alive().len()).unwrap_or(u32::MAX);
@@ -262,7 +274,7 @@ impl Run<'_> {
         Ok(outcomes)
     }
 
-    /// Notes hosts that have failed, and waits until their processes have ended.
+    /// Marks hosts as failed, and waits until their processes have ended.
     fn lose(&mut self, lost: Vec<(usize, Lost)>) {
         let must_wait = lost.iter().any(|(_, it)| !it.has_ended);
         for (host, it) in lost {
@@ -273,7 +285,7 @@ impl Run<'_> {
         }
     }
 
-    /// Runs parts on hosts at the same time, until all have ended.
+    /// Runs parts of the copy on different hosts at the same time, until all of them have ended.
     fn round(&mut self, parts: &[(usize, Part)]) -> Vec<(usize, End)> {
         let mut present = vec![Progress::default(); parts.len()];
         let hosts = self.hosts;
@@ -306,7 +318,7 @@ impl Run<'_> {
         parts.iter().map(|(host, _)| *host).zip(ends).collect()
     }
 
-    /// Reports the sum of the progress of all hosts, until all processes have ended.
+    /// Reports the progress of all hosts together, until all processes have ended.
     fn observe(&self, receiver: &Receiver<(usize, Progress)>, present: &mut [Progress]) {
         let mut reported = Instant::now();
         loop {
@@ -331,7 +343,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs one process to its end.
+/// Runs one process until it ends.
 fn process(
     hosts: &Hosts<'_>,
     host: &str,
@@ -352,9 +364,14 @@ fn process(
     let mut input = child.stdin.take().expect("standard input is a pipe");
     let (result, errors) = std::thread::scope(|scope| {
         let (ended, end) = channel::<()>();
-        // A session that ends early closes the pipe. Its exit code has the reason.
+        // If the ssh session ends early, the write fails. The exit code of the session shows the
+        // reason.
         scope.spawn(move || {
-            while input.write_all(b"\n").and_then(|()| input.flush()).is_ok() {
+            let mut send = || {
+                let line = format!("{}\n", (hosts.line)());
+                input.write_all(line.as_bytes()).and_then(|()| input.flush())
+            };
+            while send().is_ok() {
                 if end.recv_timeout(HEARTBEAT) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
@@ -381,7 +398,7 @@ fn process(
     }
 }
 
-/// Reads to the end, and returns the first bytes.
+/// Reads a stream until it ends, and returns its first bytes.
 fn first_bytes(mut stream: impl Read) -> String {
     let mut bytes = Vec::new();
     let _ = (&mut stream).take(MOST_ERRORS).read_to_end(&mut bytes);
@@ -389,7 +406,8 @@ fn first_bytes(mut stream: impl Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Passes on the progress of a process, and returns its result. `None` means that it has none.
+/// Forwards the progress of a process to the coordinator's report, and returns the process's
+/// result. `None` means that the process has printed no result.
 fn listen(
     child: &mut Child,
     (number, sender): &(usize, SyncSender<(usize, Progress)>),
@@ -402,10 +420,10 @@ fn listen(
             Ok(0) | Err(_) => return result,
             Ok(_) => {}
         }
-        // A login shell may print lines of its own.
+        // A login shell may print other lines, which are ignored.
         match serde_json::from_slice(&line) {
             Ok(Message::Progress(progress)) => {
-                // The receiver lives until all processes have ended.
+                // `send` cannot fail, because the receiver exists until all processes have ended.
                 let _ = sender.send((*number, progress));
             }
             Ok(message) => result = Some(message),

@@ -1,18 +1,19 @@
-//! Copies a large file in pieces, several at a time.
+//! Copies a large file in pieces. Several pieces are copied at the same time.
 //!
-//! The pieces are written to an incomplete copy next to the final name. After the sync of a piece,
-//! its number is added to a list in another file. A run that continues the copy copies only the
-//! pieces that are not listed. The list must belong to the same version of the source and to this
-//! incomplete copy. The thread of the last piece sets the attributes, and gives the copy its name.
+//! The pieces are written to an incomplete copy in the directory of the final name. After the sync
+//! of a piece, a list in another file records it as finished. A run that continues the copy copies
+//! only pieces that are not listed as finished. The list must belong to the same version of the
+//! source and to this incomplete copy. The thread that finishes the last piece sets the attributes
+//! and gives the copy its name.
 //!
 //! # Hazard: a failed write that another thread sees
-//! The kernel reports a failed write of pages to one sync of each descriptor. If two pieces shared
-//! a descriptor, the sync of one piece could get the write error of the other piece, and the other
-//! piece would be listed as finished although its bytes are lost. So each piece has a descriptor of
-//! its own, which is open before its writes.
+//! The kernel reports a failed write of pages once to each descriptor. If two pieces shared a
+//! descriptor, the sync of one piece could get the write error of the other piece. The other piece
+//! would then be listed as finished although its bytes are lost. For this reason, each piece has
+//! its own descriptor, which is opened before the piece is written.
 //!
-//! In a copy by several hosts, one process begins the incomplete copy. Each share copies its
-//! pieces. The last process completes the file when all shares have ended.
+//! In a copy by several hosts, one process begins the incomplete copy. The process of each share
+//! copies its pieces. The last process completes the file when all shares have ended.
 
 use crate::attributes;
 use crate::data::{self, Files, is_sparse};
@@ -43,42 +44,43 @@ pub(crate) struct Large {
     pub(crate) version: Version,
     is_sparse: bool,
     key: Key,
-    /// Whether an entry with the name of the copy exists.
+    /// Whether the destination already has an entry with the name of the copy.
     replaces: bool,
     partial: Partial,
-    /// The next piece that no thread has taken.
+    /// The index of the next piece that no thread has taken.
     next: AtomicU64,
-    /// Number of pieces that are not complete yet.
+    /// Number of pieces that this process still has to copy or compare.
     left: AtomicU64,
-    /// Whether a piece has failed. If set, threads skip the other pieces, and a later run copies
+    /// Whether a piece has failed. If so, threads skip the remaining pieces, and a later run copies
     /// them.
     has_failed: AtomicBool,
 }
 
-/// The state of a regular file after the work of the thread that found it.
+/// The state of a regular file when the thread that found it has finished its work on it.
 #[derive(Debug)]
 pub(crate) enum Copied {
     /// The copy is complete and has its final name.
     Complete(Identity),
-    /// Threads copy the pieces of the file.
+    /// The file is large, and threads have to copy its pieces.
     Begun(Arc<Large>),
-    /// Another part of the copy completes it.
+    /// Another process of the copy completes the file.
     Left,
 }
 
-/// The state of a file after one piece.
+/// The state of a large file after one step of a thread.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// There may be more pieces.
+    /// The file may have more pieces to copy.
     More,
-    /// Other threads copy the last pieces, or the file has failed.
+    /// No piece is left for this thread, because other threads copy the last pieces, or a piece has
+    /// failed.
     End,
     /// The copy is complete and has its final name.
     Complete(Identity),
 }
 
 impl Large {
-    /// Opens the incomplete copy, and prepares the work of its missing pieces.
+    /// Opens the incomplete copy of a large file, and determines which pieces are missing.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
         entry: &Entry,
@@ -94,7 +96,8 @@ impl Large {
             Part::Whole | Part::Prepare => {
                 Some(Partial::open(parent, entry.copy(), version, options.resume)?)
             }
-            // The source may have changed since the first part. Then the last part copies it.
+            // `None` if the source has changed since the first part. Then the last part copies the
+            // file.
             Part::Share(_) => Partial::join(parent, entry.copy(), version)?,
             Part::Finish => Some(Partial::open(parent, entry.copy(), version, true)?),
         };
@@ -130,7 +133,7 @@ impl Large {
         }
     }
 
-    /// Whether this process copies or compares a piece.
+    /// Whether this process has to copy or compare a piece.
     fn has_work(&self, index: u64) -> bool {
         let options = &self.directory.context.options;
         let is_finished = self.partial.is_finished(index);
@@ -138,7 +141,7 @@ impl Large {
             Part::Share(share) => {
                 share.has_piece(self.key, index) && (options.verify || !is_finished)
             }
-            // The shares have compared their pieces.
+            // The processes of the shares have compared the pieces that they copied.
             Part::Finish => !is_finished,
             Part::Whole | Part::Prepare => options.verify || !is_finished,
         }
@@ -149,8 +152,8 @@ impl Large {
         self.directory.shown().join(&self.name)
     }
 
-    /// Copies the next piece. The last piece completes the file. Only the first error of a file is
-    /// returned.
+    /// Copies the next piece. The thread that finishes the last piece also completes the file. If
+    /// several pieces fail, only the first error is returned.
     pub(crate) fn step(&self) -> Result<Step, Failure> {
         let Some(index) = self.take() else { return Ok(Step::End) };
         let is_share = matches!(self.directory.context.options.part, Part::Share(_));
@@ -200,7 +203,7 @@ impl Large {
                 pending.fetch_sub(bytes, Ordering::Relaxed);
             };
             let result = data::copy(files, range.clone(), self.is_sparse, &context.pace, copied);
-            // Holes were not copied, so subtract their bytes here.
+            // Holes were not copied, so their bytes are subtracted here.
             pending.fetch_sub(len - seen.into_inner().min(len), Ordering::Relaxed);
             result?;
             if let Err(error) = copy.sync_data() {
@@ -223,8 +226,8 @@ impl Large {
         Ok(())
     }
 
-    /// Fails if the source has another version now, and discards the pieces, which no later run can
-    /// use.
+    /// Fails if the source has another version now. In this case also removes the pieces, because
+    /// no later run can use them.
     fn expect_unchanged(&self) -> Result<(), Failure> {
         let result = expect_unchanged(&self.source, self.version);
         if result.is_err() {
@@ -238,7 +241,8 @@ impl Large {
         let destination = directory.destination.as_ref().expect("not in a dry run");
         let options = &directory.context.options;
         let copy = &self.partial.copy;
-        // The pieces were synced already. This descriptor sees every failed write of this run.
+        // The pieces are synced already. `copy` was open before they were written, so its sync
+        // reports every failed write of this run.
         let is_clean = !destination.gives_lists;
         attributes::copy(options, &self.source, copy, &self.metadata, is_clean)?;
         if let Err(error) = copy.sync_all() {

@@ -1,28 +1,31 @@
-//! Copies trees of files in parallel (`skep copy`): from and to any mounted file system.
+//! Copies trees of files in parallel (`skep copy`): between mounted file systems of any kind, and
+//! from and to object stores.
 //!
 //! Owns, from the lowest layer to the highest:
-//! - [`plan`]: names and pieces: which name a copy gets, which pieces a large file has, which of
-//!   them an interrupted copy has finished
-//! - [`shares`]: the split of a copy over several hosts
-//! - [`outcome`]: counts, problems, progress
+//! - [`plan`]: which name a copy gets, which pieces a large file has, and which of them an
+//!   interrupted copy has finished
+//! - [`shares`]: the division of a copy among several hosts
+//! - [`outcome`]: counts, problems and progress of a copy
 //! - [`context`]: the options of a copy and its counters
 //! - `failure`, `pace`: failed operations, the rate limit
-//! - `version`: the identity and the version of an open file
+//! - `version`: the identity and the version of a file, from its descriptor
 //! - `attributes`: owners, modes, times, extended attributes
-//! - `data`, `verification`: the bytes of a range, and their comparison
-//! - `tree`: directories and the entries in them
-//! - `publish`, `partial`: incomplete copies, and the step that gives them their names
-//! - `special`, `file`, `large`, `links`: one entry of each kind
-//! - `walk`, [`run`]: the work of each entry, the threads and their queue
+//! - `data`, `verification`: copy and compare the bytes of a range
+//! - `tree`: directories of the source and the destination, and the entries in them
+//! - `publish`, `partial`: incomplete copies, and the step that gives a complete copy its name
+//! - `special`, `file`, `large`, `links`: copy one entry of each kind
+//! - `walk`, [`run`]: the work for each entry, and the threads and their queue
+//! - [`objects`]: copies trees of files to a bucket, and objects of a bucket to files
 //! - [`hosts`]: the processes of a copy by several hosts
 //!
-//! `plan`, `shares` and `outcome` are pure. The crate uses system calls only, so it works on any
-//! file system, and needs no cluster. It does not decide how results are shown.
+//! `plan`, `shares` and `outcome` do no I/O. Copies between file systems use system calls only, so
+//! they work on any file system and need no cluster. This crate does not decide how results are
+//! shown.
 //!
 //! # Invariants
-//! - Every decision about an entry follows from one open descriptor, never from two lookups of a
-//!   path. The version of a file is compared before and after its bytes are read.
-//! - A name at the destination leads to the old entry or to a complete copy, at each moment.
+//! - Every decision about an entry is based on one open descriptor, never on two lookups of a path.
+//!   The version of a file is compared before and after its bytes are read.
+//! - At each moment, a name at the destination leads either to the old entry or to a complete copy.
 //! - No symbolic link is followed below the paths that the user has named.
 //!
 //! `docs/design/0020-copy.md` lists the hazards, and the tests against each.
@@ -35,6 +38,7 @@ mod file;
 pub mod hosts;
 mod large;
 mod links;
+pub mod objects;
 pub mod outcome;
 mod pace;
 mod partial;

@@ -1,10 +1,11 @@
-//! Hard links: which names of the source lead to the same file, and the links of their copies.
+//! Hard links: finds the names of the source that lead to the same file, and creates the same links
+//! between their copies.
 //!
-//! The first name of a file is copied. Other names of the file wait for this copy, and become hard
-//! links to it. An inode number is not enough to recognise a file, because a file system reuses the
-//! number of a removed file. So a name is linked only if its file also has the version (length,
-//! times) of the file that was copied. Also, the copy must still be the file that this run has
-//! written.
+//! The first name of a file that is found is copied. All other names of the file wait for this
+//! copy, and become hard links to it. An inode number does not suffice to recognise a file, because
+//! a file system uses the number of a removed file again. For this reason, a name is linked only if
+//! its file has the version (length and times) of the file that was copied. In addition, the copy
+//! must still be the file that this run has written.
 
 use crate::failure::Failure;
 use crate::plan::Version;
@@ -18,13 +19,13 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of files with several names that a run remembers at a time, with about 300 bytes
-/// each. A file is forgotten when all its names were found.
+/// Maximum number of files with several names that a run remembers at the same time. Each needs
+/// about 300 bytes of memory. A file is forgotten when all its names have been found.
 const MOST_FILES: usize = 8 << 20;
 /// Maximum number of names of one file that wait for its copy.
 const MOST_WAITING: usize = 1 << 20;
 
-/// A copy that other names can be linked to.
+/// A complete copy to which other names can be linked.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) pair: usize,
@@ -35,7 +36,7 @@ pub(crate) struct Finished {
     pub(crate) copy: Identity,
 }
 
-/// A name that waits for the copy of its file.
+/// A name of the source that waits for the copy of its file.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) parent: Arc<Directory>,
@@ -46,25 +47,26 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct Known {
     version: Version,
-    /// Number of names that the walk has not found yet.
+    /// Number of names of the file that the walk has not found yet.
     names_left: u64,
-    /// `None` means that a thread copies the file.
+    /// The complete copy. `None` means that a thread is still copying the file.
     finished: Option<Arc<Finished>>,
     waiting: Vec<Waiting>,
 }
 
-/// The task of the caller for a name of a file.
+/// The next step of the caller for a name of a file.
 #[derive(Debug)]
 pub(crate) enum Claim {
-    /// Copy the file, and call [`Links::finish`] or [`Links::fail`].
+    /// Copy the file under this name, and then call [`Links::finish`] or [`Links::fail`].
     Copy,
-    /// Do nothing, because the name waits.
+    /// Do nothing. The name waits for the copy of its file.
     Wait,
     /// Create the name as a hard link to this copy.
     Link(Arc<Finished>),
 }
 
-/// All files with several names. The lock protects the map, and is held for one operation on it.
+/// All files of the source that have several names. The lock protects the map, and is held for one
+/// operation on the map.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     files: Mutex<HashMap<(u64, u64), Known>>,
@@ -75,8 +77,8 @@ fn key(version: Version) -> (u64, u64) {
 }
 
 impl Links {
-    /// Decides what to do with a name of a file that has `names` names. Takes the value from
-    /// `waiting` if the name has to wait.
+    /// Decides what to do with a name of a file that has `names` names. If the name has to wait,
+    /// moves it from `waiting` to the list of the names that wait for this file.
     pub(crate) fn claim(
         &self,
         version: Version,
@@ -88,8 +90,8 @@ impl Links {
         let Some(known) = files.get_mut(&key(version)) else {
             if count >= MOST_FILES {
                 let reason = format!(
-                    "the source has more than {MOST_FILES} files with names outside of it; \
-                     copy parts of it by themselves"
+                    "the source has more than {MOST_FILES} files that also have names outside of \
+                     the source; copy the source in several parts"
                 );
                 return Err(Failure::because("remember its hard links", reason));
             }
@@ -99,8 +101,7 @@ impl Links {
             return Ok(Claim::Copy);
         };
         if known.version != version {
-            // Another file has the inode number of a removed file, or the same file has other bytes
-            // now.
+            // The inode number now belongs to another file, or the same file has changed.
             return Err(Failure::changed());
         }
         match &known.finished {
@@ -113,7 +114,10 @@ impl Links {
                 Ok(Claim::Link(finished))
             }
             None if known.waiting.len() >= MOST_WAITING => {
-                let reason = format!("more than {MOST_WAITING} names wait for this file");
+                let reason = format!(
+                    "more than {MOST_WAITING} names of this file wait until the first name is \
+                     copied"
+                );
                 Err(Failure::because("remember its hard links", reason))
             }
             None => {
@@ -123,7 +127,7 @@ impl Links {
         }
     }
 
-    /// Records the copy of a file, and returns the names that have waited for it.
+    /// Records the complete copy of a file, and returns the names that have waited for it.
     pub(crate) fn finish(&self, version: Version, finished: Finished) -> Vec<Waiting> {
         let mut files = self.files.lock().expect("no thread panics with this lock");
         let Some(known) = files.get_mut(&key(version)) else { return Vec::new() };
@@ -136,23 +140,24 @@ impl Links {
     }
 
     /// Forgets a file whose copy has failed, and returns the names that have waited for it. The
-    /// first of these names is copied next.
+    /// caller copies the file again under the first of these names.
     pub(crate) fn fail(&self, version: Version) -> Vec<Waiting> {
         let mut files = self.files.lock().expect("no thread panics with this lock");
         files.remove(&key(version)).map(|it| it.waiting).unwrap_or_default()
     }
 
-    /// Drops all names that wait, when the copy ends early.
+    /// Drops all waiting names, because the copy ends early.
     pub(crate) fn forget(&self) {
         let files = std::mem::take(&mut *self.files.lock().expect("no thread panics"));
-        // A waiting name keeps its directory open. The last drop of a directory syncs it and
-        // reports its problems, so this thread drops the names after it has released the lock.
+        // A waiting name keeps its directory open. When a directory is dropped for the last time,
+        // it is synced and its problems are reported. The lock must not be held during this, so it
+        // is released first.
         drop(files);
     }
 }
 
 /// Creates a hard link to a copy. `top` is the directory that contains the top of the destination
-/// of the first name.
+/// to which this copy belongs.
 pub(crate) fn link(
     directory: &Directory,
     name: &OsStr,
@@ -167,7 +172,8 @@ pub(crate) fn link(
     let linked = linkat(&first, &finished.name, new, &temporary.name, flags);
     linked.map_err(Failure::of("create the hard link"))?;
     if temporary.open()?.identity() != finished.copy {
-        let reason = "another program has replaced the first name; copy it again with --resume";
+        let reason = "another program has replaced the copy of another name of this file; copy the \
+                      file again with --resume";
         return Err(Failure::because("create the hard link", reason));
     }
     temporary.put_in_place(finished.copy, name, replaces)
@@ -197,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_forgotten_when_all_names_were_found() {
+    fn file_leaves_the_link_table_when_all_its_names_were_found() {
         let links = Links::default();
         for name in 0..3 {
             let claim = links.claim(VERSION, 3, &mut None).unwrap();
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn next_name_is_copied_when_the_first_has_failed() {
+    fn next_hard_link_is_copied_if_the_copy_of_the_first_failed() {
         let links = Links::default();
         assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Copy)));
         links.fail(VERSION);

@@ -1,4 +1,4 @@
-//! Counts, problems and progress of a copy. Pure.
+//! Counts, problems and progress of a copy, for reports. This module does no I/O.
 
 use crate::failure::shown;
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of problems whose texts are stored. The count includes all problems.
+/// Maximum number of problems whose texts are stored. All problems are counted.
 const MOST_PROBLEMS: usize = 1000;
 
-/// An entry that could not be copied, or not completely.
+/// An entry of the source that could not be copied completely.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Path of the source. Control characters, backslashes and bytes that are not UTF-8 are
     /// escaped.
     pub path: String,
-    /// The reason why the entry was not copied completely.
+    /// The reason why the copy of the entry failed.
     pub problem: String,
 }
 
@@ -25,17 +25,17 @@ pub struct Problem {
 pub struct Outcome {
     /// Whether this was a dry run, which copies nothing.
     pub is_dry_run: bool,
-    /// Regular files that were copied.
+    /// Number of regular files that were copied.
     pub files: u64,
-    /// Directories of the source.
+    /// Number of directories of the source.
     pub directories: u64,
-    /// Symbolic links, hard links, FIFOs and devices that were copied.
+    /// Number of symbolic links, hard links, FIFOs, sockets and devices that were copied.
     pub others: u64,
-    /// Entries that were complete at the destination already.
+    /// Number of entries whose copies were complete before this run.
     pub skipped: u64,
-    /// Bytes of files that were copied, without holes.
+    /// Number of bytes that were copied. Holes are not counted.
     pub bytes: u64,
-    /// Bytes that were compared with the source after the copy.
+    /// Number of bytes that were compared with the source after the copy.
     pub verified_bytes: u64,
     /// Number of problems.
     pub problem_count: u64,
@@ -43,7 +43,7 @@ pub struct Outcome {
     pub problems: Vec<Problem>,
     /// Whether the copy ended early because the destination is full.
     pub is_full: bool,
-    /// Whether the copy ended early, because the destination is full or a file system was lost.
+    /// Whether the copy ended early because the destination is full or a file system was lost.
     pub has_ended_early: bool,
     /// Duration of the copy.
     pub seconds: f64,
@@ -58,13 +58,13 @@ pub(crate) struct Counters {
     pub(crate) skipped: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) verified: AtomicU64,
-    /// Entries that the walk has found.
+    /// Number of entries that the walk has found.
     pub(crate) found: AtomicU64,
-    /// Files that are copied in pieces.
+    /// Number of files that were found and are copied in pieces.
     pub(crate) large: AtomicU64,
-    /// Directories that the walk has found and not read yet.
+    /// Number of directories that the walk has found and has not read completely.
     pub(crate) unread: AtomicU64,
-    /// Number of bytes that are still to copy in the large files that are being copied.
+    /// Number of bytes that remain to be copied in the large files whose copies have begun.
     pub(crate) pending_bytes: AtomicU64,
     pub(crate) is_full: AtomicBool,
     pub(crate) has_ended_early: AtomicBool,
@@ -121,29 +121,29 @@ impl Counters {
     }
 }
 
-/// The state of a running copy.
+/// The progress of a running copy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Entries that are complete, without directories.
+    /// Number of complete entries, without directories.
     pub done: u64,
-    /// Entries that the walk has found, without directories.
+    /// Number of entries that the walk has found, without directories.
     pub found: u64,
-    /// Files that are copied in pieces and were found.
+    /// Number of files that were found and are copied in pieces.
     pub large: u64,
-    /// Whether the walk may find more.
+    /// Whether the walk is still running, so that it may find more entries.
     pub is_walking: bool,
-    /// Bytes that were copied.
+    /// Number of bytes that were copied.
     pub bytes: u64,
-    /// Number of bytes that are still to copy in the large files that are being copied.
+    /// Number of bytes that remain to be copied in the large files whose copies have begun.
     pub pending_bytes: u64,
     /// Number of problems.
     pub problems: u64,
-    /// Time since the start.
+    /// Time since the copy began.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// Adds the work of another process.
+    /// Adds the progress of another process.
     pub(crate) fn add(&mut self, other: &Self) {
         self.done += other.done;
         self.bytes += other.bytes;
@@ -151,13 +151,13 @@ impl Progress {
         self.problems += other.problems;
     }
 
-    /// Returns the mean rate, in bytes per second.
+    /// Returns the mean rate of the copy until now, in bytes per second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(0.001)
     }
 
-    /// Returns the time left at the mean rates until now. `None` means that the time cannot be
-    /// estimated yet, because the walk is still running or nothing is complete.
+    /// Returns the estimated time left, if the mean rates stay the same. `None` means that there is
+    /// no estimate yet, because the walk is still running or nothing is complete.
     pub fn time_left(&self) -> Option<Duration> {
         let remaining = self.found.saturating_sub(self.done + self.problems);
         if self.is_walking || (self.done == 0 && self.bytes == 0) {
@@ -168,8 +168,8 @@ impl Progress {
             done => remaining as f64 * self.elapsed.as_secs_f64() / done as f64,
         };
         let bytes = self.pending_bytes as f64 / self.rate().max(1.0);
-        // While large files are being copied, the estimate uses their bytes, because the entry
-        // count is a poor measure.
+        // While large files are being copied, the estimate is based on their bytes. The number of
+        // entries is a poor measure then.
         let seconds = if self.pending_bytes > 0 { bytes } else { entries };
         Duration::try_from_secs_f64(seconds).ok()
     }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_left_follows_from_bytes_or_entries() {
+    fn remaining_time_is_estimated_from_bytes_or_entries() {
         let elapsed = Duration::from_secs(10);
         let progress = Progress {
             done: 100,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_counted_and_the_first_are_kept() {
+    fn all_problems_are_counted_and_only_the_first_are_listed() {
         let counters = Counters::default();
         for number in 0..1500 {
             counters.problem(Path::new("a"), number.to_string());

@@ -1,4 +1,4 @@
-//! The rate limit for all threads together.
+//! The limit for the rate at which all threads together copy.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Pace {
     bytes_per_second: Option<u64>,
-    /// The time at which all bytes that were granted until now may have been copied. The lock is
-    /// held for one computation.
+    /// The time at which all bytes granted so far will have been copied, if they are copied at the
+    /// permitted rate. The lock is held for one computation.
     granted_until: Mutex<Instant>,
 }
 
@@ -18,7 +18,7 @@ impl Pace {
         Self { bytes_per_second, granted_until: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until the thread may copy a number of bytes.
+    /// Waits until the rate limit allows the thread to copy `bytes` bytes.
     pub(crate) fn take(&self, bytes: u64) {
         if let Some(rate) = self.bytes_per_second {
             let delay = self.reserve(bytes, rate, Instant::now());
@@ -26,8 +26,8 @@ impl Pace {
         }
     }
 
-    /// Reserves the time that `bytes` take at the rate, and returns the delay until this time
-    /// begins.
+    /// Reserves the time that `bytes` take at the permitted rate, and returns the delay until this
+    /// time begins.
     fn reserve(&self, bytes: u64, rate: u64, now: Instant) -> Duration {
         let mut until = self.granted_until.lock().expect("no thread panics with this lock");
         let start = (*until).max(now);
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_above_the_rate_wait_for_their_turn() {
+    fn bytes_above_the_rate_limit_are_delayed() {
         let pace = Pace::new(Some(100));
         let now = Instant::now() + Duration::from_secs(1);
         assert_eq!(pace.reserve(50, 100, now), Duration::ZERO);
         assert_eq!(pace.reserve(100, 100, now), Duration::from_millis(500));
         assert_eq!(pace.reserve(1, 100, now), Duration::from_millis(1500));
-        // Unused time of the past does not count.
+        // Time that was not used in the past does not allow a higher rate later.
         let later = now + Duration::from_secs(60);
         assert_eq!(pace.reserve(1, 100, later), Duration::ZERO);
     }

@@ -1,9 +1,9 @@
-//! The incomplete copy of a large file, and the list of its finished pieces.
+//! The incomplete copy of a large file, and the list of the pieces that are finished in it.
 //!
-//! Both are used only if this user owns them alone, since another user could write bytes of their
-//! own there. A lock on the list keeps two runs from writing the same file. The hosts of one copy
-//! share the lock, since each writes other pieces. On a file system without locks, the copy takes
-//! no lock.
+//! Both files are used only if this user owns them and no other user has access, because another
+//! user could write false bytes to them. A lock on the list keeps two runs from writing the same
+//! file. The processes of one copy by several hosts share the lock, because each writes different
+//! pieces. If the file system does not support locks, none is taken.
 
 use crate::failure::Failure;
 use crate::plan::{FINISHED, Version, finished_pieces, list_head, partial_names, piece_count};
@@ -17,7 +17,7 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// An incomplete copy that this run has locked.
+/// An incomplete copy whose list this run has locked.
 #[derive(Debug)]
 pub(crate) struct Partial {
     /// The name of the incomplete copy.
@@ -26,9 +26,9 @@ pub(crate) struct Partial {
     identity: Identity,
     list_name: OsString,
     list: File,
-    /// Length of the first line of the list.
+    /// Length of the first line of the list, in bytes.
     head_len: u64,
-    /// For each piece, whether a former run has finished it.
+    /// For each piece, whether a previous run has finished it.
     pub(crate) finished: Vec<bool>,
 }
 
@@ -58,8 +58,9 @@ impl Partial {
         Self::new((name_of_copy, list_name), list, (copy, finished), (name, version))
     }
 
-    /// Opens an incomplete copy that another process has begun. Several hosts may have it open.
-    /// `None` means that no incomplete copy of this version exists.
+    /// Opens an incomplete copy that another process of the same copy has begun. Processes on
+    /// several hosts may have it open. `None` means that no incomplete copy of this version of the
+    /// source exists.
     pub(crate) fn join(
         parent: &File,
         name: &OsStr,
@@ -90,7 +91,7 @@ impl Partial {
         usize::try_from(index).is_ok_and(|index| self.finished.get(index) == Some(&true))
     }
 
-    /// Opens the incomplete copy once more. See the hazard in `large`.
+    /// Opens the incomplete copy once more, with a new descriptor. See the hazard in `large`.
     pub(crate) fn reopen(&self, parent: &File) -> Result<File, Failure> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(parent, &self.name, flags, Mode::empty());
@@ -100,33 +101,34 @@ impl Partial {
             true => Ok(file),
             false => Err(Failure::because(
                 "open the incomplete copy",
-                "another program has replaced it; copy it again with --resume",
+                "another program has replaced the incomplete copy; copy the file again with \
+                 --resume",
             )),
         }
     }
 
-    /// Records a finished piece, after its data is durable.
+    /// Records a piece as finished. The caller must have synced its data.
     pub(crate) fn note(&self, index: u64) -> Result<(), Failure> {
         let written = self.list.write_all_at(&[FINISHED], self.head_len + index);
         written.map_err(Failure::of("write the list of finished pieces"))
     }
 
-    /// Removes list and copy, so that no later run uses the pieces. The caller reports the error
-    /// that is the reason.
+    /// Removes the list and the incomplete copy, so that no later run uses the pieces. Ignores
+    /// errors, because the caller reports the error that made this necessary.
     pub(crate) fn discard(&self, parent: &File) {
         for name in [&self.list_name, &self.name] {
             let _ = unlinkat(parent, name, AtFlags::empty());
         }
     }
 
-    /// Removes the list, after the copy has got its name.
+    /// Removes the list, after the copy has got its final name.
     pub(crate) fn remove_list(&self, parent: &File) -> Result<(), Failure> {
         let removed = unlinkat(parent, &self.list_name, AtFlags::empty());
         removed.map_err(Failure::of("remove the list of finished pieces"))
     }
 }
 
-/// Whether no other user can read or write a file, by this name or another name.
+/// Whether only this user can read or write a file, and the file has no second name.
 fn is_private(metadata: &Metadata) -> bool {
     metadata.is_file()
         && metadata.nlink() == 1
@@ -137,7 +139,7 @@ fn is_private(metadata: &Metadata) -> bool {
 const LIST: OFlags =
     OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-/// Opens the list. `None` means that it does not exist, or that other users may have written it.
+/// Opens the list. `None` means that it does not exist, or that other users may have written to it.
 fn open_existing_list(parent: &File, name: &OsStr) -> Result<Option<File>, Failure> {
     let list = match openat(parent, name, LIST, Mode::empty()) {
         Ok(list) => File::from(list),
@@ -147,13 +149,14 @@ fn open_existing_list(parent: &File, name: &OsStr) -> Result<Option<File>, Failu
     Ok(is_private(&attributes(&list)?).then_some(list))
 }
 
-/// Creates the list, in place of one that other users may have written.
+/// Creates a new list. Removes an old list, to which other users may have written.
 fn replace_list(parent: &File, name: &OsStr) -> Result<File, Failure> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(Failure::of("remove the old list of pieces")(error)),
     }
-    // `O_EXCL`: the list is new, also if its file system shows another owner or mode.
+    // `O_EXCL` guarantees that the list is new, even if its file system shows a wrong owner or
+    // mode.
     let flags = LIST | OFlags::CREATE | OFlags::EXCL;
     let list = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
     list.map(File::from).map_err(Failure::of("open the list of finished pieces"))
@@ -163,14 +166,14 @@ fn attributes(list: &File) -> Result<Metadata, Failure> {
     list.metadata().map_err(Failure::of("read the attributes of the list"))
 }
 
-/// Locks the list.
+/// Locks the list, and checks that its name still leads to it.
 fn lock(parent: &File, name: &OsStr, list: &File, kind: FlockOperation) -> Result<(), Failure> {
     match flock(list, kind) {
         Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
         Err(Errno::WOULDBLOCK) => return Err(is_in_use()),
         Err(error) => return Err(Failure::of("open the list of finished pieces")(error)),
     }
-    // The run that had the lock may have completed the copy and removed the list.
+    // The run that held the lock before may have completed the copy and removed the list.
     match Seen::open(parent, name)? {
         Some(seen) if seen.identity() == Identity::of(&attributes(list)?) => Ok(()),
         _ => Err(is_in_use()),
@@ -178,14 +181,15 @@ fn lock(parent: &File, name: &OsStr, list: &File, kind: FlockOperation) -> Resul
 }
 
 fn is_in_use() -> Failure {
-    let reason = "another run copies this file now; wait for its end, then use --resume";
+    let reason = "another `skep copy` copies this file now; wait until that copy has ended, then \
+                  use --resume";
     Failure::because("lock the list of finished pieces", reason)
 }
 
 type Opened = (File, Vec<bool>);
 
-/// Opens the copy of an interrupted run. `None` means that no incomplete copy of
-/// this version exists.
+/// Opens the incomplete copy of an interrupted run. `None` means that no incomplete copy of this
+/// version of the source exists.
 fn continued(
     parent: &File,
     copy_name: &OsStr,
@@ -212,7 +216,7 @@ fn continued(
     Ok(finished.map(|finished| (copy, finished)))
 }
 
-/// Begins a new incomplete copy.
+/// Begins a new incomplete copy, and writes the first line of its list.
 fn begin(
     parent: &File,
     copy_name: &OsStr,
@@ -221,7 +225,8 @@ fn begin(
     list: &File,
 ) -> Result<Opened, Failure> {
     let failed = || Failure::of("write the list of finished pieces");
-    // The list must never describe another copy, not even after a power loss.
+    // No run must take the old content of the list for the list of the new copy, not even after a
+    // power loss.
     list.set_len(0).and_then(|()| list.sync_all()).map_err(failed())?;
     match unlinkat(parent, copy_name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -1,8 +1,8 @@
-//! The names of copies, and the pieces of large files. Pure.
+//! The names of copies, and the pieces of large files. This module does no I/O.
 //!
-//! Owns the rule that gives each copy its path, and the pieces of large files. Also owns the list
-//! of finished pieces. A second run continues an interrupted copy by this list, and the hosts of
-//! one copy share the list.
+//! Owns the rule that gives each copy its path, the division of large files into pieces, and the
+//! form of the list of finished pieces. By this list, a second run continues an interrupted copy,
+//! and the hosts of one copy work together.
 
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
@@ -12,19 +12,19 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Length of a piece. Several threads copy pieces of one file at the same time. A piece is long
-/// enough that its sync is cheap compared with its copy, and short enough that a run after an
-/// interruption repeats little work.
+/// Length of a piece in bytes. Several threads copy pieces of one file at the same time. A piece is
+/// long enough that its sync is cheap compared with its copy. It is short enough that a run after
+/// an interruption copies little again.
 pub const PIECE: u64 = 64 << 20;
 /// Minimum length of a file that is copied in pieces.
 pub const LARGE: u64 = 2 * PIECE;
 
-/// Returns the number of pieces of a file.
+/// Returns the number of pieces of a file with `len` bytes.
 pub fn piece_count(len: u64) -> u64 {
     len.div_ceil(PIECE)
 }
 
-/// Returns the bytes of a piece.
+/// Returns the byte range of the piece `index` of a file with `len` bytes.
 pub fn piece(index: u64, len: u64) -> Range<u64> {
     let start = index * PIECE;
     start..len.min(start + PIECE)
@@ -32,8 +32,9 @@ pub fn piece(index: u64, len: u64) -> Range<u64> {
 
 /// The version of a source's contents, as far as its attributes show it.
 ///
-/// No program can set the time of the last change of the attributes (`ctime`). So two versions with
-/// equal values have the same bytes, unless a program writes twice within one tick of the clock.
+/// No program can set `ctime`, the time of the last change of the attributes. For this reason, two
+/// equal versions have the same bytes, unless a program writes twice within one tick of the file
+/// system's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// Number of the device.
@@ -51,32 +52,33 @@ pub struct Version {
 /// Prefix of all names that are reserved for incomplete copies.
 pub const RESERVED: &[u8] = b".skep-copy-";
 
-/// Returns whether a name is reserved for incomplete copies.
+/// Whether a name is reserved for incomplete copies.
 pub fn is_reserved(name: &OsStr) -> bool {
     name.as_bytes().starts_with(RESERVED)
 }
 
-/// Returns the prefix of the names of incomplete copies of `name`: a hash of 128 bits. No program
-/// can find two names with the same hash, so two files never share an incomplete copy.
-fn reserved_names(name: &OsStr) -> String {
+/// Returns the prefix that the names of all incomplete copies of `name` have. It contains a hash of
+/// 128 bits. No program can find two names with the same hash, so two files never share an
+/// incomplete copy.
+pub(crate) fn reserved_names(name: &OsStr) -> String {
     let hash = Sha256::digest(name.as_bytes());
     let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!(".skep-copy-{hash}")
 }
 
-/// Returns the name of an incomplete copy that no other run uses: `run` is a random number, and
-/// `number` counts the copies of the run.
+/// Returns the name of an incomplete copy that no other run uses. `run` is a random number of the
+/// run, and `number` counts the copies of the run.
 pub fn temporary_name(name: &OsStr, run: u128, number: u64) -> OsString {
     format!("{}.{run:032x}-{number}.tmp", reserved_names(name)).into()
 }
 
-/// Returns whether `candidate` is the temporary name of a copy of `name` by any run.
+/// Whether `candidate` is a temporary name that some run uses for a copy of `name`.
 pub fn is_temporary_of(candidate: &OsStr, name: &OsStr) -> bool {
     let begin = format!("{}.", reserved_names(name));
     candidate.as_bytes().starts_with(begin.as_bytes()) && is_temporary(candidate)
 }
 
-/// Returns whether a name is temporary. No later run continues a copy with a temporary name.
+/// Whether a name is temporary. Later runs do not continue the copy that has this name.
 pub fn is_temporary(name: &OsStr) -> bool {
     is_reserved(name) && name.as_bytes().ends_with(b".tmp")
 }
@@ -89,13 +91,15 @@ pub fn partial_names(name: &OsStr) -> (OsString, OsString) {
     (format!("{begin}.part").into(), format!("{begin}.pieces").into())
 }
 
-/// Returns the first line of the list of finished pieces. A list with another first line belongs to
-/// another version of the source, or to another incomplete copy (`copy_inode`).
+/// Returns the first line of the list of finished pieces. If a list has another first line, it
+/// belongs to another version of the source, or to another incomplete copy (`copy_inode`).
 ///
-/// After this line the list has one byte for each piece. So several hosts can note pieces at the
-/// same time: each writes other bytes, and no interruption leaves a part of a note.
+/// After this line, the list has one byte for each piece. This allows several hosts to record
+/// pieces at the same time, because each writes different bytes. An interruption cannot leave half
+/// a record.
 ///
-/// The device is left out: its number changes when a network file system is mounted again.
+/// The line does not contain the device number of the source, because this number changes when a
+/// network file system is mounted again.
 pub fn list_head(name: &OsStr, version: Version, copy_inode: u64) -> Vec<u8> {
     let mut line = format!(
         "skep copy 3, inode {}, length {}, modified {}.{:09}, changed {}.{:09}, \
@@ -108,39 +112,39 @@ pub fn list_head(name: &OsStr, version: Version, copy_inode: u64) -> Vec<u8> {
         version.changed.1
     )
     .into_bytes();
-    // Escape the name, so that it has no line feed in the list.
+    // The name is escaped, because it must not put a line feed into the list.
     line.extend(name.as_bytes().escape_ascii());
     line.push(b'\n');
     line
 }
 
-/// The byte of a finished piece in the list. The bytes of other pieces are 0, or the list is
-/// shorter.
+/// The byte of a finished piece in the list. For all other pieces the byte is 0, or it is beyond
+/// the end of the list.
 pub const FINISHED: u8 = b'1';
 
-/// Returns for each piece whether a list has it as finished. `None` means that the list belongs to
-/// another version.
+/// Returns for each piece whether it is listed as finished. `None` means that the list belongs to
+/// another version of the source or another incomplete copy.
 pub fn finished_pieces(list: &[u8], head: &[u8], len: u64) -> Option<Vec<bool>> {
     let notes = list.strip_prefix(head)?;
     let count = usize::try_from(piece_count(len)).ok()?;
     Some((0..count).map(|index| notes.get(index) == Some(&FINISHED)).collect())
 }
 
-/// A source and its path at the destination.
+/// A source, and the path of its copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     /// The source.
     pub source: PathBuf,
-    /// The path of its copy.
+    /// The path of the copy.
     pub destination: PathBuf,
 }
 
-/// Returns the path of each source's copy.
+/// Returns each source with the path of its copy.
 ///
 /// The copy of a single source gets the path of the destination itself, so that a second run with
-/// the same arguments continues the first. Several sources, and a file whose destination is a
-/// directory, get their own names below the destination. A `/` at the end of the destination has
-/// the same effect for a single source.
+/// the same arguments continues the first. In three cases, the copies are placed below the
+/// destination, under the names of their sources: there are several sources, the source is a file
+/// and the destination is a directory, or the destination ends with `/`.
 ///
 /// # Errors
 /// Returns `InvalidArgument` if a source has no name, or if two sources have the same name.
@@ -155,12 +159,13 @@ pub fn pairs(
         let below = |source: &PathBuf| {
             let name = source.file_name().ok_or_else(|| {
                 invalid(format!(
-                    "cannot copy {}: it has no name of its own; copy it alone",
+                    "cannot copy {}: this path does not end with a name; copy it with a separate \
+                     command",
                     source.display()
                 ))
             })?;
             if !names.insert(name.to_owned()) {
-                let what = "two sources have this name; copy them to different destinations";
+                let what = "two sources have the same name; copy them to different destinations";
                 return Err(invalid(format!("cannot copy {}: {what}", source.display())));
             }
             Ok(Pair { source: source.clone(), destination: destination.join(name) })
@@ -198,13 +203,14 @@ mod tests {
         Version { device: 1, inode: 2, len: 9 * PIECE, modified: (17, 5), changed: (18, 6) };
 
     #[test]
-    fn list_of_another_version_or_name_is_not_used() {
+    fn piece_list_of_another_file_or_file_version_is_not_used() {
         let head = list_head(OsStr::new("a\nb"), VERSION, 3);
         let list = [&head[..], b"1\0x0\0\0\x0111"].concat();
         let finished = finished_pieces(&list, &head, VERSION.len).unwrap();
         let expected: Vec<_> = (0..9).map(|it| [0, 7, 8].contains(&it)).collect();
         assert_eq!(finished, expected);
-        // Pieces behind the end are not finished. Notes of pieces that do not exist are ignored.
+        // Pieces beyond the end of the list are not finished. Bytes of the list beyond the last
+        // piece are ignored.
         assert_eq!(finished_pieces(&head, &head, VERSION.len).unwrap(), [false; 9]);
         assert_eq!(
             finished_pieces(&[&list[..], b"11"].concat(), &head, VERSION.len),
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_names_differ_and_are_short() {
+    fn reserved_file_names_are_short_and_differ_for_each_file() {
         let long = OsString::from("x".repeat(255));
         let (partial, list) = partial_names(&long);
         assert!(partial.len() < 60 && list.len() < 60);
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_gets_the_path_of_the_destination() {
+    fn destination_path_follows_from_sources_and_final_slash() {
         let pairs_of = |sources: &[&str], destination: &str, directories: &[&str]| {
             let sources: Vec<_> = sources.iter().map(PathBuf::from).collect();
             let is_directory = |path: &Path| directories.contains(&path.to_str().unwrap());
@@ -252,7 +258,7 @@ mod tests {
         assert_eq!(pairs_of(&["/a/file"], "/b", &[]).unwrap(), ["/b"]);
         assert_eq!(pairs_of(&["/a/x", "/a/y"], "/b", &[]).unwrap(), ["/b/x", "/b/y"]);
         let same = pairs_of(&["/a/x", "/c/x"], "/b", &[]).unwrap_err();
-        assert!(same.context().contains("two sources have this name"), "{same}");
+        assert!(same.context().contains("two sources have the same name"), "{same}");
         assert!(pairs_of(&["/a", "/"], "/b", &[]).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Temporary names of copies, and the step that gives a complete copy its name.
+//! Temporary names of copies, and the step that gives a complete copy its final name.
 //!
-//! A copy is written under a temporary name, so that no other name ever leads to a part of a file.
-//! An entry that the copy replaces stays until the copy is complete. The rename is checked: the
-//! temporary name must lead to the file that this run has written.
+//! A copy is written under a temporary name, so that no other name ever leads to a file that is
+//! incomplete. If the copy replaces an entry, this entry stays until the copy is complete. The
+//! rename checks that the temporary name leads to the file that this run has written.
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 
-/// A temporary name, which is removed unless its copy is put in place.
+/// A temporary name. When the value is dropped, the entry with this name is removed, unless the
+/// copy has got its final name.
 #[derive(Debug)]
 pub(crate) struct Temporary<'a> {
     destination: &'a Destination,
@@ -22,7 +23,7 @@ pub(crate) struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Chooses a name for the incomplete copy of `name`. The caller creates the entry.
+    /// Chooses a temporary name for the copy of `name`. The caller creates the entry.
     pub(crate) fn new(context: &Context, destination: &'a Destination, name: &OsStr) -> Self {
         Self { destination, name: context.temporary(name), is_in_place: false }
     }
@@ -32,13 +33,15 @@ impl<'a> Temporary<'a> {
         create(&self.destination.file, &self.name)
     }
 
-    /// Returns the entry with the temporary name.
+    /// Opens the entry that has the temporary name.
     pub(crate) fn open(&self) -> Result<Seen, Failure> {
         let seen = Seen::open(&self.destination.file, &self.name)?;
-        seen.ok_or_else(|| Failure::because("create the copy", "another program has removed it"))
+        seen.ok_or_else(|| {
+            Failure::because("create the copy", "another program has removed the incomplete copy")
+        })
     }
 
-    /// Gives the copy its final name `name`. `replaces` means that an entry with this name may
+    /// Renames the copy to its final name `name`. `replaces` means that an entry with this name may
     /// exist.
     pub(crate) fn put_in_place(
         mut self,
@@ -55,8 +58,8 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // Ignore errors, because the caller reports the first error, and a later run removes
-            // the file.
+            // Errors are ignored, because the caller reports the first error, and a later run
+            // removes the file.
             let _ = unlinkat(&self.destination.file, &self.name, AtFlags::empty());
         }
     }
@@ -78,7 +81,7 @@ pub(crate) fn put_in_place(
     replaces: bool,
 ) -> Result<(), Failure> {
     let parent = &destination.file;
-    // Other users cannot enter a directory that this run has created.
+    // If this run has created the directory, other users cannot enter it, so no check is needed.
     let expect = |name: &OsStr| match destination.is_new {
         true => Ok(()),
         false => expect_identity(parent, name, copy),
@@ -90,10 +93,10 @@ pub(crate) fn put_in_place(
     } else {
         match renameat_with(parent, incomplete, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => {}
-            // The name was free when this run looked it up.
+            // No entry had this name when this run looked it up, but one has it now.
             Err(Errno::EXIST) => {
-                let reason = "another entry has this name at the destination now; \
-                              names there may not differ by case only";
+                let reason = "another entry has this name at the destination now; on some file \
+                              systems, names must not differ only in upper and lower case";
                 return Err(Failure::because("put the copy in its place", reason));
             }
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
@@ -109,7 +112,8 @@ fn expect_identity(parent: &File, name: &OsStr, copy: Identity) -> Result<(), Fa
     match Seen::open(parent, name)? {
         Some(seen) if seen.identity() == copy => Ok(()),
         _ => {
-            let reason = "another program has replaced it; copy it again with --resume";
+            let reason = "another program has replaced the copy; copy the entry again with \
+                          --resume";
             Err(Failure::because("put the copy in its place", reason))
         }
     }

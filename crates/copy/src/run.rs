@@ -1,7 +1,7 @@
 //! The threads of a copy and their queue of work.
 //!
-//! Threads take the newest unit first. So they finish a directory before they open its neighbours,
-//! and few directories are open at a time.
+//! Threads take the newest unit of work first. In this way they finish a directory before they open
+//! the next one beside it, so few directories are open at the same time.
 
 use crate::context::{Context, Options};
 use crate::failure::Failure;
@@ -30,7 +30,7 @@ const REPORT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Queue {
     work: Vec<Work>,
-    /// Number of threads that work on a unit, and may add further units.
+    /// Number of threads that are doing a unit of work, and may add further units.
     busy: usize,
     has_ended: bool,
 }
@@ -39,7 +39,7 @@ struct Queue {
 #[derive(Debug)]
 struct Run {
     walk: Walk,
-    /// The lock protects the queue. It is never held during a system call on a file.
+    /// The lock protects the queue. It is not held during system calls on files.
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -52,7 +52,8 @@ struct Top {
     kind: FileType,
 }
 
-/// Copies all pairs, or one part of them. Calls `report` each second and at the end.
+/// Copies the source of each pair to its destination. If `options.part` is not `Whole`, does only
+/// this part of the copy. Calls `report` once per second, and at the end.
 ///
 /// # Errors
 /// - `NotFound` or `Io` if a source or the directory of a destination cannot be opened. In this
@@ -76,7 +77,8 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
         tops.iter().map(|it| destination(it).transpose()).collect::<std::io::Result<_>>()?;
     let walk = Walk { context: context.clone(), links: Links::default(), tops: destinations };
     let mut run = Run { walk, queue: Mutex::default(), changed: Condvar::new() };
-    // After an error, directories that were opened must stay unchanged.
+    // If this fails, nothing was copied, so the directories that are open must not be changed when
+    // they are dropped.
     let locks = run.begin(&tops).inspect_err(|_| context.stop())?;
     std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
@@ -96,7 +98,8 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
         }
     });
     drop(locks);
-    // Directories that were not finished report nothing, because the copy has then ended early.
+    // The copy may have ended early. Directories of names that still wait are then dropped without
+    // a report.
     run.walk.links.forget();
     drop(run);
     for it in &tops {
@@ -108,19 +111,20 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     Ok(context.counters.outcome(options.is_dry_run, begin.elapsed()))
 }
 
-/// Allows as many open files as the system permits, because each directory on the path to an entry
-/// is open.
-fn raise_descriptor_limit() {
+/// Raises the limit of open files of this process to the maximum, because each directory on the
+/// path to an entry is open.
+pub(crate) fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // With fewer descriptors, only the copy of very deep trees fails, and reports a problem.
+        // If this fails, only the copy of very deep trees fails, and the copy reports this as a
+        // problem.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 
-/// If the source ends with a slash, replaces a link in the source by the directory to which it
-/// leads. The copy keeps its name.
-fn behind_link(pair: &Pair) -> Result<Pair> {
+/// If the path of the source ends with a slash and leads to a symbolic link, replaces it by the
+/// directory to which the link leads. The copy keeps the name of the link.
+pub(crate) fn behind_link(pair: &Pair) -> Result<Pair> {
     let Pair { source, destination } = pair.clone();
     if !source.as_os_str().as_bytes().ends_with(b"/") {
         return Ok(Pair { source, destination });
@@ -132,7 +136,7 @@ fn behind_link(pair: &Pair) -> Result<Pair> {
     Ok(Pair { source, destination })
 }
 
-/// Refuses a copy into one of its sources, which would never end.
+/// Returns an error for a copy into one of its own sources, because this copy would never end.
 fn refuse_inside(pairs: &[Pair]) -> Result<()> {
     let named = |path: &Path, error: std::io::Error| {
         let what = format!("cannot copy {}", path.display());
@@ -146,7 +150,7 @@ fn refuse_inside(pairs: &[Pair]) -> Result<()> {
     let mut sources = HashMap::new();
     for Pair { source, .. } in pairs {
         let metadata = source.symlink_metadata().map_err(|error| named(source, error))?;
-        // A link is copied as a link, so its target is not walked.
+        // A symbolic link is copied as a link, so the directory to which it leads is not walked.
         if !metadata.is_symlink() {
             let real = source.canonicalize().map_err(|error| named(source, error))?;
             sources.insert(real, source);
@@ -159,8 +163,8 @@ fn refuse_inside(pairs: &[Pair]) -> Result<()> {
         let existing = existing.canonicalize().map_err(|error| named(destination, error))?;
         if let Some(source) = existing.ancestors().find_map(|it| sources.get(it)) {
             let what = format!(
-                "cannot copy {} to {}: the destination is the source or in it; \
-                 name a destination outside",
+                "cannot copy {} to {}: the destination is the source or is in the source; name a \
+                 destination outside of the source",
                 source.display(),
                 destination.display()
             );
@@ -170,12 +174,12 @@ fn refuse_inside(pairs: &[Pair]) -> Result<()> {
     Ok(())
 }
 
-/// Creates the missing directories of a path, and syncs them.
-fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
+/// Creates the missing directories of a path. With `sync`, also syncs them.
+pub(crate) fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
     std::fs::create_dir_all(path)?;
     for created in missing.iter().filter(|_| sync) {
-        // The entry of a new directory is in its parent, so sync the parent.
+        // The parent directory contains the name of the new directory, so it must be synced.
         if let Some(parent) = created.parent() {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             File::open(parent)?.sync_all()?;
@@ -184,9 +188,9 @@ fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Splits a path into its directory and its name in the directory. A path without a name, such as
-/// `/` or `..`, has the name `.`.
-fn parent_and_name(path: &Path) -> (PathBuf, &OsStr) {
+/// Splits a path into its parent directory and its name. A path without a name, such as `/` or
+/// `..`, gets the name `.`.
+pub(crate) fn parent_and_name(path: &Path) -> (PathBuf, &OsStr) {
     match path.file_name() {
         Some(name) => (path.parent().unwrap_or(Path::new("")).to_owned(), name),
         None => (path.to_owned(), OsStr::new(".")),
@@ -201,7 +205,7 @@ fn named(path: &Path) -> impl Fn(Failure) -> Error {
     }
 }
 
-/// Opens the directories that contain a source and its copy.
+/// Opens the directory that contains a source, and the directory that contains its copy.
 fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     let (source_parent, name) = parent_and_name(&pair.source);
     let (copy_parent, copy) = parent_and_name(&pair.destination);
@@ -240,8 +244,8 @@ fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     Ok(Top { parent, entry: Entry { name: name.to_owned(), copy_name }, kind })
 }
 
-/// Removes incomplete copies that killed runs have left beside the top of the copy, and syncs the
-/// directory of the top.
+/// For a source that is not a directory, removes the incomplete copies of it that killed runs have
+/// left beside its copy. If `options.sync` is set, also syncs the directory that contains the copy.
 fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> {
     let Some(destination) = top.parent.destination.as_ref() else { return Ok(()) };
     if context.options.is_dry_run || context.is_stopped() {
@@ -265,8 +269,8 @@ fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> 
 }
 
 impl Run {
-    /// Creates the copies of all tops that are directories, before anything is copied into them.
-    /// Returns the locks on them.
+    /// Creates the top directories of all copies before any entry is copied into them. Returns the
+    /// locks on these directories.
     fn begin(&mut self, tops: &[Top]) -> Result<Vec<File>> {
         let mut locks = Vec::new();
         for it in tops {
@@ -293,7 +297,7 @@ impl Run {
         Ok(locks)
     }
 
-    /// Takes work until the queue is empty and all other threads are idle.
+    /// Does units of work until the queue is empty and all other threads are idle.
     fn work(&self) {
         loop {
             let mut queue = self.queue.lock().expect("no thread panics with this lock");
@@ -351,9 +355,9 @@ impl Run {
     }
 }
 
-/// Locks the top of a destination, so that two runs of a host do not copy to it at the same time.
-/// Runs of different hosts only waste work: each writes under names of its own. The shares of one
-/// copy share the lock.
+/// Locks the top directory of a destination, so that two runs on one host do not copy to it at the
+/// same time. Two runs on different hosts do no harm, because each writes under its own temporary
+/// names, but they do the same work twice. The processes of the shares of one copy share the lock.
 fn lock(unit: &Work) -> Result<Option<File>> {
     let Work::List { directory, .. } = unit else { return Ok(None) };
     let Some(destination) = &directory.destination else { return Ok(None) };
@@ -367,7 +371,8 @@ fn lock(unit: &Work) -> Result<Option<File>> {
     };
     if flock(&file, kind) == Err(Errno::WOULDBLOCK) {
         let what = format!(
-            "cannot copy {}: another copy to this destination runs; wait for its end",
+            "cannot copy {}: another `skep copy` copies to this destination; wait until that copy \
+             has ended",
             directory.shown().display()
         );
         return Err(Error::new(ErrorCode::Busy, what));

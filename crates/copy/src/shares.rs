@@ -1,15 +1,16 @@
-//! The split of one copy over several hosts. Pure.
+//! The division of one copy among several hosts. This module does no I/O.
 //!
-//! The hosts of a copy do not talk to each other. Each entry has a key, a hash of its path below
-//! the top of the source, and the key decides which share has it. So all hosts compute the same
-//! split from the number of shares alone, also after an interruption.
+//! The hosts of a copy do not communicate with each other. Each entry has a key, which is a hash of
+//! its path below the top of the source. The key decides which share the entry belongs to. In this
+//! way, all hosts compute the same division from the number of shares alone, also after an
+//! interruption.
 //!
 //! # Invariants
-//! - Each entry that is no directory belongs to exactly one share, and so does each piece of a
-//!   large file.
-//! - The share of an entry depends on its path and on the number of shares only: not on the order
-//!   of a listing, nor on other entries.
-//! - The numbers of pieces of one file that two shares have differ by at most one.
+//! - Each entry that is not a directory belongs to exactly one share. Each piece of a large file
+//!   also belongs to exactly one share.
+//! - The share of an entry depends only on its path and the number of shares. It does not depend on
+//!   the order of a listing, nor on other entries.
+//! - If two shares have pieces of the same file, their numbers of pieces differ by at most one.
 
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
@@ -18,47 +19,47 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
-/// Maximum number of shares: the largest number of hosts of one copy.
+/// Maximum number of shares, and so the maximum number of hosts of one copy.
 pub const MOST_SHARES: u32 = 1024;
 
 /// The part of a copy that one process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Part {
-    /// All of it, without other hosts.
+    /// The whole copy, without other processes.
     #[default]
     Whole,
-    /// Creates the directories, and begins the incomplete copies of large files.
+    /// The first part: creates the directories, and begins the incomplete copies of large files.
     Prepare,
-    /// Copies one share of the files and of the pieces of large files.
+    /// Copies one share of the files, and of the pieces of large files.
     Share(Share),
-    /// Checks that every entry is there, and copies the rest: hard links, attributes of
-    /// directories, names of large files.
+    /// The last part: checks that every entry is copied, and copies what is missing. Creates hard
+    /// links, sets the attributes of directories, and gives large files their names.
     Finish,
 }
 
-/// One of the equal shares of a copy.
+/// One of the shares into which a copy is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Its number, from 0.
+    /// The index of the share, counted from 0.
     index: u32,
-    /// The number of all shares.
+    /// The number of all shares of the copy.
     count: u32,
-    /// Whether the source has files that are copied in pieces. Otherwise a share opens no file of
-    /// another share.
+    /// Whether the source has files that are copied in pieces. Only then does the process of a
+    /// share open files that belong to other shares.
     has_large: bool,
 }
 
-/// The key of an entry: a hash of its path.
+/// The key of an entry, which is a hash of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64);
 
 impl Key {
-    /// Returns the key of the top of a pair of source and destination.
+    /// Returns the key of the top of the pair with this number.
     pub fn of_pair(number: usize) -> Self {
         Self::of(number as u64, OsStr::new(""))
     }
 
-    /// Returns the key of an entry in the directory with this key.
+    /// Returns the key of the entry `name` in the directory that has this key.
     #[must_use]
     pub fn entry(self, name: &OsStr) -> Self {
         Self::of(self.0, name)
@@ -73,15 +74,15 @@ impl Key {
 }
 
 impl Share {
-    /// Returns a share.
+    /// Creates the share with the index `index` of `count` shares.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if there is no share with this number, or too many shares.
+    /// Returns `InvalidArgument` if `index` is too large, or if there are too many shares.
     pub fn new(index: u32, count: u32, has_large: bool) -> Result<Self> {
         if index >= count || count > MOST_SHARES {
             let what = format!(
-                "invalid share {index} of {count}: expected 1 to {MOST_SHARES} shares, and a \
-                 number below"
+                "invalid share {index} of {count}: expected at most {MOST_SHARES} shares, with \
+                 numbers from 0 to the number of shares minus 1"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
@@ -93,13 +94,13 @@ impl Share {
         self.has_large
     }
 
-    /// Whether an entry belongs to this share.
+    /// Whether the entry with this key belongs to this share.
     pub fn has_entry(&self, key: Key) -> bool {
         self.has_piece(key, 0)
     }
 
     /// Whether a piece of a large file belongs to this share. The first piece belongs to the share
-    /// of the entry, and the next ones to the shares after it.
+    /// of the file's key, the second piece to the next share, and so on.
     pub fn has_piece(&self, key: Key, piece: u64) -> bool {
         let count = u64::from(self.count);
         (key.0 % count + piece % count) % count == u64::from(self.index)
@@ -194,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn part_is_read_back_from_its_text(
+        fn parsed_part_equals_the_formatted_part(
             count in 1..=MOST_SHARES,
             index in 0..MOST_SHARES,
             has_large in any::<bool>(),
@@ -217,19 +218,20 @@ mod tests {
                 numbers[all.iter().position(|it| it.has_entry(file)).unwrap()] += 1;
             }
         }
-        // 1000 files each, with a standard deviation of 30.
+        // The expected number of files of each share is 1000, with a standard deviation of 30.
         assert!(numbers.iter().all(|it| (850..1150).contains(it)), "{numbers:?}");
     }
 
     #[test]
-    fn split_is_the_same_in_every_version() {
-        // Hosts of one copy may run different versions of the program.
+    fn split_over_hosts_is_the_same_in_every_program_version() {
+        // The hash must never change, because hosts of one copy may run different versions of the
+        // program.
         let key = Key::of_pair(1).entry(OsStr::new("a")).entry(OsStr::new("b"));
         assert_eq!(key, Key(0x4b28_ad77_5680_4831), "{key:?}");
     }
 
     #[test]
-    fn wrong_parts_are_refused() {
+    fn malformed_parts_are_refused() {
         for text in ["", "4/4", "1/0", "0/1025", "x/2", "1", "-1/2", "prepared"] {
             assert!(text.parse::<Part>().is_err(), "{text}");
         }

@@ -9,12 +9,12 @@ use rustix::fs::{FileType, Mode, mknodat, readlinkat, symlinkat};
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
 
-/// Returns the target of a symbolic link that is open.
+/// Returns the target of an open symbolic link.
 pub(crate) fn target(link: &Seen) -> Result<CString, Failure> {
     readlinkat(&link.file, "", Vec::new()).map_err(Failure::of("read the symbolic link"))
 }
 
-/// Copies an entry that is neither a directory nor a regular file. Returns the identity of its
+/// Copies an entry that is neither a directory nor a regular file. Returns the identity of the
 /// copy.
 pub(crate) fn copy(
     directory: &Directory,
@@ -36,12 +36,13 @@ pub(crate) fn copy(
         created.map_err(Failure::of("create the FIFO, socket or device"))?;
     }
     let copy = temporary.open()?;
-    // A new entry has one name. If this entry has more, another user's entry has replaced it.
+    // A new entry has exactly one name. If it has more, another user has replaced it by another
+    // entry.
     let is_ours = copy.kind() == kind
         && copy.metadata.nlink() == 1
         && (kind == FileType::Symlink || copy.metadata.rdev() == seen.metadata.rdev());
     if !is_ours {
-        let reason = "another program has replaced it; copy it again with --resume";
+        let reason = "another program has replaced the copy; copy the entry again with --resume";
         return Err(Failure::because("create the copy", reason));
     }
     let is_clean = !destination.gives_lists;

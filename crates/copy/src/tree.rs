@@ -1,8 +1,9 @@
-//! Directories of the two trees, and the entries in them.
+//! Directories of the source and the destination, and the entries in them.
 //!
-//! Each unit of work below a directory holds an `Arc` of it. When the last unit ends, the directory
-//! is complete, and its [`Drop`] sets the attributes of the copy and syncs it. Until then its
-//! descriptors stay open, so that no name is looked up twice.
+//! Each unit of work in a directory holds an `Arc` of the directory. When the last unit has ended,
+//! all entries of the directory are complete, and [`Drop`] sets the attributes of the copy and
+//! syncs it. The descriptors of the directory are open until then, so that no name is looked up
+//! twice.
 
 use crate::attributes;
 use crate::context::Context;
@@ -26,53 +27,58 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A directory of the source with its copy.
+/// A directory of the source, and its copy.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) context: Arc<Context>,
-    /// `None` means that this is the directory that contains a source, which is not copied itself.
+    /// `None` means that this is the directory that contains a source. It is not copied itself.
     pub(crate) parent: Option<Arc<Directory>>,
     /// Number of the pair of source and destination.
     pub(crate) pair: usize,
-    /// Decides which share has an entry, in a copy by several hosts.
+    /// The key of the directory, from which the share of each entry in it follows.
     pub(crate) key: Key,
-    /// The name of the source. For a directory without parent: its path.
+    /// The name of the directory in the source. If `parent` is `None`, its path.
     pub(crate) name: OsString,
-    /// The name of the copy, if it differs.
+    /// The name of the copy, if it differs from the name of the source.
     pub(crate) copy_name: Option<OsString>,
     pub(crate) source: File,
-    /// The attributes of the source before it was listed.
+    /// The attributes of the directory before it was listed.
     pub(crate) before: Metadata,
-    /// The copy of the directory. `None` means that it does not exist, in a dry run.
+    /// The copy of the directory. `None` means that it does not exist. This occurs in a dry run
+    /// only.
     pub(crate) destination: Option<Destination>,
-    /// Whether the copy of an entry has failed. If set, incomplete copies in the directory stay.
+    /// Whether the copy of an entry has failed. If so, incomplete copies in the directory are not
+    /// removed.
     pub(crate) has_failed: AtomicBool,
 }
 
-/// The copy of a directory.
+/// The copy of a directory, or the directory that contains the copy of a source.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) file: File,
     pub(crate) identity: Identity,
-    /// Whether this run has created the directory, so that it contains nothing else.
+    /// Whether this run has created the directory, so that only this run has created entries in it.
     pub(crate) is_new: bool,
     /// Whether new entries inherit an access control list from the directory.
     pub(crate) gives_lists: bool,
-    /// The names of the copies, if the directory ignores the case of letters.
+    /// The names that this run has used. `None` if the directory distinguishes upper and lower
+    /// case.
     pub(crate) names: Option<FoldedNames>,
 }
 
-/// The names that this run has copied to a directory that ignores the case of letters. Without this
-/// record, the second of two names that differ by case only would replace the copy of the first,
-/// and two directories would become one.
+/// The names that this run has copied to a directory that ignores case. Without this record, the
+/// copy of the second of two names that differ only in case would replace the copy of the first.
+/// Two directories would become one.
 #[derive(Debug, Default)]
 pub(crate) struct FoldedNames {
-    /// Each name, by its form in lower case. The mutex protects only this map.
+    /// Each name that this run has used, by its form in lower case. The mutex protects only this
+    /// map.
     names: Mutex<HashMap<String, OsString>>,
 }
 
 impl FoldedNames {
-    /// Refuses a name if another name of the source leads to the same entry.
+    /// Records a name. Returns a failure if another name of the source would lead to the same
+    /// entry.
     pub(crate) fn claim(&self, name: &OsStr) -> Result<(), Failure> {
         let folded = name.to_string_lossy().to_lowercase();
         let mut names = self.names.lock().expect("no thread panics with this lock");
@@ -81,21 +87,21 @@ impl FoldedNames {
             return Ok(());
         }
         let reason = format!(
-            "the destination ignores the case of letters, and {} is there already; rename one of \
-             the two",
+            "names at the destination do not distinguish upper and lower case, and {} exists there \
+             already; rename one of the two entries",
             crate::failure::shown(Path::new(first))
         );
         Err(Failure::because("copy", reason))
     }
 }
 
-/// Whether a directory is known to ignore the case of letters in names. Other such directories are
-/// not recognised. In these, the rename of a new entry refuses to replace another entry.
+/// Whether a directory is known to ignore case in names. Some directories that do so are not
+/// recognised. In them, the rename of a new copy fails if it would replace another entry.
 fn ignores_case(directory: &File) -> bool {
-    /// `FS_CASEFOLD_FL`: ext4, f2fs and tmpfs have this flag for each directory.
+    /// `FS_CASEFOLD_FL`, a flag that ext4, f2fs and tmpfs have for each directory.
     const CASEFOLD: u32 = 0x4000_0000;
-    /// Magic numbers of FAT, exFAT, NTFS, CIFS, SMB and HFS+, from `magic.h` and the sources of
-    /// Linux.
+    /// Magic numbers of FAT, exFAT, NTFS, CIFS, SMB and HFS+. They come from `magic.h` and the
+    /// source code of Linux.
     const KINDS: [u64; 7] =
         [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0xff53_4d42, 0xfe53_4d42, 0x482b];
     let has_flag = ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
@@ -106,8 +112,9 @@ fn ignores_case(directory: &File) -> bool {
 impl Destination {
     pub(crate) fn new(file: File, is_new: bool) -> Result<Self, Failure> {
         let metadata = file.metadata().map_err(Failure::of("read the attributes of the copy"))?;
-        // Another user may have replaced a directory that this run has created. Some file systems
-        // give all entries one owner. In both cases entries are checked as in an old directory.
+        // Another user may have replaced the directory that this run has created, or the file
+        // system may give all entries the same owner. In both cases, entries are checked as in a
+        // directory that existed before.
         let is_new = is_new && metadata.uid() == rustix::process::geteuid().as_raw();
         let gives_lists = attributes::gives_lists(&file);
         let names = ignores_case(&file).then(FoldedNames::default);
@@ -116,13 +123,14 @@ impl Destination {
 }
 
 impl Directory {
-    /// Returns the path of the source, for messages.
+    /// Returns the path of the directory in the source, for messages.
     pub(crate) fn shown(&self) -> PathBuf {
         let names: Vec<_> = self.ancestors().map(|it| &it.name).collect();
         names.into_iter().rev().collect()
     }
 
-    /// Returns the path of the copy below the directory that contains the top of the destination.
+    /// Returns the path of the copy, relative to the directory that contains the top of the
+    /// destination.
     pub(crate) fn below(&self) -> PathBuf {
         match &self.parent {
             None => PathBuf::new(),
@@ -130,18 +138,20 @@ impl Directory {
         }
     }
 
-    /// Returns this directory, its parent, and so on.
+    /// Returns this directory, its parent, the parent of its parent, and so on.
     pub(crate) fn ancestors(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |it| it.parent.as_deref())
     }
 
-    /// Sets the attributes of a copy in which all entries are complete.
+    /// Completes the copy of a directory in which all entries are complete: removes leftovers of
+    /// earlier runs, sets the attributes and syncs it.
     fn complete(&self, destination: &Destination) -> Result<(), Failure> {
         let options = &self.context.options;
         match options.part {
             Part::Whole | Part::Finish => {}
             Part::Prepare => return Ok(()),
-            // Other hosts still copy into the directory, so its attributes follow at the end.
+            // Other hosts are still copying into the directory, so the last part sets its
+            // attributes.
             Part::Share(_) if options.sync => {
                 return destination.file.sync_all().map_err(Failure::of("sync the directory"));
             }
@@ -150,8 +160,8 @@ impl Directory {
         if !destination.is_new && !self.has_failed.load(Ordering::Relaxed) {
             remove_leftovers(&destination.file)?;
         }
-        // A program may have changed the attributes of the source, but must not have changed its
-        // list of entries.
+        // A change of the attributes of the source directory is allowed. A change of its list of
+        // entries is not.
         let now = self.source.metadata().map_err(Failure::of("read the attributes"))?;
         attributes::copy(options, &self.source, &destination.file, &now, false)?;
         if options.sync {
@@ -179,12 +189,12 @@ impl Drop for Directory {
     }
 }
 
-/// An entry of a directory, and the name of its copy.
+/// The name of an entry in a directory of the source, and the name of its copy.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// The name in the directory of the source.
+    /// The name in the source.
     pub(crate) name: OsString,
-    /// The name of the copy, if it differs.
+    /// The name of the copy, if it differs from `name`.
     pub(crate) copy_name: Option<OsString>,
 }
 
@@ -196,18 +206,18 @@ impl Entry {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens a directory that the user named. Links in this path are followed.
+/// Opens a directory that the user has named. Follows symbolic links in its path.
 pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let opened = rustix::fs::open(path, DIRECTORY, Mode::empty());
     opened.map(File::from).map_err(Failure::of("open the directory"))
 }
 
-/// Opens a directory below the directory `top`, without following any link. The path may be longer
-/// than the kernel allows in one call.
+/// Opens the directory with the path `path` below the directory `top`. Follows no symbolic link.
+/// The path may be longer than the kernel allows in one call.
 pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
-    /// Number of path components in one call. With names of 255 bytes, the path is below 4096
-    /// bytes.
+    /// Number of path components in one call. Even with names of 255 bytes, this part of the path
+    /// is shorter than 4096 bytes.
     const STEP: usize = 15;
     let resolve = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
     let open = |directory: &File, path: &Path| {
@@ -222,13 +232,14 @@ pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
     Ok(directory)
 }
 
-/// Opens a directory by its name in its parent.
+/// Opens the directory `name` in the directory `parent`.
 pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Result<File> {
     openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty()).map(File::from)
 }
 
-/// An entry that is open with `O_PATH`. It cannot be read yet, and the open of a device has no side
-/// effect. While it is open, the file system does not use its inode for another file.
+/// An entry that is open with `O_PATH`. This does not allow reading, and opening a device in this
+/// way has no side effect. While the entry is open, the file system does not use its inode number
+/// for another file.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) file: File,
@@ -236,7 +247,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Opens an entry without following a link. `None` means that no entry has this name.
+    /// Opens an entry with `O_PATH`, without following a symbolic link. `None` means that no entry
+    /// has this name.
     pub(crate) fn open(parent: impl AsFd, name: &OsStr) -> Result<Option<Self>, Failure> {
         let flags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         let file = match openat(parent, name, flags, Mode::empty()) {
@@ -256,8 +268,8 @@ impl Seen {
         file_type(&self.metadata)
     }
 
-    /// Opens the same regular file for reading. Fails if the name leads to another file, or if the
-    /// file has changed.
+    /// Opens the same regular file for reading. Fails if the name now leads to another file, or if
+    /// the file has changed.
     pub(crate) fn open_file(&self, parent: &File, name: &OsStr) -> Result<File, Failure> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(parent, name, flags, Mode::empty()) {
@@ -273,14 +285,14 @@ impl Seen {
     }
 }
 
-/// Returns the type of an entry by its attributes.
+/// Returns the type of an entry from its attributes.
 pub(crate) fn file_type(metadata: &Metadata) -> FileType {
     FileType::from_raw_mode(metadata.mode())
 }
 
 /// Creates the copy of a directory, or opens it if it exists.
 pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destination, Failure> {
-    // Other users may enter the directory only at the end, when the copy has the mode of its
+    // Other users may enter the directory only when the copy is complete and has the mode of its
     // source.
     let is_new = match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => true,
@@ -291,8 +303,8 @@ pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destinatio
     Destination::new(file.map_err(Failure::of("open the directory of the copy"))?, is_new)
 }
 
-/// Returns up to `limit` entries of a directory, except for `.` and `..`. Fewer entries mean that
-/// there are no more.
+/// Returns up to `limit` entries of a directory, without `.` and `..`. If there are fewer than
+/// `limit`, the end of the directory was reached.
 pub(crate) fn list(
     stream: &mut rustix::fs::Dir,
     limit: usize,
@@ -309,9 +321,10 @@ pub(crate) fn list(
     Ok(entries)
 }
 
-/// Removes incomplete copies that killed runs have left in a directory, if no other run works on
-/// these copies. The caller must have completed all entries of this run in the directory.
-fn remove_leftovers(directory: &File) -> Result<(), Failure> {
+/// Removes the incomplete copies that killed runs have left in a directory, unless another run is
+/// working on them. The caller must have completed all entries that this run copies into the
+/// directory.
+pub(crate) fn remove_leftovers(directory: &File) -> Result<(), Failure> {
     let failed = || Failure::of("list the directory of the copy");
     for entry in rustix::fs::Dir::read_from(directory).map_err(failed())? {
         let entry = entry.map_err(failed())?;
@@ -323,12 +336,12 @@ fn remove_leftovers(directory: &File) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes an incomplete copy, unless another run has locked it. An overlapping run whose temporary
-/// file disappears reports its entry as failed.
+/// Removes an incomplete copy, unless another run has locked it. A temporary file has no lock. If
+/// another run is still writing it, that run reports the entry as failed.
 pub(crate) fn remove_leftover(directory: &File, name: &OsStr) -> Result<(), Failure> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     if !is_temporary(name) {
-        // The lock of the list of finished pieces protects the incomplete copy too.
+        // The lock on the list of finished pieces also protects the incomplete copy.
         let list = Path::new(name).with_extension("pieces");
         if let Ok(file) = openat(directory, &list, flags, Mode::empty())
             && flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
@@ -338,7 +351,7 @@ pub(crate) fn remove_leftover(directory: &File, name: &OsStr) -> Result<(), Fail
     }
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
-        Err(error) => Err(Failure::of("remove an incomplete copy of a former run")(error)),
+        Err(error) => Err(Failure::of("remove an incomplete copy of an earlier run")(error)),
     }
 }
 
@@ -362,7 +375,10 @@ mod tests {
         }
         for name in ["READ", "read", "OTHER"] {
             let failure = names.claim(OsStr::new(name)).unwrap_err();
-            assert!(failure.error.to_string().contains("ignores the case"), "{name}");
+            assert!(
+                failure.error.to_string().contains("do not distinguish upper and lower case"),
+                "{name}"
+            );
         }
         let directory = tempfile::TempDir::new().unwrap();
         assert!(!ignores_case(&open_named(directory.path()).unwrap()));

@@ -1,29 +1,30 @@
-//! Compares the bytes of a copy with its source, as the file system has stored them.
+//! Compares the bytes that the file system has stored for a copy with the bytes of its source.
 //!
-//! The kernel would return the cached pages that this process has just written. So the copy is
-//! opened with `O_DIRECT`, which bypasses these pages, and cached pages of the source are dropped
-//! first. File systems without `O_DIRECT` get advice to drop the pages of the copy instead. Caches
-//! of servers and disks stay in use.
+//! A normal read would return the cached pages that this process has just written. For this reason,
+//! the copy is opened with `O_DIRECT`, which bypasses them. If the file system does not support
+//! `O_DIRECT`, the process advises the kernel to drop the cached pages of the copy. Cached pages of
+//! the source are dropped in the same way. Caches of servers and disks are still used.
 
 use crate::failure::Failure;
 use crate::version::Identity;
 use rustix::fs::{Advice, Mode, OFlags, fadvise, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::Errno;
+use skep_s3::checksum::Crc;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Length of one read. `O_DIRECT` needs multiples of the block size.
+/// Maximum number of bytes of one read. `O_DIRECT` needs a multiple of the block size.
 const BUFFER: usize = 4 << 20;
-/// Alignment of memory, positions and lengths for `O_DIRECT`, enough for all common devices.
+/// Alignment of memory, offsets and lengths for `O_DIRECT`. It is sufficient for all common
+/// devices.
 const ALIGNMENT: usize = 4096;
 
 /// Opens a copy for comparison. `known` is the descriptor through which the copy was written.
 pub(crate) fn open(parent: &File, name: &OsStr, known: &File) -> Result<File, Failure> {
-    // Without this sync, bytes that are not stored yet would be compared with the cached pages
-    // only.
+    // Without this sync, bytes that are not on the device yet would be read from the cached pages.
     known.sync_data().map_err(Failure::of("sync"))?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let direct = openat(parent, name, flags | OFlags::DIRECT, Mode::empty());
@@ -42,9 +43,9 @@ pub(crate) fn open(parent: &File, name: &OsStr, known: &File) -> Result<File, Fa
     Ok(copy)
 }
 
-/// Fails at the first byte in `range` at which the copy differs from the source. Calls `compared`
-/// with the number of bytes of each part. `copy` comes from [`open`]. The range begins at a
-/// multiple of the alignment.
+/// Compares a range of a copy with its source, and fails at the first difference. Calls `compared`
+/// with the number of bytes after each step. `copy` comes from [`open`]. The range begins at a
+/// multiple of [`ALIGNMENT`].
 pub(crate) fn compare(
     source: &File,
     copy: &File,
@@ -54,7 +55,7 @@ pub(crate) fn compare(
     debug_assert!(range.start.is_multiple_of(ALIGNMENT as u64), "an aligned range");
     let len = range.end.saturating_sub(range.start);
     let Some(some) = NonZeroU64::new(len) else { return Ok(()) };
-    // Ignore errors, because this advice only affects cached pages.
+    // An error is ignored, because this is only advice for the page cache.
     let _ = fadvise(source, range.start, Some(some), Advice::DontNeed);
     let _ = fadvise(copy, range.start, Some(some), Advice::DontNeed);
     let size = usize::try_from(len).unwrap_or(BUFFER).min(BUFFER).next_multiple_of(ALIGNMENT);
@@ -83,6 +84,36 @@ pub(crate) fn compare(
     Ok(())
 }
 
+/// Returns the CRC-32C of a range of a file that [`open`] has opened. `None` means that the file
+/// ends inside the range.
+pub(crate) fn checksum(
+    copy: &File,
+    range: Range<u64>,
+    read: impl Fn(u64),
+) -> Result<Option<u32>, Failure> {
+    let len = range.end.saturating_sub(range.start);
+    if let Some(some) = NonZeroU64::new(len) {
+        let _ = fadvise(copy, range.start, Some(some), Advice::DontNeed);
+    }
+    let size = usize::try_from(len).unwrap_or(BUFFER).min(BUFFER).next_multiple_of(ALIGNMENT);
+    let mut buffer = vec![0; size + ALIGNMENT];
+    let skip = buffer.as_ptr().align_offset(ALIGNMENT);
+    let buffer = &mut buffer[skip..skip + size];
+    let mut crc = Crc::default();
+    let mut at = range.start;
+    while at < range.end {
+        let part = usize::try_from(range.end - at).unwrap_or(size).min(size);
+        let found = fill_blocks(copy, buffer, at).map_err(Failure::of("read the copy"))?;
+        if found < part {
+            return Ok(None);
+        }
+        crc.update(&buffer[..part]);
+        at += part as u64;
+        read(part as u64);
+    }
+    Ok(Some(crc.value()))
+}
+
 /// Reads until the buffer is full or the file ends.
 fn fill(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut filled = 0;
@@ -100,15 +131,15 @@ fn fill(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
 /// Reads whole blocks, as `O_DIRECT` requires, until the buffer is full or the file ends.
 fn fill_blocks(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut filled = 0;
-    // A read that does not end with a block has reached the end of the file.
+    // A read that does not end at a multiple of the alignment has reached the end of the file.
     while filled < buffer.len() && filled.is_multiple_of(ALIGNMENT) {
         match file.read_at(&mut buffer[filled..], at + filled as u64) {
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
-                // The blocks of this file system are larger than the alignment, so continue without
-                // `O_DIRECT`.
+                // The block size of this file system is larger than the alignment, so the reads
+                // continue without `O_DIRECT`.
                 let flags = fcntl_getfl(file)?;
                 if error.kind() != std::io::ErrorKind::InvalidInput
                     || !flags.contains(OFlags::DIRECT)
@@ -127,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_difference_is_found_past_the_page_cache() {
+    fn direct_comparison_names_the_first_byte_that_differs() {
         let directory = tempfile::tempdir().unwrap();
         let parent = File::open(directory.path()).unwrap();
         let long = |last: &[u8]| [&vec![7; BUFFER + 10], last].concat();
@@ -154,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_that_was_replaced_is_not_compared() {
+    fn verification_refuses_a_copy_that_was_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let parent = File::open(directory.path()).unwrap();
         let known = File::create(directory.path().join("copy")).unwrap();

@@ -1,6 +1,6 @@
 //! Reads the identity and the version of an open file from its descriptor.
 //!
-//! Every decision of a copy compares these values, and never a path, because a name may lead to
+//! Every decision of a copy compares these values and never a path, because a path may lead to
 //! another file at each lookup.
 
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
-/// Identifies a file, independently of its name and contents.
+/// Identifies a file. Does not depend on the name or the content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
@@ -23,7 +23,7 @@ impl Identity {
     }
 }
 
-/// Returns the version of a file from its attributes.
+/// Returns the version of a file from its attributes (`stat`).
 pub(crate) fn version_of(metadata: &Metadata) -> Version {
     Version {
         device: metadata.dev(),
@@ -34,13 +34,13 @@ pub(crate) fn version_of(metadata: &Metadata) -> Version {
     }
 }
 
-/// Asks the file system for the current version. A network file system may otherwise answer from
-/// attributes that it has cached before another host changed the file.
+/// Asks the file system for the current version of a file. Without this request, a network file
+/// system may return attributes that it has cached before another host changed the file.
 pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let found = match statx(file, "", flags, StatxFlags::BASIC_STATS) {
         Ok(found) => found,
-        // A system call filter forbids `statx`.
+        // A filter for system calls forbids `statx`.
         Err(Errno::NOSYS | Errno::PERM) => {
             let metadata = file.metadata().map_err(Failure::of("read the attributes"))?;
             return Ok(version_of(&metadata));
@@ -56,7 +56,7 @@ pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     })
 }
 
-/// Fails if a file does not have the version `before` any more.
+/// Fails if the version of a file is no longer `before`.
 pub(crate) fn expect_unchanged(file: &File, before: Version) -> Result<(), Failure> {
     match present_version(file)? == before {
         true => Ok(()),
@@ -64,7 +64,8 @@ pub(crate) fn expect_unchanged(file: &File, before: Version) -> Result<(), Failu
     }
 }
 
-/// Returns the identity of a copy that has the length of its source. Fails if the source changed.
+/// Returns the identity of a copy that has the length of its source. Fails if the source has
+/// changed.
 pub(crate) fn expect_complete(
     source: &File,
     copy: &File,
@@ -74,7 +75,9 @@ pub(crate) fn expect_complete(
     let metadata = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
     if metadata.len() != version.len {
         let (copy, source) = (metadata.len(), version.len);
-        let reason = format!("the copy has {copy} bytes, and the source {source}; copy it again");
+        let reason = format!(
+            "the copy has {copy} bytes, and the source has {source} bytes; copy the file again"
+        );
         return Err(Failure::because("copy", reason));
     }
     Ok(Identity::of(&metadata))
@@ -94,7 +97,7 @@ mod tests {
         file.set_modified(old).unwrap();
         let before = version_of(&file.metadata().unwrap());
         expect_unchanged(&file, before).unwrap();
-        // The time of the last change has a granularity of some milliseconds.
+        // `ctime` changes only every few milliseconds, so the loop waits until it differs.
         while present_version(&file).unwrap().changed == before.changed {
             file.write_all_at(b"other", 0).unwrap();
             file.set_modified(old).unwrap();

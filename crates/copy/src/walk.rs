@@ -1,6 +1,7 @@
-//! The walk over the source: the work for each directory and entry.
+//! The walk over the source: decides for each directory and each other entry what has to be done.
 //!
-//! Each entry is opened once with `O_PATH`, and all decisions follow from that descriptor.
+//! Each entry is opened once with `O_PATH`, and all decisions about it are based on this
+//! descriptor.
 
 use crate::attributes;
 use crate::context::Context;
@@ -20,17 +21,17 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of entries of a directory that a thread lists at a time, so that a directory of any size
-/// needs little memory.
+/// Maximum number of entries of a directory that a thread lists at a time. It is limited, so that a
+/// directory of any size needs little memory.
 const BATCH: usize = 1024;
-/// Maximum depth of directories. Each directory on the path has open descriptors. A path that the
-/// kernel accepts in one call has at most this depth.
+/// Maximum depth of directories. The limit is needed because each directory on the path to an entry
+/// is open. No path that the kernel accepts in one call is deeper.
 const MOST_LEVELS: usize = 2048;
 
-/// One unit of work.
+/// A unit of work for a thread.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Copies an entry. `kind` comes from the list of the directory.
+    /// Copies an entry. `kind` is the type that the listing of the directory shows.
     Entry { parent: Arc<Directory>, entry: Entry, kind: FileType },
     /// Lists the next entries of a directory.
     List { directory: Arc<Directory>, stream: Dir },
@@ -38,28 +39,30 @@ pub(crate) enum Work {
     Piece { large: Arc<Large> },
 }
 
-/// The task of a process for an entry.
+/// The work of this process for an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Copy it.
+    /// Copy the entry.
     Entry,
-    /// It is a large file: begin it, or copy some pieces.
+    /// Begin a large file, or copy some of its pieces.
     Pieces,
-    /// Nothing: another part of the copy has it.
+    /// Nothing, because another process of the copy has this entry.
     None,
 }
 
-/// The parts of a copy that the walk needs.
+/// The state that the walk needs.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub(crate) context: Arc<Context>,
     pub(crate) links: Links,
-    /// For each pair, the directory that contains the top of the destination.
+    /// For each pair of source and destination: the directory that contains the top of the
+    /// destination.
     pub(crate) tops: Vec<Option<File>>,
 }
 
 impl Walk {
-    /// Opens a directory and creates its copy. Returns the work of listing it.
+    /// Opens a directory of the source, and creates its copy. Returns the unit of work that lists
+    /// it.
     pub(crate) fn directory(
         &self,
         parent: &Arc<Directory>,
@@ -70,7 +73,10 @@ impl Walk {
         let source = source.map_err(Failure::of("open the directory"))?;
         let before = source.metadata().map_err(Failure::of("read the attributes"))?;
         if parent.ancestors().count() > MOST_LEVELS {
-            let reason = format!("it is below {MOST_LEVELS} others; copy it by itself");
+            let reason = format!(
+                "the directory is more than {MOST_LEVELS} levels below the source; copy this \
+                 directory with a separate command"
+            );
             return Err(Failure::because("copy the directory", reason));
         }
         refuse_loop(parent, Identity::of(&before))?;
@@ -110,8 +116,8 @@ impl Walk {
         Ok(vec![Work::List { directory, stream }])
     }
 
-    /// Lists the next entries. Threads list the rest of the directory after they have taken these
-    /// entries.
+    /// Lists the next entries of a directory. The unit that lists the rest of the directory is
+    /// returned first, so threads take it last.
     pub(crate) fn list(
         &self,
         directory: Arc<Directory>,
@@ -128,7 +134,7 @@ impl Walk {
             let entry = Entry { copy_name: None, name };
             Work::Entry { parent: directory.clone(), entry, kind }
         };
-        // Threads take the last unit first.
+        // Threads take the last unit of this list first.
         let mut all: Vec<_> = entries?.into_iter().map(work).collect();
         if !is_end {
             all.insert(0, Work::List { directory, stream });
@@ -136,7 +142,7 @@ impl Walk {
         Ok(all)
     }
 
-    /// Copies an entry, and returns the work that follows from it.
+    /// Copies an entry, and returns the units of work that follow from it.
     pub(crate) fn entry(
         &self,
         parent: Arc<Directory>,
@@ -145,7 +151,7 @@ impl Walk {
     ) -> Result<Vec<Work>, Failure> {
         if is_reserved(&entry.name) || is_reserved(entry.copy()) {
             let reason = "names that begin with .skep-copy- are reserved for incomplete copies; \
-                          rename it, or finish the copy that has created it";
+                          rename the file, or finish the copy that has created it";
             return Err(Failure::because("copy", reason));
         }
         if let Some(names) = parent.destination.as_ref().and_then(|it| it.names.as_ref()) {
@@ -162,7 +168,7 @@ impl Walk {
             return Ok(Vec::new());
         }
         let Some(seen) = Seen::open(&parent.source, &entry.name)? else {
-            return Err(Failure::because("copy", "a program removed it during the copy"));
+            return Err(Failure::because("copy", "a program removed the source during the copy"));
         };
         if seen.kind() == FileType::Directory {
             self.context.counters.found.fetch_sub(1, Ordering::Relaxed);
@@ -199,7 +205,7 @@ impl Walk {
             }
             Claim::Copy => match self.content(&parent, &entry, &seen, existing.as_ref()) {
                 Ok(Copied::Begun(large)) => Ok(as_work(Copied::Begun(large))),
-                // No share copies files with several names.
+                // Files with several names are not divided into shares, so this does not occur.
                 Ok(Copied::Left) => Ok(Vec::new()),
                 Ok(Copied::Complete(copy)) => {
                     let name = entry.copy().to_owned();
@@ -218,17 +224,18 @@ impl Walk {
 
     fn refuse_existing(&self, seen: &Seen, existing: &Seen) -> Result<(), Failure> {
         if existing.identity() == seen.identity() {
-            let reason = "it is the same file at the destination; name another destination";
+            let reason = "the source and the entry at the destination are the same file; name \
+                          another destination";
             return Err(Failure::because("copy", reason));
         }
         if existing.metadata.is_dir() {
-            let reason = "a directory has this name at the destination; move it away";
+            let reason = "a directory has this name at the destination; move this directory away";
             return Err(Failure::because("copy", reason));
         }
         Ok(())
     }
 
-    /// Copies a file or another entry that is not a directory.
+    /// Copies the content of an entry that is not a directory.
     fn content(
         &self,
         parent: &Arc<Directory>,
@@ -237,7 +244,8 @@ impl Walk {
         existing: Option<&Seen>,
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
-        // A share of this copy has copied the file if it is there, or a former run.
+        // In the last part, an existing copy comes from a share of this copy, or from an earlier
+        // run.
         let trusts = self.context.options.part == Part::Finish && seen.metadata.nlink() < 2;
         if let Some(existing) = existing
             && (self.context.options.resume || trusts)
@@ -245,7 +253,8 @@ impl Walk {
         {
             let is_file = seen.metadata.is_file();
             let (options, found) = (&self.context.options, &existing.metadata);
-            // Another name of the inode may be a file of another user, or of another copy.
+            // If the existing file has a second name, this name may belong to another user or
+            // another copy.
             let is_own =
                 found.nlink() == 1 && (!options.owners || found.uid() == seen.metadata.uid());
             let is_equal = attributes::are_equal(options, &seen.metadata, found);
@@ -272,7 +281,7 @@ impl Walk {
         Ok(Copied::Complete(identity))
     }
 
-    /// Returns the task of this process for an entry that is no directory.
+    /// Returns what this process has to do for an entry that is not a directory.
     fn role(&self, parent: &Directory, entry: &Entry, seen: &Seen) -> Role {
         let has_several_names = seen.metadata.nlink() > 1;
         let is_large = seen.metadata.is_file() && seen.metadata.len() >= LARGE;
@@ -282,7 +291,7 @@ impl Walk {
         }
         match part {
             Part::Whole | Part::Finish => Role::Entry,
-            // The links of one file may be in several shares. So the last part copies it.
+            // The names of one file may be in several shares, so the last part copies such files.
             Part::Prepare | Part::Share(_) if has_several_names => Role::None,
             Part::Prepare if is_large => Role::Pieces,
             Part::Prepare => Role::None,
@@ -292,7 +301,7 @@ impl Walk {
         }
     }
 
-    /// Begins a large file, or copies some of its pieces, for the process that completes it.
+    /// Begins a large file, or copies some of its pieces. Another process completes the file.
     fn pieces(
         &self,
         parent: &Arc<Directory>,
@@ -329,7 +338,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Copies a piece of a large file, and returns the work that follows.
+    /// Copies a piece of a large file, and returns the units of work that have to be done next.
     pub(crate) fn piece(&self, large: Arc<Large>) -> Vec<Work> {
         use crate::large::Step;
         let has_links = large.metadata.nlink() > 1;
@@ -355,7 +364,8 @@ impl Walk {
     }
 }
 
-/// Returns the units of a large file that was begun: one for each thread that may work on the file.
+/// Returns the units of work for a large file that was begun. There is one for each thread that may
+/// work on the file.
 fn as_work(copied: Copied) -> Vec<Work> {
     match copied {
         Copied::Complete(_) | Copied::Left => Vec::new(),
@@ -367,14 +377,14 @@ fn as_work(copied: Copied) -> Vec<Work> {
     }
 }
 
-/// Returns the work of names that have waited for another name of their file.
+/// Returns the units of work for names that have waited for the copy of their file.
 fn again(waiting: Vec<Waiting>) -> Vec<Work> {
     let work = |it: Waiting| Work::Entry { parent: it.parent, entry: it.entry, kind: it.kind };
     waiting.into_iter().map(work).collect()
 }
 
-/// Whether a previous run has completed the copy, and the source is still the same. Copies get
-/// their names only when they are complete, so the kind, length and time decide.
+/// Whether a previous run has completed the copy, and the source has not changed since. A copy gets
+/// its name only when it is complete, so its kind, length and time suffice for this decision.
 fn is_complete(seen: &Seen, existing: &Seen) -> Result<bool, Failure> {
     let (source, copy) = (&seen.metadata, &existing.metadata);
     let is_equal = seen.kind() == existing.kind()
@@ -386,8 +396,8 @@ fn is_complete(seen: &Seen, existing: &Seen) -> Result<bool, Failure> {
     }
 }
 
-/// Refuses a source directory that is the copy of one of its ancestors, for example through a
-/// second mount of the destination. Its copy would never end.
+/// Returns a failure if a source directory is itself the copy of one of its ancestors. A second
+/// mount of the destination can cause this. The copy would never end.
 fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
     let is_copy = |it: &Directory| {
         it.parent.is_some() && it.destination.as_ref().is_some_and(|it| it.identity == source)
@@ -395,20 +405,22 @@ fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
     match parent.ancestors().any(is_copy) {
         true => Err(Failure::because(
             "copy the directory",
-            "it is the destination of this copy; name a destination outside of the source",
+            "the directory is the destination of this copy; name a destination outside of the \
+             source",
         )),
         false => Ok(()),
     }
 }
 
-/// Refuses a copy of a directory into this directory itself or into one of its ancestors in the
-/// source, whose entries the copy would replace.
+/// Returns a failure if a directory would be copied into itself or into one of its ancestors in the
+/// source, because the copy would replace entries of the source.
 fn refuse_own_source(parent: &Directory, source: Identity, copy: Identity) -> Result<(), Failure> {
     let is_source = |it: &Directory| it.parent.is_some() && Identity::of(&it.before) == copy;
     match source == copy || parent.ancestors().any(is_source) {
         true => Err(Failure::because(
             "copy the directory",
-            "its copy would be a directory of the source; name a destination outside of it",
+            "the copy of the directory would be in the source; name a destination outside of the \
+             source",
         )),
         false => Ok(()),
     }

@@ -1,17 +1,20 @@
 //! Finds the cluster that a command works on, and sends requests to its management service.
 //!
-//! The user names a cluster by one of: the data directory of `skep up`, the directory of a service,
-//! a token file, the address of management, or a name in `client.toml` ([`crate::client_file`]).
-//! Without a name, the command uses the environment variables, the cluster that is mounted at the
-//! path in its arguments, `./skep-data`, `client.toml`, or the token of this host, in this order.
+//! The user names a cluster in one of these ways: by the data directory of `skep up`, the directory
+//! of a service, a token file, the address of management, or a name in `client.toml`
+//! ([`crate::client_file`]). Without `--cluster`, the command uses the first item in this list that
+//! exists: the file of `--token-file`, the cluster that is mounted at the path in its arguments,
+//! the environment variables, the cluster that is mounted at the working directory, `./skep-data`,
+//! `client.toml`, the token of this host.
 
 use crate::client_file::{ClientFile, TOKEN_OF_HOST};
 use crate::mounts::mounted_at;
 use clap::Args;
 use skep_management::DEFAULT_PORT;
-use skep_rpc::{Channel, Connection, Identity, JoinToken, Management};
+use skep_rpc::{Channel, Connection, Identity, JoinToken, Management, management_addresses};
 use skep_service::advertise::with_port;
 use skep_service::directory::{TOKEN_FILE, read_token};
+use skep_service::known_management;
 use skep_types::{
     ClusterMap, Error, ErrorCode, InodeId, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
 };
@@ -25,7 +28,7 @@ use std::time::Duration;
 /// Time limit for a reply from management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Environment variables that replace the options `--cluster` and `--token-file`.
+/// Environment variable that replaces the option `--cluster`.
 const CLUSTER_VARIABLE: &str = "SKEP_CLUSTER";
 const TOKEN_VARIABLE: &str = "SKEP_TOKEN_FILE";
 
@@ -42,18 +45,13 @@ pub(crate) struct ClusterArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-impl ClusterArgs {
-    /// Whether no argument names a cluster or a token.
-    pub(crate) fn is_unnamed(&self) -> bool {
-        self.cluster.is_none() && self.token_file.is_none()
-    }
-}
-
 /// A cluster: its token, and the address of management.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
-    /// The token, with the addresses of management.
+    /// The token, with the addresses of management that the user or the token names.
     pub(crate) token: JoinToken,
+    /// Further addresses of management, which this host has learned.
+    learned: Vec<String>,
     /// The value of `--cluster` that names the same cluster for another process: an absolute path,
     /// an address, or a name in `client.toml`.
     pub(crate) name: String,
@@ -66,14 +64,14 @@ fn unknown(what: impl Into<String>) -> Error {
 }
 
 impl ClusterArgs {
-    /// Whether the options name a cluster. Otherwise commands prefer the mount of their path, which
-    /// needs no token.
+    /// Whether an option names a cluster. If not, a command with a path in a mount sends its
+    /// requests through this mount, which needs no token.
     pub(crate) fn is_explicit(&self) -> bool {
         self.cluster.is_some() || self.token_file.is_some()
     }
 
-    /// Finds the cluster. `near` is a path from the command's arguments. If it is in a mount, the
-    /// cluster of this mount is used unless an option names another cluster.
+    /// Finds the cluster. `near` is a path from the command's arguments. If `near` is in a mount,
+    /// the cluster of this mount is used, unless an option names another cluster.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let query = ClusterQuery {
@@ -81,18 +79,20 @@ impl ClusterArgs {
             environment: (variable(CLUSTER_VARIABLE), variable(TOKEN_VARIABLE).map(PathBuf::from)),
             file: ClientFile::read()?,
         };
-        query.find(self.cluster.as_deref(), near)
+        let mut access = query.find(self.cluster.as_deref(), near)?;
+        access.learned = known_management::learned_addresses(access.token.cluster);
+        Ok(access)
     }
 }
 
-/// Everything besides `--cluster` that names a cluster or its token.
+/// Everything that names a cluster or its token, except the option `--cluster`.
 #[derive(Debug, Default)]
 struct ClusterQuery {
     /// The value of `--token-file`.
     token_file: Option<PathBuf>,
     /// The cluster and the token file that environment variables name.
     environment: (Option<String>, Option<PathBuf>),
-    /// The settings of this user and host.
+    /// The merged `client.toml` files of this user and this host.
     file: ClientFile,
 }
 
@@ -124,7 +124,8 @@ impl ClusterQuery {
         self.of_host()
     }
 
-    /// Returns the cluster that this user's or this host's settings name.
+    /// Returns the cluster that `client.toml` selects, or the cluster of [`TOKEN_OF_HOST`] if
+    /// `client.toml` names no cluster.
     fn of_host(&self) -> Result<Access> {
         let names: Vec<_> = self.file.clusters.keys().map(String::as_str).collect();
         match (&self.file.cluster, &names[..]) {
@@ -138,8 +139,8 @@ impl ClusterQuery {
             (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => by_token(Path::new(TOKEN_OF_HOST)),
             (None, []) => Err(unknown(
                 "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
-                 /etc/skep/client.toml nor /etc/skep/token exists; name its data directory or the \
-                 address of its management with --cluster or SKEP_CLUSTER",
+                 /etc/skep/client.toml nor /etc/skep/token exists; name the data directory of a \
+                 cluster, or the address of its management, with --cluster or SKEP_CLUSTER",
             )),
         }
     }
@@ -152,7 +153,7 @@ impl ClusterQuery {
             if !cluster.management.is_empty() {
                 token.addresses = cluster.addresses();
             }
-            return Ok(Access { token, name: name.to_owned(), token_file });
+            return Ok(Access::new(token, name, token_file));
         }
         let path = Path::new(name);
         if path.exists() {
@@ -184,30 +185,30 @@ impl ClusterQuery {
                  holds it with --token-file, or put it into {TOKEN_OF_HOST} (`skep cluster token \
                  --cluster DIRECTORY` on the management host prints the token)",
                 addresses.join(","),
-                // A plain word may also be a mistyped directory.
+                // The user may have meant a directory and mistyped its name.
                 if is_plain { ", and no file or directory has that name" } else { "" },
             )));
         };
         let mut token = token_in(&token_file)?;
         token.addresses = addresses;
-        Ok(Access { token, name: name.to_owned(), token_file })
+        Ok(Access::new(token, name, token_file))
     }
 }
 
 fn by_token(file: &Path) -> Result<Access> {
     let token = token_in(file)?;
     let name = token.addresses.join(",");
-    Ok(Access { token, name, token_file: file.to_owned() })
+    Ok(Access::new(token, &name, file.to_owned()))
 }
 
-/// Whether a text has the form `host:port`. The existence of the host is not checked.
+/// Whether a text has the form `host:port`. Does not check that the host exists.
 fn is_address(text: &str) -> bool {
     let parts = text.rsplit_once(':');
     let is_plain = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
     parts.is_some_and(|(host, port)| is_plain(host) && port.parse::<u16>().is_ok())
 }
 
-/// Whether a file exists, or is in a directory that this user may not enter.
+/// Whether a file exists. Also true if this user may not enter the directory of the file.
 fn may_exist(file: &Path) -> bool {
     match std::fs::metadata(file) {
         Ok(_) => true,
@@ -215,19 +216,20 @@ fn may_exist(file: &Path) -> bool {
     }
 }
 
-/// Returns the error for a token that this user may not read. It names the commands that need no
-/// token.
+/// Returns the error for a token file that this user may not read. The error lists the commands
+/// that need no token.
 fn not_readable(file: &Path) -> Error {
     let what = format!(
-        "cannot read the token file {}: only root or its owner may read it; without it, `skep \
-         entry info PATH`, `skep entry map PATH`, `skep lock list PATH`, `skep health df PATH`, \
-         `skep why PATH` and `skep trace --path PATH` work on paths in a mount",
+        "cannot read the token file {}: only root or its owner may read this file; without the \
+         token, `skep entry info PATH`, `skep entry map PATH`, `skep lock list PATH`, `skep health \
+         df PATH`, `skep why PATH`, `skep stats --mount PATH` and `skep trace --path PATH` work on \
+         paths in a mount",
         file.display()
     );
     Error::new(ErrorCode::PermissionDenied, what)
 }
 
-/// Reads the token from a file that the user or the settings of this host name.
+/// Reads the token from a file that an option, an environment variable or `client.toml` names.
 fn token_in(file: &Path) -> Result<JoinToken> {
     match std::fs::File::open(file).map(drop) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -254,16 +256,34 @@ fn from_path(path: &Path) -> Result<Access> {
             path.display()
         )));
     };
-    Ok(Access { token: read_token(&file)?, name: path.display().to_string(), token_file: file })
+    Ok(Access::new(read_token(&file)?, &path.display().to_string(), file))
 }
 
 impl Access {
-    /// Creates a client of management. Must be called inside an event loop.
-    fn management(&self) -> Rc<Management> {
-        Management::new(&self.token, NodeKind::Client)
+    pub(crate) fn new(token: JoinToken, name: &str, token_file: PathBuf) -> Self {
+        Self { token, learned: Vec::new(), name: name.to_owned(), token_file }
     }
 
-    /// Returns the identity that commands present to services.
+    /// Returns the token with all addresses at which management may answer. The addresses that the
+    /// user or the token names come first, then the addresses that this host has learned.
+    pub(crate) fn contacts(&self) -> JoinToken {
+        let mut token = self.token.clone();
+        let new = self.learned.iter().filter(|it| !self.token.addresses.contains(it));
+        token.addresses.extend(new.cloned());
+        token
+    }
+
+    /// Returns the same cluster with further addresses of management.
+    pub(crate) fn with_learned(&self, learned: Vec<String>) -> Self {
+        Self { learned, ..self.clone() }
+    }
+
+    /// Creates a client of the management service. Must be called inside an event loop.
+    fn management(&self) -> Rc<Management> {
+        Management::new(&self.contacts(), NodeKind::Client)
+    }
+
+    /// Returns the client identity that commands present to servers when they connect.
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             cluster: self.token.cluster,
@@ -273,8 +293,8 @@ impl Access {
         }
     }
 
-    /// Connects to a target of a node, or, if the target id is 0, to the node itself. Also returns
-    /// the address that accepted the connection.
+    /// Connects to a target of a node, or to the node itself if the target id is 0. Returns the
+    /// connection and the address that accepted it.
     pub(crate) async fn connect(
         &self,
         node: &Node,
@@ -297,7 +317,8 @@ impl Access {
         Err(if target.raw() == 0 { last } else { last.within(format_args!("target {target}")) })
     }
 
-    /// Sends a request to management, and retries for [`PATIENCE`].
+    /// Sends a request to management, and retries while management is unreachable, for up to
+    /// [`PATIENCE`].
     ///
     /// # Errors
     /// The error code in the reply of management. After a timeout or a lost connection, the error
@@ -318,7 +339,8 @@ impl Access {
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
                     "; check the address, and that management is running: on its host, `skep \
-                     cluster token --cluster DIRECTORY` prints the token with the address"
+                     cluster token --cluster DIRECTORY` prints the token with the address. If the \
+                     cluster has other management nodes, name one of them with --cluster ADDRESS"
                 }
                 ErrorCode::AuthenticationFailed
                     if !error.context().contains("skep cluster token") =>
@@ -334,7 +356,8 @@ impl Access {
     }
 
     /// Sends a request to management once, without retries, and waits up to `patience` for the
-    /// reply. For requests that management can answer only after a reply from another node.
+    /// reply. Used for requests that management answers only after it has received a reply from
+    /// another node.
     ///
     /// # Errors
     /// - The error code in the reply of management.
@@ -352,29 +375,28 @@ impl Access {
         self.map_within(Some(PATIENCE)).await
     }
 
-    /// Gets the newest cluster map from management. Retries for `patience` while management is
-    /// unreachable; `None` means without a limit.
+    /// Gets the newest cluster map from management. Retries for up to `patience` while management
+    /// is unreachable. `None` means that the retries have no time limit.
     pub(crate) async fn map_within(&self, patience: Option<Duration>) -> Result<ClusterMap> {
         let update = self.ask_within(&GetMap { known: MapVersion::new(0) }, patience).await?;
-        let missing = || {
-            Error::new(
-                ErrorCode::Protocol,
-                "cannot read the cluster map: management \
-                                                          replied without a map",
-            )
-        };
-        update.map.ok_or_else(missing)
+        let map = update.map.ok_or_else(|| {
+            let what = "cannot read the cluster map: management replied without a map";
+            Error::new(ErrorCode::Protocol, what)
+        })?;
+        let learned = management_addresses(&map);
+        known_management::remember(self.token.cluster, &self.token.addresses, &learned);
+        Ok(map)
     }
 }
 
-/// Runs a command's future on an event loop.
+/// Runs the future of a command on a new event loop until it completes.
 pub(crate) fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'static) -> Result<T> {
     skep_env::block_on(future)
-        .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
-/// Returns the inode at a path in a mount, and a path on the same mount that is not a symbolic
-/// link. Does not follow a symbolic link at the end of `path`.
+/// Returns the inode at a path in a mount, and a second path on the same mount that is not a
+/// symbolic link. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Errors
 /// - The error of the system, with the path as context.
@@ -397,8 +419,8 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "cannot use {}: it is not in a mount of Skep; `findmnt -t fuse.skep` lists the \
-                 mounts of this host, `skep client list` the mounts of a cluster",
+                "cannot use {}: this path is not in a mount of Skep; `findmnt -t fuse.skep` lists \
+                 the mounts of this host, and `skep client list` lists the mounts of a cluster",
                 path.display()
             ),
         ));
@@ -413,7 +435,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn addresses_have_a_host_and_a_port() {
+    fn address_without_host_or_port_is_invalid() {
         for right in ["10.0.0.1:7400", "[::1]:7400", "management.example:7400"] {
             assert!(is_address(right), "{right}");
         }
@@ -462,17 +484,17 @@ mod tests {
         let work = try_named("work", None, &file).unwrap();
         assert_eq!(work.name, "work");
         assert_eq!(addresses(work), ["management.example:7400", "10.0.0.1:7777"]);
-        // An address without a token file gets the token of the named cluster with this address.
+        // If the user names only an address, the command uses the token file of the cluster in
+        // `client.toml` that has this address.
         let by_address = try_named("management.example", None, &file).unwrap();
         assert_eq!(by_address.token_file, token_file);
         assert_eq!(addresses(by_address), ["management.example:7400"]);
         let v6 = try_named("::1", Some(&token_file), &file).unwrap();
         assert_eq!(addresses(v6), ["[::1]:7400"]);
-        // The only named cluster is the default.
+        // If `client.toml` names one cluster only, this cluster is the default.
         let query = ClusterQuery { file, ..ClusterQuery::default() };
         assert_eq!(query.of_host().unwrap().name, "work");
-        // Options take precedence over the environment, and the environment over the settings of
-        // the host.
+        // The options take precedence over the environment variables, and these over `client.toml`.
         let environment = (Some("10.0.0.3".to_owned()), Some(token_file));
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");

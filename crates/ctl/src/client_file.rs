@@ -1,8 +1,9 @@
 //! `client.toml`: the clusters that this host or user works with, by name.
 //!
-//! Owns two files and their format: `/etc/skep/client.toml` for all users of the host, and
-//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user. The file of
-//! the user takes precedence. Does not own the choice of a cluster ([`crate::access`]).
+//! This module reads two files, and defines their format: `/etc/skep/client.toml` for all users of
+//! the host, and `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user.
+//! The file of the user takes precedence. The module [`crate::access`] chooses the cluster of a
+//! command.
 
 use serde::Deserialize;
 use skep_management::DEFAULT_PORT;
@@ -12,14 +13,14 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Name of the file in each of the two directories.
+/// Name of the settings file in each of the two directories.
 const FILE: &str = "client.toml";
-/// Directory of the settings of this host.
+/// Directory of the settings file of this host.
 const OF_HOST: &str = "/etc/skep";
-/// Path of the token that commands use if no other token is named.
+/// Path of the token file that commands use if nothing else names one.
 pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
 
-/// The clusters that one file names, or that both files name together.
+/// The clusters that one of the two files names, or that both files together name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFile {
@@ -30,7 +31,7 @@ pub(crate) struct ClientFile {
     pub(crate) clusters: BTreeMap<String, NamedCluster>,
 }
 
-/// A cluster with a name.
+/// A cluster that `client.toml` names.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NamedCluster {
@@ -60,7 +61,7 @@ impl ClientFile {
             let path = directory.join(FILE);
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A user without the permission to read the file of the host works without it.
+                // A user who may not read the host's file works without it.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
                         || error.kind() == ErrorKind::PermissionDenied =>
@@ -83,24 +84,27 @@ impl ClientFile {
             }
             if !cluster.token_file.is_absolute() {
                 let shown = cluster.token_file.display();
-                return Err(format!("cluster '{name}': token_file '{shown}' is not absolute"));
+                return Err(format!(
+                    "cluster '{name}': token_file '{shown}' is not an absolute path"
+                ));
             }
         }
         match &file.cluster {
-            Some(name) if !file.clusters.contains_key(name) => {
-                Err(format!("cluster = \"{name}\" names no entry [clusters.{name}] of this file"))
-            }
+            Some(name) if !file.clusters.contains_key(name) => Err(format!(
+                "cluster = \"{name}\" has no matching entry [clusters.{name}] in this file"
+            )),
             _ => Ok(file),
         }
     }
 
-    /// Adds the entries of another file, which take precedence.
+    /// Merges the entries of `other` into this file. If both have an entry, the entry of `other` is
+    /// used.
     fn add(&mut self, other: Self) {
         self.cluster = other.cluster.or(self.cluster.take());
         self.clusters.extend(other.clusters);
     }
 
-    /// Returns the cluster with one of these addresses of management.
+    /// Returns the cluster that has one of `addresses` among its addresses of management.
     pub(crate) fn at(&self, addresses: &[String]) -> Option<&NamedCluster> {
         let is_it = |it: &&NamedCluster| it.addresses().iter().any(|it| addresses.contains(it));
         self.clusters.values().find(is_it)
@@ -109,7 +113,7 @@ impl ClientFile {
 
 fn directory_of_user() -> Option<PathBuf> {
     let configured = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    // The specification requires that relative paths be ignored.
+    // The XDG base directory specification requires programs to ignore a relative path.
     let configured = configured.filter(|path| path.is_absolute());
     let base = configured.or_else(|| Some(std::env::home_dir()?.join(".config")))?;
     base.is_absolute().then(|| base.join("skep"))
@@ -146,9 +150,9 @@ mod tests {
     fn invalid_client_files_are_refused() {
         for (text, words) in [
             ("cluser = \"a\"", "cluser"),
-            ("cluster = \"a\"", "names no entry [clusters.a]"),
+            ("cluster = \"a\"", "no matching entry [clusters.a]"),
             ("[clusters.a]\nmanagement = [\"x\"]", "token_file"),
-            ("[clusters.a]\ntoken_file = \"token\"", "not absolute"),
+            ("[clusters.a]\ntoken_file = \"token\"", "not an absolute path"),
             ("[clusters.\"a/b\"]\ntoken_file = \"/token\"", "must not contain"),
         ] {
             let why = ClientFile::parse(text).unwrap_err();

@@ -2,7 +2,7 @@
 //! token; [`crate::through_mount::path_of`] does the same through a mount, for users without the
 //! token.
 //!
-//! Also owns the text of an id in the arguments of commands.
+//! Also parses the ids in the arguments of commands.
 
 use crate::access::{Access, PATIENCE};
 use crate::through_mount::without_name;
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Shown instead of the path of an entry whose last name was removed.
+/// Shown in place of the path if the last name of an entry was removed.
 pub(crate) const WITHOUT_NAME: &str = "(without a name)";
 
 /// Finds the paths of entries. Caches the paths of the directories that it has found.
@@ -25,8 +25,8 @@ pub(crate) struct EntryPaths {
     directories: BTreeMap<InodeId, PathBuf>,
 }
 
-/// Parses an id: as commands print it (`2A-1F`), the name of a chunk file that begins with it, or
-/// an inode number as `ls -i` prints it.
+/// Parses the id of an entry. Accepts the form that commands print (`2A-1F`), the name of a chunk
+/// file, which begins with this form, and an inode number as `ls -i` prints it.
 pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
     if let Ok(number) = text.parse::<u64>()
         && number > 0
@@ -43,7 +43,8 @@ pub(crate) fn parse_id(text: &str) -> Result<InodeId, String> {
 }
 
 impl EntryPaths {
-    /// Gets the cluster map. Must be called inside an event loop.
+    /// Gets the cluster map, and starts with only the root directory in the cache. Must be called
+    /// inside an event loop.
     pub(crate) async fn of(access: &Access) -> Result<Self> {
         let cell = MapCell::new(access.map().await?, NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
@@ -73,7 +74,8 @@ impl EntryPaths {
         let mut path = self.directories.get(&at).cloned().unwrap_or_default();
         for (number, (child, parent)) in above.iter().enumerate().rev() {
             path.push(self.name_in(*parent, *child).await?);
-            // All others are directories, because they have entries.
+            // Only the first inode in `above` can be a file. All other inodes are its ancestors, so
+            // they are directories, whose paths are worth caching.
             if number > 0 {
                 self.directories.insert(*child, path.clone());
             }
@@ -81,8 +83,8 @@ impl EntryPaths {
         Ok(path)
     }
 
-    /// Returns the path of an entry for a table: "unknown" with the reason if the
-    /// path cannot be found.
+    /// Returns the text that a printed table shows as the path of an entry: the path, or "unknown"
+    /// with the reason if the path cannot be found.
     pub(crate) async fn text_of(&mut self, inode: InodeId) -> String {
         match self.path_of(inode).await {
             Ok(path) => path.display().to_string(),
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_parsed_in_every_printed_form() {
+    fn entry_ids_are_parsed_in_every_printed_form() {
         let id = InodeId::new(0xDAA5_0000_0002_0003);
         for text in ["DAA5-20003", "DAA5-20003.1.0.0", &id.raw().to_string()] {
             assert_eq!(parse_id(text), Ok(id), "{text}");

@@ -1,4 +1,4 @@
-//! The last evictions of clients, as commands list them.
+//! The recent evictions of clients, in the form in which commands list them.
 
 use crate::access::Access;
 use crate::output::{render, span, table, utc};
@@ -6,19 +6,19 @@ use serde::Serialize;
 use skep_types::{ErrorCode, Eviction, EvictionCause, Result, Timestamp};
 use skep_wire::management::{EvictionList, ListEvictions};
 
-/// An eviction, as one entry of a list.
+/// An eviction, as one entry of the printed list.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct EvictionLine {
     pub(crate) id: u32,
-    /// Host and mount point.
+    /// Host and mount point of the evicted client.
     pub(crate) name: String,
-    /// Time in UTC, by the clock of management.
+    /// Time of the eviction in UTC, by the clock of management.
     pub(crate) evicted_at: String,
-    /// `lease-expired`, `administrator` or `silent`.
+    /// The cause of the eviction: `lease-expired`, `administrator` or `silent`.
     pub(crate) cause: &'static str,
-    /// The reason as text for people.
+    /// The reason for the eviction, as text for people.
     pub(crate) reason: String,
-    /// Time in UTC of the client's last heartbeat, by the clock of management.
+    /// Time of the client's last heartbeat in UTC, by the clock of management.
     pub(crate) last_contact: String,
     /// Time between the last heartbeat and the eviction.
     pub(crate) silent_ms: u64,
@@ -27,10 +27,11 @@ pub(crate) struct EvictionLine {
     pub(crate) age_ms: u64,
 }
 
-/// Asks management for the last evictions; the newest first.
+/// Asks management for the recent evictions. Returns the newest eviction first.
 ///
 /// # Errors
-/// Errors of management. A leader of an older version lists none, which is no error.
+/// Errors of management. A management leader of an older version does not support this request.
+/// Then the list is empty, and no error is returned.
 pub(crate) async fn fetch(access: &Access) -> Result<Vec<EvictionLine>> {
     let EvictionList { now, evictions } = match access.ask(&ListEvictions {}).await {
         Err(error) if error.code() == ErrorCode::Unsupported => return Ok(Vec::new()),
@@ -65,7 +66,7 @@ fn ms(time: Timestamp) -> i64 {
 /// Returns evictions as a table.
 pub(crate) fn as_table(lines: &[EvictionLine]) -> String {
     if lines.is_empty() {
-        return "Management remembers no eviction.".into();
+        return "Management has no record of an eviction.".into();
     }
     let titles = ["ID", "CLIENT", "EVICTED", ">AGO", "LAST CONTACT", "REASON"];
     let mut shown = table(&titles);
@@ -88,7 +89,7 @@ mod tests {
     use skep_types::{GroupId, NodeId};
 
     #[test]
-    fn eviction_has_reason_and_last_contact() {
+    fn listed_eviction_has_reason_and_last_contact() {
         let at = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
         let eviction = Eviction {
             client: NodeId::new(8),
@@ -104,7 +105,8 @@ mod tests {
         assert_eq!(line.age_ms, 60_000);
         assert!(line.reason.contains("metadata group g1"), "{}", line.reason);
         assert!(as_table(&[line]).contains("cl2:/mnt/skep"));
-        // Clocks of two leaders may differ.
+        // The eviction has a later time than `now`, because the clocks of two management leaders
+        // may differ.
         assert_eq!(super::line(&eviction, at(1_699_999_999, 0)).age_ms, 0);
     }
 }

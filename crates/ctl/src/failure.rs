@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const FAILED: u8 = 1;
 /// Exit code: the command line or a settings file is wrong.
 const WRONG_USE: u8 = 2;
-/// Exit code: the cluster, or the service that should reply, is unreachable.
+/// Exit code: the cluster, or the service that receives the request, is unreachable.
 const UNREACHABLE: u8 = 3;
 /// Exit code: the node, target, file or directory does not exist.
 const NOT_FOUND: u8 = 4;
@@ -23,7 +23,7 @@ const REFUSED: u8 = 5;
 /// Exit code: the command succeeded on some hosts only, and can be repeated for the other hosts.
 pub(crate) const PARTIAL: u8 = 6;
 
-/// A failure, as JSON.
+/// The JSON that a failed command prints with `--output json`.
 #[derive(Debug, Serialize)]
 struct Failure<'a> {
     error: Details<'a>,
@@ -38,8 +38,8 @@ struct Details<'a> {
     exit_code: u8,
 }
 
-/// Returns the message for people. The context of the error already names the object and how to fix
-/// the problem.
+/// Returns the message for people. The context of the error already contains the object, and a hint
+/// on how to fix the problem.
 pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
@@ -50,8 +50,8 @@ pub(crate) fn describe(error: &Error) -> String {
 /// Whether this process writes a log, because it is a running service or mount.
 static KEEPS_LOG: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`report`] log the failure of this process, with time and priority, unless standard error
-/// is a terminal.
+/// Makes [`report`] write the failure of this process to the log, with time and priority. If
+/// standard error is a terminal, [`report`] still prints the failure.
 pub(crate) fn log_failures() {
     KEEPS_LOG.store(true, Ordering::Relaxed);
 }
@@ -70,7 +70,8 @@ pub(crate) fn report(error: &Error) -> ExitCode {
     ExitCode::from(exit_code)
 }
 
-/// Prints an error of the command line, or the requested help, and returns the exit code.
+/// Prints an error in the command line, or the help that the user requested, and returns the exit
+/// code.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     let answer = near_misses::answer(error);
     match (wants_json(), answer) {
@@ -84,7 +85,7 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(WRONG_USE)
 }
 
-/// Whether a command line with a syntax error requests JSON.
+/// Whether a command line that the parser has rejected requests JSON.
 fn wants_json() -> bool {
     let arguments: Vec<_> = std::env::args_os().collect();
     let is_json = |text: &std::ffi::OsStr| text == "json" || text == "ndjson";
@@ -113,8 +114,8 @@ fn exit_code(code: ErrorCode) -> u8 {
     }
 }
 
-/// Returns an error code with this exit code, for a command that reports the failure of another
-/// process of Skep.
+/// Returns an error code that leads to this exit code. For a command that reports the failure of
+/// another process of Skep.
 pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
     match u8::try_from(exit_code) {
         Ok(WRONG_USE) => ErrorCode::Configuration,

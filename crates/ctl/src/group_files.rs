@@ -8,24 +8,25 @@ use skep_types::{
 };
 use skep_wire::metadata::{GroupFile, ListGroupFiles};
 
-/// The uses of a storage group.
+/// Everything that uses a storage group: files, directories, and changes in progress.
 #[derive(Debug, Default)]
 pub(crate) struct GroupUses {
-    /// The files and directories. A directory has a default pattern that names the group.
+    /// The files and directories that use the group. A directory is listed if its default pattern
+    /// names the group.
     pub(crate) files: Vec<GroupFile>,
     /// Number of chunk files that metadata targets still have to remove.
     pub(crate) removals: u64,
     /// Number of transactions in progress, which may create files.
     pub(crate) prepared: u64,
-    /// The oldest cluster map that a metadata target uses to place files.
+    /// Version of the oldest cluster map that a metadata target still uses to place new files.
     pub(crate) oldest_map: Option<MapVersion>,
 }
 
 impl GroupUses {
-    /// Asks all metadata targets for the uses of `group`. Must be called inside an event loop.
+    /// Asks all metadata targets what uses `group`. Must be called inside an event loop.
     ///
     /// # Errors
-    /// The error of a metadata target, with its group.
+    /// The error of a metadata target. It names the group of this metadata target.
     pub(crate) async fn of(access: &Access, map: &ClusterMap, group: GroupId) -> Result<Self> {
         let cell = MapCell::new(map.clone(), NodeId::default());
         let router = Router::new(access.identity(), Channel::random(), cell);
@@ -49,12 +50,13 @@ impl GroupUses {
         Ok(uses)
     }
 
-    /// Returns the number of directories.
+    /// Returns the number of directories among `files`.
     pub(crate) fn directories(&self) -> usize {
         self.files.iter().filter(|it| it.kind == FileKind::Directory).count()
     }
 
-    /// Whether no file, directory or chunk file uses the group.
+    /// Whether no file, directory or chunk file uses the group, and no transaction in progress may
+    /// create one.
     pub(crate) fn is_unused(&self) -> bool {
         self.files.is_empty() && self.removals == 0 && self.prepared == 0
     }

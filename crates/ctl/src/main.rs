@@ -1,8 +1,8 @@
 //! `skep`: the services, the mount and the administration of a cluster, in one program.
 //!
-//! Owns the command line, tables and JSON, and the supervision of a whole cluster on one host
-//! (`local`). Each command has a file in `cmd`, which parses arguments and prints results.
-//! Libraries do the work.
+//! This crate owns the command line, the printed tables and JSON, and the supervision of a whole
+//! cluster on one host (`local`). Each command has a file in `cmd`, which parses arguments and
+//! prints results. Libraries do the work.
 
 mod access;
 mod cli;
@@ -19,6 +19,7 @@ mod mounts;
 mod near_misses;
 mod output;
 mod program;
+mod slurm_job;
 mod table_layout;
 mod through_mount;
 mod tree_walk;

@@ -1,5 +1,5 @@
-//! The monitor of a cluster: its address and password in the arguments of a command, and requests
-//! to it.
+//! Reads the address and the password file of a cluster's monitor from the arguments of a command,
+//! and sends requests to the monitor.
 
 use crate::access::Access;
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub(crate) struct MonitorAddress {
     monitor_password_file: Option<PathBuf>,
 }
 
-/// Returns the error for a service that does not reply as a monitor does.
+/// Returns the error for a reply that is not in the form of a monitor's reply.
 pub(crate) fn not_a_monitor(address: &str) -> Error {
     let what = format!(
         "cannot read the reply of {address}: the service there is not a monitor of this \
@@ -35,8 +35,8 @@ impl MonitorAddress {
         self.monitor.clone().unwrap_or_else(|| address_in(Path::new(&access.name)))
     }
 
-    /// Refuses the options in a command that does not ask the monitor. `option` makes the command
-    /// ask the monitor.
+    /// Refuses the options of this struct in a command that does not ask the monitor. `option` is
+    /// the option that would make the command ask the monitor.
     ///
     /// # Errors
     /// `InvalidArgument` if one of the options is given.
@@ -45,13 +45,14 @@ impl MonitorAddress {
             return Ok(());
         }
         let what = format!(
-            "cannot use --monitor or --monitor-password-file without {option}: current figures \
-             come from the services"
+            "cannot use --monitor or --monitor-password-file without {option}: without it, the \
+             figures come from the services, not from the monitor"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Sends a request, such as `/api/load?span=60`, and returns the reply.
+    /// Sends a request such as `/api/load?span=60` to the monitor, and returns the JSON of the
+    /// reply.
     ///
     /// # Errors
     /// - `Disconnected` if the monitor cannot be reached.
@@ -85,15 +86,15 @@ impl MonitorAddress {
             200 => serde_json::from_slice(&body).map_err(|_| not_a_monitor(&address)),
             401 => {
                 let what = format!(
-                    "cannot ask the monitor at {address}: it needs its password; name the file \
-                     that holds it with --monitor-password-file"
+                    "cannot ask the monitor at {address}: the monitor needs a password; name the \
+                     file that holds the password with --monitor-password-file"
                 );
                 Err(Error::new(ErrorCode::Configuration, what))
             }
             _ => {
                 let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
                 let what = format!(
-                    "cannot ask the monitor at {address}: it replied {code} {}",
+                    "cannot ask the monitor at {address}: the monitor replied {code} {}",
                     reason.trim().escape_debug()
                 );
                 Err(Error::new(ErrorCode::InvalidArgument, what))
@@ -102,7 +103,8 @@ impl MonitorAddress {
     }
 }
 
-/// Returns the address of the monitor that `skep up` runs in a data directory, or the default.
+/// Returns the address of the monitor that `skep up` runs in the data directory `data`. If that
+/// directory has no address file, returns the default address.
 fn address_in(data: &Path) -> String {
     let file = data.join("monitor").join(skep_service::listen::ADDRESS_FILE);
     let known = skep_service::listen::read_address(&file);
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_monitor_of_a_data_directory_is_found() {
+    fn monitor_address_is_found_from_the_data_directory() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(address_in(data.path()), "127.0.0.1:7480");
         std::fs::create_dir(data.path().join("monitor")).unwrap();

@@ -1,4 +1,4 @@
-//! The mounts of this host: which mount a path is in, and how to unmount a directory.
+//! Finds the mount that contains a path, and unmounts directories.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsStr;
@@ -12,7 +12,8 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    // The longest mount point wins. If several mounts are on one mount point, the last mount wins.
+    // If several mount points contain the path, the longest one is taken. If several mounts are on
+    // one mount point, the last one is taken.
     let (_, kind, source) = lines
         .filter(|(point, ..)| path.starts_with(point))
         .max_by_key(|(point, ..)| point.as_os_str().len())?;
@@ -40,19 +41,19 @@ pub(crate) fn mount_points() -> Vec<PathBuf> {
     points
 }
 
-/// Type of the mounts of Skep.
+/// Type of Skep's mounts in the mount table.
 const SKEP: &str = "fuse.skep";
 
-/// Returns the type of the uppermost mount on exactly this directory. `None` if nothing is mounted
-/// there.
+/// Returns the type of the uppermost mount whose mount point is exactly this directory. `None` if
+/// nothing is mounted there.
 fn kind_at(directory: &Path) -> Option<String> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount).rev();
     lines.find(|(point, ..)| point == directory).map(|(_, kind, _)| kind)
 }
 
-/// Returns the path of a directory in the form of the mount table. Does not look at the directory
-/// itself, which may be a dead mount.
+/// Returns the path of a directory in the form in which the mount table contains it. Does not
+/// access the directory itself, because a dead mount may be on it.
 fn in_mount_table(directory: &Path) -> PathBuf {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let parent = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -71,7 +72,7 @@ fn in_mount_table(directory: &Path) -> PathBuf {
 pub(crate) fn unmount_skep(directory: &Path, is_lazy: bool) -> Result<()> {
     let mut point = in_mount_table(directory);
     let mut kind = kind_at(&point);
-    // The argument may be a symbolic link to a mount point.
+    // The user may have named a symbolic link that points to a mount point.
     if kind.is_none()
         && let Ok(path) = directory.canonicalize()
     {
@@ -134,7 +135,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// Unmounts a directory with `fusermount3`, or with `umount` if `fusermount3` fails.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
-    // `umount` checks permissions itself. An unprivileged user must unmount with `fusermount3`.
+    // An unprivileged user must unmount with `fusermount3`. As root, `umount` checks the
+    // permissions itself.
     let mut by_system = Command::new("umount");
     by_system.args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
@@ -158,7 +160,7 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
              detaches it anyway"
         )
     } else {
-        // Both programs repeat the path, and end their message with a period.
+        // Both programs print the path again in their message, and end the message with a period.
         why.trim_start_matches("umount: ").trim_end_matches('.').to_owned()
     };
     Err(Error::new(ErrorCode::InUse, format!("cannot unmount {shown}: {what}")))

@@ -1,12 +1,12 @@
-//! Suggestions for commands that do not exist: the command of Skep with the same purpose.
+//! Suggests the command of Skep that has the same purpose as a command that does not exist.
 //!
-//! Users of other file systems and other tools type the words that they know. The parser's own
-//! suggestion compares letters, and would suggest `study` for `status`.
+//! Users of other file systems and tools type the commands of these tools. The suggestion of the
+//! command-line parser compares letters only. For `status` it would suggest `study`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words for the first argument, and the command to use. For a feature that Skep lacks, a sentence
-/// that begins with a capital letter.
+/// Words that users type as the first argument, each with the command that Skep suggests. If Skep
+/// lacks the feature, the suggestion is a sentence that begins with a capital letter.
 const ANSWERS: &[(&str, &str)] = &[
     ("status", "health check"),
     ("check", "health check"),
@@ -59,12 +59,13 @@ const ANSWERS: &[(&str, &str)] = &[
     ("snapshot", "Skep has no snapshots yet"),
 ];
 
-/// Words for a subcommand of a noun, and the subcommand to use.
+/// Words that users type after a noun (such as `node`), each with the subcommand that Skep
+/// suggests.
 const OF_NOUNS: &[(&str, &str)] =
     &[("ls", "list"), ("show", "list"), ("status", "list"), ("info", "list")];
 
-/// Returns the suggestion for a command that does not exist. `None` means that the parser
-/// reports the error.
+/// Returns the suggestion for a command that does not exist. `None` means that there is no
+/// suggestion, so that the parser's own error is reported.
 pub(crate) fn answer(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -73,7 +74,7 @@ pub(crate) fn answer(error: &clap::Error) -> Option<String> {
         return None;
     };
     let usage = error.get(ContextKind::Usage)?.to_string();
-    // As in "Usage: skep node [OPTIONS] <COMMAND>".
+    // The usage text has the form "Usage: skep node [OPTIONS] <COMMAND>".
     let noun = usage.split_whitespace().skip_while(|it| *it != "skep").nth(1);
     match noun.filter(|noun| !noun.starts_with(['[', '<'])) {
         None => of_table(ANSWERS, word).map(|found| sentence(word, found)),
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_tools_give_the_right_command() {
+    fn commands_of_other_tools_suggest_the_skep_command() {
         let answer = |line| answer_to(line).unwrap();
         assert_eq!(answer("skep status"), "unknown command `skep status`: try `skep health check`");
         assert!(answer("skep df").ends_with("try `skep health df`"));

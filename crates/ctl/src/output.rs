@@ -24,7 +24,7 @@ pub(crate) enum OutputFormat {
     Csv,
 }
 
-/// Creates a table without ruled lines, with titles in capital letters except for units. Columns
+/// Creates a table without ruled lines. Titles are in capital letters, except for units. Columns
 /// whose title begins with `>` are aligned to the right.
 pub(crate) fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
@@ -55,7 +55,8 @@ static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
 /// Sets the output format of this process.
 pub(crate) fn choose(format: OutputFormat) {
-    // A second call would set the same value, since there is only one command line.
+    // `set` fails only at a second call, which would set the same value, since there is only one
+    // command line.
     let _ = FORMAT.set(format);
 }
 
@@ -69,8 +70,9 @@ pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
 }
 
-/// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD: JSON cannot represent
-/// invalid UTF-8, and serde's own serializer would fail after the command has done its work.
+/// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD, because JSON cannot
+/// represent invalid UTF-8, and serde's own serializer would fail after the command has done its
+/// work.
 pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -80,7 +82,7 @@ pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String)
     let text = in_chosen_form(value, as_text)?;
     table_layout::check()?;
     match FORMAT.get() {
-        // An empty list has no lines in these formats.
+        // In these formats, an empty list has no lines of output.
         Some(OutputFormat::Ndjson | OutputFormat::Csv) if text.is_empty() => Ok(()),
         _ => say(&text),
     }
@@ -118,8 +120,8 @@ fn in_form<T: Serialize>(
     Ok(text.trim_end().to_owned())
 }
 
-/// Returns objects as comma-separated values. The columns are the field names of the first object,
-/// in alphabetical order. Nested values appear as JSON.
+/// Returns a list of JSON objects as comma-separated values. The columns are the field names of the
+/// first object, in alphabetical order. Nested values appear as JSON.
 fn csv(things: &[serde_json::Value]) -> String {
     use serde_json::Value;
     let Some(first) = things.first() else { return String::new() };
@@ -147,7 +149,7 @@ fn csv_cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would compute as a
+/// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would evaluate as a
 /// formula.
 fn csv_quoted(text: &str) -> String {
     let is_number = text.parse::<f64>().is_ok();
@@ -159,13 +161,13 @@ fn csv_quoted(text: &str) -> String {
     }
 }
 
-/// Prints a warning to standard error, which keeps it apart from the output for programs. Ignores
-/// errors of this output, since a warning must not make the command fail.
+/// Prints a warning to standard error, so that it does not mix with the result on standard output.
+/// Ignores errors of this output, since a warning must not make the command fail.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "skep: {text}");
 }
 
-/// Prints one or more lines. A closed pipe is not an error.
+/// Prints one or more lines to standard output. A closed pipe is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -174,8 +176,8 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Returns the text of a table, without trailing spaces. Escapes control characters in the cells:
-/// names come from other hosts and users, and a control character could break the line of a row.
+/// Returns the text of a table, without trailing spaces. Escapes control characters in the cells,
+/// because names come from other hosts and users, and a control character could break a row.
 pub(crate) fn render(table: &Table) -> String {
     let mut table = table.clone();
     table_layout::apply(&mut table);
@@ -215,7 +217,19 @@ fn scaled(number: u64, step: u64, units: &[&str]) -> String {
     format!("{:.1}{}", number as f64 / factor as f64, units[scale])
 }
 
-/// Formats a duration in its largest fitting unit: 850ms, 4.2s, 3.0min, 5.0h, 2.0d.
+/// Formats a duration in milliseconds with a unit that suits its length: 50 us, 1.2 ms, 123 ms, 12
+/// s.
+pub(crate) fn milliseconds(ms: f64) -> String {
+    match ms {
+        _ if ms < 0.1 => format!("{:.0} us", ms * 1e3),
+        _ if ms < 10.0 => format!("{ms:.1} ms"),
+        _ if ms < 10_000.0 => format!("{ms:.0} ms"),
+        _ => format!("{:.0} s", ms / 1e3),
+    }
+}
+
+/// Formats a duration in the largest unit that is not longer than the duration: 850ms, 4.2s,
+/// 3.0min, 5.0h, 2.0d.
 pub(crate) fn span(milliseconds: u64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)];
     match units.iter().find(|(_, factor)| milliseconds >= *factor) {
@@ -227,8 +241,8 @@ pub(crate) fn span(milliseconds: u64) -> String {
 /// Formats a time in UTC by RFC 3339: 2026-11-21T18:50:20Z.
 pub(crate) fn utc(time: Timestamp) -> String {
     let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
-    // Counts years from March 1, in eras of 400 years, so that a leap day is the last day of its
-    // year.
+    // Years begin on March 1 in this calculation and are counted in eras of 400 years, so that a
+    // leap day is the last day of its year.
     let day_in_all = days + 719_468;
     let (era, day) = (day_in_all.div_euclid(146_097), day_in_all.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -241,7 +255,7 @@ pub(crate) fn utc(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Formats `part` of `whole` in percent.
+/// Formats the share of `part` in `whole` as a percentage.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "-".into(),

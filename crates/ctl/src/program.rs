@@ -1,5 +1,5 @@
-//! The executable of this process: the name that the caller used for it, and how it starts itself
-//! again.
+//! The executable of this process: recognizes the names of the mount helper, and starts the
+//! executable again as a new process.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -12,24 +12,25 @@ pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
     name == "mount.skep" || name == "mount.fuse.skep"
 }
 
-/// Returns a command that runs this very executable again, even if its file has been replaced by a
-/// newer build.
+/// Returns a command that runs the executable of this process again, even if a newer build has
+/// replaced its file.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // If its name were that of the mount helper, the new process would parse its arguments as a
-    // helper of mount(8) does.
+    // Under a name of the mount helper, the new process would parse its arguments as a helper of
+    // mount(8) does.
     let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // The process that waits until this process is ready must not receive the notifications of the
-    // new process. The waiting process may also have exited.
+    // `NOTIFY_SOCKET` belongs to the process that waits until this process is ready. That process
+    // must not receive the notifications of the new process, and it may also have exited.
     command.env_remove("NOTIFY_SOCKET");
     command
 }
 
-/// Sets the name that `ps`, `top` and `pgrep` show for this process. Without this, a process that
-/// [`program`] has started has the name `exe`. The kernel keeps the first 15 bytes of the name.
+/// Sets the name that `ps`, `top` and `pgrep` show for this process. Without this call, a process
+/// that [`program`] has started has the name `exe`. The kernel keeps the first 15 bytes of the
+/// name.
 pub(crate) fn set_process_name(name: &str) {
-    // An error is ignored, since only people need the name. Without /proc, `program` fails anyway.
+    // An error is ignored, since only people use the name. Without /proc, `program` fails anyway.
     let _ = std::fs::write("/proc/self/comm", name);
 }
 

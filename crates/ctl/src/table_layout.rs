@@ -1,7 +1,7 @@
-//! The layout of tables that the user requests: the columns, the order of the rows, and whether the
-//! table has a line of titles.
+//! The layout that the user requests for a table: its columns, the order of its rows, and whether
+//! it has a line of titles.
 //!
-//! Does not own the format of cells, or outputs other than tables (`output`).
+//! The module `output` formats the cells, and prints output that is not a table.
 
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Row, Table};
@@ -20,7 +20,7 @@ pub(crate) struct TableLayout {
     #[arg(long, global = true, value_name = "TITLE", allow_hyphen_values = true)]
     #[arg(help_heading = "Tables", hide_short_help = true)]
     sort: Option<String>,
-    /// No line of titles
+    /// Print no line of titles
     #[arg(long = "no-header", global = true)]
     #[arg(help_heading = "Tables", hide_short_help = true)]
     is_bare: bool,
@@ -29,18 +29,19 @@ pub(crate) struct TableLayout {
 /// The layout of this process, set once before the command runs.
 static LAYOUT: OnceLock<TableLayout> = OnceLock::new();
 
-/// The first error of a layout in this process. The functions that make texts cannot return errors,
-/// so the function that prints a text checks this variable.
+/// The first error in the requested layout. The functions that format a table cannot return errors,
+/// so they store the error here, and the function that prints the table checks this variable.
 static PROBLEM: Mutex<Option<Error>> = Mutex::new(None);
 
 /// Sets the layout of this process.
 pub(crate) fn choose(layout: TableLayout) {
-    // A second call would set the same value, since there is only one command line.
+    // `set` fails only at a second call, which would set the same value, since there is only one
+    // command line.
     let _ = LAYOUT.set(layout);
 }
 
-/// Changes a table to the layout that the user requested. If a column does not exist, leaves the
-/// table unchanged and records the error.
+/// Changes a table to the layout that the user requested. If a requested column does not exist,
+/// leaves the table unchanged and records the error for [`check`].
 pub(crate) fn apply(table: &mut Table) {
     let Some(layout) = LAYOUT.get().filter(|layout| **layout != TableLayout::default()) else {
         return;
@@ -119,15 +120,15 @@ fn cells(row: Option<&Row>) -> impl Iterator<Item = String> {
     row.into_iter().flat_map(Row::cell_iter).map(Cell::content)
 }
 
-/// Whether a name of the user means a title. Ignores upper and lower case; `-` and `_` mean a
-/// space.
+/// Whether the text that the user typed means the title of a column. Ignores case. `-` and `_` in
+/// the text mean a space.
 fn is_same(title: &str, name: &str) -> bool {
     let plain = |text: &str| text.to_lowercase().replace([' ', '_'], "-");
     plain(title) == plain(name.trim())
 }
 
-/// Compares two cells: numbers, with or without units, by their value, and texts in alphabetical
-/// order. Numbers come before texts.
+/// Compares two cells for sorting. Numbers, with or without a unit, are compared by value and come
+/// before texts. Texts are in alphabetical order.
 fn compare(one: &str, other: &str) -> Ordering {
     match (value(one), value(other)) {
         (Some(one), Some(other)) => one.total_cmp(&other),
@@ -137,8 +138,8 @@ fn compare(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Returns the value of a number in a form that tables show: `12`, `1.5GiB`, `16.8M`, `4.2ms`,
-/// `15.1%`.
+/// Returns the value of a cell that contains a number in one of the forms of tables: `12`,
+/// `1.5GiB`, `16.8M`, `4.2ms`, `15.1%`.
 fn value(cell: &str) -> Option<f64> {
     let end = cell.find(|it: char| !it.is_ascii_digit() && !matches!(it, '.' | '-'));
     let (number, unit) = cell.split_at(end.unwrap_or(cell.len()));

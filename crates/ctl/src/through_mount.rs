@@ -1,14 +1,15 @@
-//! Reads the records of a cluster through one of its mounts, for users without the cluster's token.
+//! Reads information about a cluster through one of its mounts, for users without the cluster's
+//! token.
 //!
-//! The mount has extended attributes whose values are records, encoded by the version of the
-//! program that mounted. The kernel checks the user's permission: reading the attributes of a file
-//! needs the permission to read the file. Does not own the names of the attributes (`skep_fuse`).
+//! The mount offers this information as the values of extended attributes, in the encoding of the
+//! mount's program version. The kernel checks the permission of the user, so only a user who may
+//! read a file gets its attributes. The names of the attributes are in `skep_fuse`.
 
 use rustix::io::Errno;
 use skep_client::FileUsers;
 use skep_fuse::{
-    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, FollowedOperations, INFO_XATTR, OPERATIONS_XATTR,
-    USERS_XATTR,
+    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, FollowedOperations, INFO_XATTR, LOAD_XATTR,
+    OPERATIONS_XATTR, USERS_XATTR, UserLoad, WAITING_XATTR, WaitingRequests,
 };
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
@@ -16,14 +17,14 @@ use skep_wire::metadata::EntryInfo;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum size of the value of an extended attribute.
+/// Maximum size of an extended attribute's value in bytes.
 const MAX_VALUE_BYTES: usize = 64 << 10;
-/// Number of attempts to read all pages of one version of the map.
+/// Number of attempts to read all pages of the cluster map. An attempt fails if the map changes
+/// between two pages.
 const MAP_ATTEMPTS: usize = 20;
 
-/// Returns the record about the file or directory at `path`. `None` if the mount cannot answer: it
-/// runs an older version, or `path` is a symbolic link or a special file, which have no such
-/// attributes.
+/// Returns details of the file or directory at `path`. `None` if the mount runs an older version,
+/// or if `path` is a symbolic link or a special file, for which the mount has no such attribute.
 ///
 /// # Errors
 /// - `PermissionDenied` if this user may not read the file.
@@ -33,7 +34,7 @@ pub(crate) fn entry_info(path: &Path) -> Result<Option<EntryInfo>> {
     EntryInfo::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
 }
 
-/// Returns the clients that use the regular file at `path`. `None` if the mount runs an older
+/// Returns the clients that have the regular file at `path` open. `None` if the mount runs an older
 /// version.
 ///
 /// # Errors
@@ -52,8 +53,9 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
     Ok(Some(users))
 }
 
-/// Returns the operations of the mount at `path` after the position `after`. Zero begins. `None`
-/// means that the mount runs an older version.
+/// Returns the records of operations that the mount at `path` has made after the position `after`.
+/// The position 0 means that the mount begins to record, with its next operation. `None` means that
+/// the mount runs an older version.
 ///
 /// # Errors
 /// The errors of [`entry_info`].
@@ -64,9 +66,32 @@ pub(crate) fn operations(path: &Path, after: u64) -> Result<Option<FollowedOpera
     FollowedOperations::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
 }
 
-/// Finds the path of an inode in the mount at or above `directory`. `None` if the mount runs an
-/// older version. Lists the directories from the root of the mount to the inode, so the result
-/// contains only names that this user may list.
+/// Returns the load that this user causes through the mount at `path`, with one row for each object
+/// of the kind `by`. The mount continues to count for `seconds`. `None` means that the mount runs
+/// an older version.
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn load(path: &Path, by: &str, seconds: u64) -> Result<Option<UserLoad>> {
+    let Some(bytes) = attribute(path, &format!("{LOAD_XATTR}{by}.{seconds}"))? else {
+        return Ok(None);
+    };
+    UserLoad::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
+}
+
+/// Returns the requests of this user to which the mount at `path` has not replied. `None` means
+/// that the mount runs an older version.
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn waiting(path: &Path) -> Result<Option<WaitingRequests>> {
+    let Some(bytes) = attribute(path, WAITING_XATTR)? else { return Ok(None) };
+    WaitingRequests::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
+}
+
+/// Finds the path of an inode in the mount that contains `directory`. Lists the directories from
+/// the root of the mount to the inode, so the result contains only names that this user may list.
+/// `None` if the mount runs an older version.
 ///
 /// # Errors
 /// - `NotFound` if the inode does not exist, has no name, or moved during the search.
@@ -85,7 +110,7 @@ pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf
         Err(error) => return Err(error),
     };
     let mut path = root;
-    // The last inode of the list is the root itself.
+    // The last inode in `above` is the root directory, which has no name.
     let below = above.iter().rev().skip(1).copied();
     for next in below.chain((inode != InodeId::ROOT).then_some(inode)) {
         path = entry_with(&path, next)?;
@@ -106,12 +131,13 @@ fn root_of(directory: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Returns the path of the entry of a directory that has the inode number `inode`.
+/// Returns the path of the entry in `directory` that has the inode number `inode`.
 fn entry_with(directory: &Path, inode: InodeId) -> Result<PathBuf> {
     let refused = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             let what = format!(
-                "cannot find the path of entry {inode}: this user may not list {}; root can",
+                "cannot find the path of entry {inode}: this user may not list the directory {}; \
+                 run the command as root",
                 directory.display()
             );
             Error::new(ErrorCode::PermissionDenied, what)
@@ -142,16 +168,16 @@ pub(crate) fn without_name(inode: InodeId) -> Error {
     Error::new(ErrorCode::NotFound, what)
 }
 
-/// The result of reading all pages of the map.
+/// The result of an attempt to read all pages of the cluster map.
 enum MapPages {
     Whole(Vec<u8>),
-    /// The map changed between two pages.
+    /// The cluster map changed between two pages.
     Changed,
-    /// The mount has no such attributes.
+    /// The mount has no attributes for the pages of the map.
     Unsupported,
 }
 
-/// Returns the cluster map of the mount at `path`. `None` if the mount runs an older version.
+/// Reads the cluster map from the mount at `path`. `None` if the mount runs an older version.
 ///
 /// # Errors
 /// The errors of [`entry_info`].
@@ -167,7 +193,8 @@ pub(crate) fn cluster_map(path: &Path) -> Result<Option<ClusterMap>> {
         }
     }
     let what = format!(
-        "cannot read the cluster map through the mount at {}: it changes too often; try again",
+        "cannot read the cluster map through the mount at {}: the cluster map changes too often; \
+         try again",
         path.display()
     );
     Err(Error::new(ErrorCode::StaleMap, what))
@@ -205,11 +232,12 @@ fn attribute(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
             bytes.truncate(len);
             Ok(Some(bytes))
         }
-        // The kernel refuses to read such attributes of symbolic links and special files.
+        // The kernel refuses to read these attributes of symbolic links and special files.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
         Err(Errno::ACCESS) => {
             let what = format!(
-                "cannot show {}: this user may not read it; its owner and root can",
+                "cannot show {}: this user may not read this file; run the command as its owner or \
+                 as root",
                 path.display()
             );
             Err(Error::new(ErrorCode::PermissionDenied, what))
@@ -233,4 +261,14 @@ fn other_version(path: &Path, error: &Error) -> Error {
         path.display()
     );
     Error::new(ErrorCode::Protocol, what)
+}
+
+/// Returns the error for the mount at `place`, which has no records for other programs.
+pub(crate) fn no_records(place: &Path) -> Error {
+    let what = format!(
+        "cannot follow operations at {}: its mount runs an older version of skep, or the path is a \
+         special file; unmount and mount with this version, or name a directory",
+        place.display()
+    );
+    Error::new(ErrorCode::Unsupported, what)
 }

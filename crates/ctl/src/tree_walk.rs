@@ -1,5 +1,5 @@
-//! Visits the paths in the arguments of a command, and everything below them if the user requests
-//! it.
+//! Visits the paths in the arguments of a command. If the user requests it, also visits everything
+//! below them.
 
 use skep_types::{Error, Result};
 use std::os::unix::fs::MetadataExt;
@@ -31,8 +31,8 @@ fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     let failed = |path: &Path, error: std::io::Error| Error::from(error).within(path.display());
     let found = std::fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     let device = found.dev();
-    // For each directory on the current path: its entries that are not visited yet, in reverse
-    // order.
+    // One list for each directory on the path to the current entry. It contains the entries of this
+    // directory that are not visited yet, in reverse order.
     let mut left = vec![if found.is_dir() { entries(top)? } else { Vec::new() }];
     while let Some(entries_left) = left.last_mut() {
         let Some(path) = entries_left.pop() else {
@@ -53,7 +53,7 @@ fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the paths of a directory's entries in descending order of their names.
+/// Returns the paths of the entries of a directory, in descending order of their names.
 fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error: std::io::Error| Error::from(error).within(directory.display());
     let listed = match std::fs::read_dir(directory) {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walk_visits_all_entries_below_in_order() {
+    fn recursive_walk_visits_the_whole_tree_in_order() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path();
         std::fs::create_dir_all(top.join("b/c")).unwrap();

@@ -1,5 +1,5 @@
-//! Lists how clients use a cluster: the clients, which management lists, and their sessions, open
-//! files and locks, which metadata targets list. The lists are requested page by page.
+//! Lists how clients use a cluster. Management lists the clients, and metadata targets list their
+//! sessions, open files and locks. All lists are requested page by page.
 
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
 use crate::through_mount;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-/// A cluster with its clients, and a router for requests to its metadata groups.
+/// The clients of a cluster, and a router for requests to its metadata groups.
 pub(crate) struct Users {
     pub(crate) map: ClusterMap,
     pub(crate) clients: Clients,
@@ -50,7 +50,7 @@ impl Users {
         groups.map(|group| group.id).collect()
     }
 
-    /// Returns all sessions at one group.
+    /// Returns all sessions at the metadata group `group`.
     pub(crate) async fn sessions(&self, group: GroupId) -> Result<Vec<SessionEntry>> {
         let mut sessions = Vec::new();
         let mut after = Some(SessionId::default());
@@ -63,8 +63,8 @@ impl Users {
         Ok(sessions)
     }
 
-    /// Returns the sessions that have a file open or locked. `None` as the inode means all files of
-    /// a group.
+    /// Returns, for each session, the open or locked files. `None` as the inode means all files of
+    /// the group.
     pub(crate) async fn uses(
         &self,
         group: GroupId,
@@ -84,7 +84,7 @@ impl Users {
         Ok(uses)
     }
 
-    /// Adds the name of the target, and a hint how to fix the problem, to an error of a group.
+    /// Adds the name of the metadata target, and a hint on how to fix the problem, to an error.
     fn explain(&self, group: GroupId, error: &Error) -> Error {
         let target = self.map.primary(group);
         let node = target.and_then(|target| self.map.node(target.node));
@@ -100,7 +100,7 @@ impl Users {
         Error::new(error.code(), what)
     }
 
-    /// Calls [`Clients::place`].
+    /// Returns the host and mount point of a client, by [`Clients::place`].
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         self.clients.place(client)
     }
@@ -128,10 +128,10 @@ impl Clients {
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
     }
 
-    /// Finds clients by an id, a name, a host, or a pattern of hosts with `*` and `?`.
+    /// Finds clients by `text`: an id, a name, a host, or a pattern of hosts with `*` and `?`.
     ///
     /// # Errors
-    /// - `NotFound` if there is no such client, with a hint how to list the clients.
+    /// - `NotFound` if there is no such client, with a hint on how to list the clients.
     /// - `InvalidArgument` if `text` names a server.
     pub(crate) fn named(&self, map: &ClusterMap, text: &str) -> Result<Vec<NodeId>> {
         let of_host = || {
@@ -161,13 +161,14 @@ impl Clients {
     }
 }
 
-/// Whether a text matches a pattern in which `*` stands for any characters and `?` for one.
+/// Whether a text matches a pattern, in which `*` stands for any characters and `?` for one
+/// character.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // The position after the last star in the pattern, and the position in the text after the
-    // characters that this star matches so far.
+    // The position in the pattern after its last star so far, and the position in the text after
+    // the characters that this star matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match pattern.get(at) {
@@ -189,8 +190,9 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     pattern[at..].iter().all(|rest| *rest == '*')
 }
 
-/// Returns the sessions that have a file open or locked, with their clients. Asks the mount at
-/// `place`, which needs no token. If the options name a cluster, asks the cluster instead.
+/// Returns the sessions that have a file open or locked, and their clients. Asks the mount that
+/// contains `place`, which needs no token. If the options name a cluster, asks the services of this
+/// cluster instead.
 pub(crate) fn users_of_file(
     query: &ClusterArgs,
     inode: InodeId,
@@ -219,20 +221,20 @@ pub(crate) fn users_of_file(
     })
 }
 
-/// A lock that is held or waited for, as commands print it.
+/// A lock that a program holds or waits for, as commands print it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lock {
     pub(crate) pid: u32,
     pub(crate) kind: &'static str,
     pub(crate) mode: &'static str,
     start_byte: u64,
-    /// The first byte after the range. `None` means that the range extends to the end of the file.
+    /// Offset of the first byte after the locked range. `None` means that the range has no end.
     end_byte: Option<u64>,
     pub(crate) is_waiting: bool,
 }
 
 impl Lock {
-    /// Returns the locks that a session holds on a file, followed by the locks that it waits for.
+    /// Returns the locks on a file that a session holds, followed by the locks that it waits for.
     pub(crate) fn all_of(used: &FileUse) -> impl Iterator<Item = Self> {
         let held = used.held.iter().map(|lock| Self::of(lock, false));
         held.chain(used.waiting.iter().map(|lock| Self::of(lock, true)))

@@ -1,6 +1,6 @@
-//! Values that shell completion and help suggest. The parser accepts any other value too: the
-//! command reports a better error than the parser, since its error names the object and the
-//! existing values.
+//! Values that shell completion and the help text suggest for arguments. The parser also accepts
+//! any other value. If such a value is invalid, the command reports an error that names the object
+//! and the possible values. The parser could not name them.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
@@ -8,8 +8,8 @@ use skep_cluster::settings::SETTINGS;
 use skep_types::pattern::Chooser;
 use std::ffi::OsStr;
 
-/// A parser that accepts any text, and suggests some values. A function computes the values when
-/// they are needed, since most commands do not need them.
+/// A parser that accepts any text and suggests some values. A function computes these values on
+/// demand, because most commands do not need them.
 #[derive(Debug, Clone)]
 pub(crate) struct Known(fn() -> Vec<&'static str>);
 
@@ -35,7 +35,7 @@ pub(crate) fn settings() -> Known {
     Known(|| SETTINGS.iter().map(|setting| setting.name).collect())
 }
 
-/// Suggests the policies that choose targets.
+/// Suggests the placement policies, which choose the targets of new files.
 pub(crate) fn choosers() -> Known {
     Known(|| Chooser::ALL.iter().map(|(_, word)| *word).collect())
 }

@@ -1,4 +1,4 @@
-//! Lists the nodes and targets of the cluster map for the tables and JSON of commands.
+//! Lists the nodes and targets of the cluster map in the form in which commands print them.
 
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(crate) struct NodeLine {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// Name of the node's host. `None` for a server that has not reported it.
+    /// Name of the node's host. `None` if the node is a server that has not reported its host.
     pub(crate) host: Option<String>,
     pub(crate) kind: &'static str,
     pub(crate) reachability: &'static str,
@@ -39,22 +39,23 @@ pub(crate) struct TargetLine {
     pub(crate) reachability: &'static str,
     pub(crate) consistency: &'static str,
     pub(crate) condition: &'static str,
-    /// The last error of a target that does not serve all requests.
+    /// The error that a target has reported because it does not serve all requests.
     pub(crate) problem: Option<String>,
     pub(crate) pool: &'static str,
     pub(crate) total_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) total_inodes: u64,
     pub(crate) free_inodes: u64,
-    /// Identifies the file system of the target. Targets on the same file system share its free
-    /// space.
+    /// Identifies the file system on which the target is. Targets on the same file system share its
+    /// free space.
     pub(crate) file_system: String,
     #[serde(skip)]
     capacity: Capacity,
 }
 
 impl TargetLine {
-    /// Returns one word for the state of the target: its condition, unless it is unreachable.
+    /// Returns one word for the state of the target: "Lost" if it was given up, its reachability if
+    /// its node is not online, otherwise its condition.
     fn state(&self) -> &'static str {
         if self.condition == LOST {
             LOST
@@ -66,7 +67,7 @@ impl TargetLine {
     }
 }
 
-/// The condition of a target that was given up as lost.
+/// The word for the condition of a target that was given up as lost.
 const LOST: &str = "Lost";
 
 /// Returns the name of a capacity pool.
@@ -103,8 +104,8 @@ pub(crate) fn domain(node: &Node) -> Option<String> {
     Some(node.domain.clone()).filter(|domain| !domain.is_empty())
 }
 
-/// Returns the name of a node's host. `hosts` has the hosts of servers. The name of a client begins
-/// with its host.
+/// Returns the name of a node's host. `hosts` contains the host names of servers. The name of a
+/// client begins with the name of its host.
 fn host(node: &Node, hosts: &BTreeMap<NodeId, String>) -> Option<String> {
     match node.kind {
         NodeKind::Client => node.name.split([':', '#']).next().map(str::to_owned),
@@ -112,7 +113,7 @@ fn host(node: &Node, hosts: &BTreeMap<NodeId, String>) -> Option<String> {
     }
 }
 
-/// Returns all nodes, servers before clients. `hosts` has the host names of servers.
+/// Returns all nodes, servers before clients. `hosts` contains the host names of servers.
 pub(crate) fn nodes(map: &ClusterMap, hosts: &BTreeMap<NodeId, String>) -> Vec<NodeLine> {
     let mut nodes: Vec<_> = map.nodes.iter().collect();
     nodes.sort_by_key(|node| (node.kind, node.id));
@@ -133,7 +134,7 @@ pub(crate) fn nodes(map: &ClusterMap, hosts: &BTreeMap<NodeId, String>) -> Vec<N
 /// Finds a node by its name or id. The letter of the id may be omitted.
 ///
 /// # Errors
-/// - `NotFound` if there is no such node, with a hint how to list the nodes.
+/// - `NotFound` if there is no such node, with a hint on how to list the nodes.
 /// - `InvalidArgument` if several nodes have the name.
 pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node> {
     let is_called_so = |node: &&Node| {
@@ -162,7 +163,7 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
 /// Finds a target by its id. The letter of the id may be omitted.
 ///
 /// # Errors
-/// `NotFound` if there is no such target, with a hint how to list the targets.
+/// `NotFound` if there is no such target, with a hint on how to list the targets.
 pub(crate) fn target_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Target> {
     let is_called_so =
         |target: &&Target| target.id.to_string() == text || target.id.raw().to_string() == text;
@@ -175,7 +176,7 @@ pub(crate) fn target_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Ta
     })
 }
 
-/// Returns all targets, metadata before storage.
+/// Returns all targets, metadata targets before storage targets.
 pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     let mut targets: Vec<&Target> = map.targets.iter().collect();
     targets.sort_by_key(|target| (target.kind, target.id));
@@ -204,15 +205,15 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Returns the problem that a target has reported. A metadata target without shards has a problem
-/// even if it has reported none.
+/// Returns the problem of a target: that it was given up, what it has reported, or that it is a
+/// metadata target without shards.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
     if target.consistency == Consistency::Bad {
         let id = target.id.raw();
         return Some(format!(
-            "it was given up as lost; list its files with `skep target files --paths {id}`, \
-             restore or remove them, then run `skep target remove {id}`"
+            "the target was given up as lost; list its files with `skep target files --paths \
+             {id}`, restore or remove them, then run `skep target remove {id}`"
         ));
     }
     let group = map.group_of(target.id).map(|group| group.id);
@@ -222,21 +223,22 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     match (reported.is_empty(), is_unused) {
         (false, _) => Some(reported.clone()),
         (true, true) => {
-            let what = "it serves no part of the namespace: it was added after `skep cluster \
-                        format`, and new directories are placed on the other metadata targets";
+            let what = "the target serves no part of the namespace, because its group was created \
+                        after `skep cluster format`; all files and directories are on the other \
+                        metadata targets";
             Some(what.to_owned())
         }
         (true, false) => None,
     }
 }
 
-/// Returns one table for each kind of target with the free space of the targets, in the format of
-/// `beegfs-df`. The total counts the space of each file system once, even if several targets use
-/// it.
+/// Formats one table for each kind of target, with the free space of the targets, as `beegfs-df`
+/// does. If several targets use the same file system, the total counts its space once.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = [
-            "Target", "Node", "State", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">I%",
+            "Target", "Node", "State", "Pool", ">Total", ">Free", ">Free%", ">ITotal", ">IFree",
+            ">IFree%",
         ];
         let mut shown = table(&titles);
         let mut add = |[name, node]: [&str; 2], [state, pool]: [&str; 2], capacity: Capacity| {
@@ -265,10 +267,13 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         add(["total", "-"], ["-", "-"], Capacity::sum(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
-    class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")
+    class("metadata", "METADATA SERVERS")
+        + "\n"
+        + &class("storage", "STORAGE TARGETS")
+        + "\nFree space is as of the last report that differed by more than 1 % of the total.\n"
 }
 
-/// Returns the heading for a kind of node.
+/// Returns the heading of the table for a kind of node.
 pub(crate) fn class_title(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Management => "Management",

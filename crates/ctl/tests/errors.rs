@@ -1,9 +1,9 @@
 //! Checks the error messages of commands: each message names the object and the problem, and
 //! recommends only commands and options that exist.
 //!
-//! Two sources are checked: errors that commands report without a cluster, and all string literals
-//! in the sources of this crate and of skep-lab. These literals include errors that occur only with
-//! a cluster.
+//! The messages come from two sources: errors that commands report without a cluster, and all
+//! string literals in the sources of this crate and of skep-lab. The literals include errors that
+//! occur only with a cluster.
 
 use skep_types::ErrorCode;
 use std::collections::BTreeMap;
@@ -41,9 +41,10 @@ impl Commands {
         })
     }
 
-    /// Checks that each command and option that a text names exists.
+    /// Checks that a text names only commands and options that exist.
     fn check(&self, text: &str) {
-        // The pieces with odd numbers are between backticks.
+        // `split` separates the text at the backticks, so the pieces with odd numbers were between
+        // two backticks.
         for (index, piece) in text.split('`').enumerate() {
             let is_command = index % 2 == 1 && piece.starts_with("skep ");
             let name = if is_command { self.command_in(piece, text) } else { String::new() };
@@ -76,10 +77,10 @@ fn check_phrases(text: &str) {
 }
 
 /// An error that occurs without a cluster: the arguments of the command, the name of the error
-/// code, the exit code, the object, and the hint how to fix the problem.
+/// code, the exit code, the object that the message names, and its hint on how to fix the problem.
 type Row<'a> = (Vec<&'a str>, &'a str, i32, &'a str, &'a str);
 
-/// Runs a command in a directory without a cluster, and checks its error.
+/// Runs a command in a directory in which no cluster exists, and checks its error.
 fn check_row(commands: &Commands, directory: &Path, row: &Row) {
     let (arguments, code, exit_code, object, way_out) = row;
     let mut command = Command::new(env!("CARGO_BIN_EXE_skep"));
@@ -101,7 +102,7 @@ fn check_row(commands: &Commands, directory: &Path, row: &Row) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
-fn errors_without_a_cluster_name_the_object_and_a_fix() {
+fn errors_name_the_object_and_a_fix_if_no_cluster_runs() {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| scratch.path().join(name).display().to_string();
     let (blank, used, cluster) = (path("blank"), path("used"), path("cluster"));
@@ -238,7 +239,7 @@ fn errors_without_a_cluster_name_the_object_and_a_fix() {
     }
 }
 
-/// Returns the string literals of a source file, without comments and tests.
+/// Returns the string literals of a source file that are outside of comments and tests.
 fn literals(source: &str) -> Vec<String> {
     let product = source.split("#[cfg(test)]").next().unwrap_or_default();
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
@@ -261,7 +262,7 @@ fn add_sources(directory: &Path, sources: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn texts_name_only_existing_commands_and_options() {
+fn messages_name_only_existing_commands_and_options() {
     let commands = Commands::load();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = Vec::new();
@@ -270,7 +271,7 @@ fn texts_name_only_existing_commands_and_options() {
     let mut count = 0;
     for path in sources {
         let source = fs::read_to_string(&path).expect("a source file");
-        // Messages have more than three words; shorter literals are arguments of programs.
+        // Error messages have more than three words. Shorter literals are arguments of programs.
         let is_text = |text: &String| text.split(' ').count() > 3 && !text.starts_with("ip ");
         for text in literals(&source).into_iter().filter(is_text) {
             check_phrases(&text);

@@ -1,4 +1,5 @@
-//! Help, completion and manual pages: each command has them, with its examples.
+//! Checks that each command has help, completion and a manual page, and that these contain its
+//! examples.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// Returns the names of the files in a directory, without their extension.
+/// Returns the names of the files in a directory without their extensions.
 fn names(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).expect("a directory");
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -33,7 +34,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
-    // The directory and a page of another program exist already; the command must count only its
+    // The directory exists already, with a page of another program. The command must count only its
     // own pages.
     fs::create_dir_all(roff.join("man1")).expect("made");
     fs::write(roff.join("man1/other.1"), "of others").expect("written");
@@ -42,7 +43,10 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let commands = names(&pages);
     assert!(commands.len() > 20 && commands.contains("skep-node-log-level"), "{commands:?}");
     let (first, eighth) = (names(&roff.join("man1")), names(&roff.join("man8")));
-    assert!(wrote.starts_with(&format!("{} pages ", first.len() - 1 + eighth.len())), "{wrote}");
+    assert!(
+        wrote.starts_with(&format!("Wrote {} manual pages ", first.len() - 1 + eighth.len())),
+        "{wrote}"
+    );
     assert!(first.union(&eighth).cloned().collect::<BTreeSet<_>>().is_superset(&commands));
     let expected = ["mount.skep", "skep-management", "skep-metadata", "skep-storage"];
     assert!(eighth.iter().eq(&expected), "{eighth:?}");
@@ -51,7 +55,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
         let file = roff.join(format!("man{section}/{command}.{section}"));
         let manual = fs::read_to_string(file).expect("a page");
         assert!(manual.contains(&format!(".TH {command} {section}")), "{manual}");
-        // Roff escapes dashes as `\\-`.
+        // In a manual page, dashes are escaped as `\\-`.
         let plain = manual.replace("\\-", "-");
         let page = fs::read_to_string(pages.join(format!("{command}.md"))).expect("a page");
         let example = page.lines().find(|line| line.starts_with("  skep ")).expect("an example");
@@ -64,7 +68,9 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     assert!(helper.contains(".SH \"MOUNT OPTIONS\"") && helper.contains("attribute_timeout="));
     let help = stdout_of(&["node", "log-level", "--help"]);
     assert!(
-        help.contains("Examples:\n  # show the level of all services\n  skep node log-level all"),
+        help.contains(
+            "Examples:\n  # show the log level of all services\n  skep node log-level all"
+        ),
         "{help}"
     );
 }
@@ -81,7 +87,7 @@ fn completion_scripts_suggest_commands_options_and_values() {
     let place = tempfile::tempdir().expect("a place");
     let path = place.path().join("skep.bash");
     fs::write(&path, stdout_of(&["completion", "bash"])).expect("written");
-    // Runs the real shell, and returns its completions of the last word of a line.
+    // Runs the real shell, which completes the last word of `line`. Returns the completions.
     let completed = |line: &str| {
         let ask = "source $1; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
                    _skep skep \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; \
@@ -112,7 +118,7 @@ fn completion_scripts_suggest_commands_options_and_values() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // The command reports an unknown value, not the parser of the command line.
+    // The command itself reports an unknown value, not the parser of the command line.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("unknown setting 'colour': expected one of lease, "), "{errors}");

@@ -1,5 +1,5 @@
-//! Checks that the program accepts the command lines, settings and mount options of the units in
-//! packaging/systemd. Needs no running systemd.
+//! Checks the units in packaging/systemd: the program must accept their command lines, settings and
+//! mount options. Most of these tests do not need systemd.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd")
 }
 
-/// Returns the text of all units by file name.
+/// Returns the texts of all units by their file names.
 fn units() -> BTreeMap<String, String> {
     let entries = fs::read_dir(folder()).expect("packaging/systemd");
     let read = |entry: std::io::Result<fs::DirEntry>| {
@@ -71,7 +71,7 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Service", "Type"), "notify");
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
         // systemd starts mounts of network file systems after the service, and stops them before
-        // it. The target that defines this order is active only if a unit wants it.
+        // it. The systemd target that defines this order is active only if a unit wants it.
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
@@ -98,8 +98,8 @@ fn command_line_of_each_service_unit_is_accepted() {
     }
 }
 
-/// Settings that give a service a mount namespace of its own (systemd.exec(5)), or a prefix of
-/// them.
+/// Settings that give a service its own mount namespace (systemd.exec(5)). Each is the name of a
+/// setting, or a prefix of names.
 const NAMESPACE_SETTINGS: &[&str] = &[
     "Private",
     "Protect",
@@ -146,7 +146,7 @@ fn mount_helper_accepts_the_options_of_the_example_unit() {
     assert_eq!((field("Where").as_str(), field("Type").as_str()), ("/mnt/skep", "skep"));
     let options = field("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
-    // The mount must give up before systemd does, so that the mount can report the reason.
+    // The mount must give up before systemd kills it, so that it can report the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
     assert!(seconds(retry.expect("it waits")) < seconds(&field("TimeoutSec")), "{options}");
@@ -157,13 +157,14 @@ fn mount_helper_accepts_the_options_of_the_example_unit() {
     run(&helper, &[&field("What"), &directory, "-f", "-o", &options]);
 }
 
-/// Needs the package `systemd` (on Debian), but no running systemd.
+/// Needs the package `systemd` (its name on Debian), but no running systemd.
 #[test]
 fn systemd_analyze_accepts_all_units() {
     let place = tempfile::tempdir().expect("a place");
     let mut names = Vec::new();
     for (name, text) in units() {
-        // Inserts an instance name, and replaces the path of the program by a path that exists.
+        // Inserts an instance name, and replaces the path of the program by a path that exists
+        // here.
         let name = name.replace('@', "@a");
         let text = text.replace("/usr/bin/skep", PROGRAM);
         fs::write(place.path().join(&name), text).expect("written");

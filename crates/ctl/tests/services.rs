@@ -1,5 +1,5 @@
-//! Runs the program without mounts, and checks its configuration, directories, tokens, restarts and
-//! error messages.
+//! Runs the services and commands without a mount. Checks configuration, directories, tokens,
+//! restarts and error messages.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// Runs a command that must fail, and returns its error message and exit code.
+/// Runs a command that must fail. Returns its error message and exit code.
 fn refused(arguments: &[&str]) -> (String, i32) {
     let output = skep(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
@@ -89,7 +89,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn settings_are_printed_with_origins_and_problems_all_at_once() {
+fn print_config_shows_origins_and_all_problems_at_once() {
     let place = Place::new();
     std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
     let file = place.text("a.toml");
@@ -124,7 +124,7 @@ fn settings_are_printed_with_origins_and_problems_all_at_once() {
 }
 
 #[test]
-fn samples_are_configurations_with_all_defaults() {
+fn sample_configuration_is_valid_and_sets_every_default() {
     let place = Place::new();
     for service in ["management", "metadata", "storage"] {
         let file = place.path(service);
@@ -139,7 +139,7 @@ fn samples_are_configurations_with_all_defaults() {
     }
 }
 
-/// No option takes the token itself, since other users can see the arguments of a process.
+/// No option takes the token itself, because other users can see the arguments of a process.
 #[test]
 fn token_comes_from_a_file_or_the_standard_input() {
     let place = Place::new();
@@ -159,7 +159,7 @@ fn token_comes_from_a_file_or_the_standard_input() {
 }
 
 #[test]
-fn unusable_directories_and_addresses_are_refused_by_name() {
+fn errors_name_unusable_directories_and_addresses() {
     let place = Place::new();
     let blank = refusal(&["management", "--directory", &place.text("blank")]);
     assert!(blank.contains("--init") && blank.contains("blank"), "{blank}");
@@ -174,7 +174,7 @@ fn unusable_directories_and_addresses_are_refused_by_name() {
     assert!(without.contains("--token"), "{without}");
     let nowhere = place.text("no-token");
     let missing = refusal(&[&storage[..], &["--init", "--token-file", &nowhere]].concat());
-    for words in ["no-token: it does not exist", "skep cluster token --cluster", "--token-file -"] {
+    for words in ["no-token: no such file", "skep cluster token --cluster", "--token-file -"] {
         assert!(missing.contains(words), "{words}: {missing}");
     }
     stdout_of(&[&storage[..], &["--init", "--token-file", &token]].concat());
@@ -223,7 +223,7 @@ fn management_keeps_its_address_and_state_after_a_kill() {
     assert_eq!(read(&place.path("management/address")), address);
     wait_online();
     assert_eq!(targets()[0]["id"], before[0]["id"]);
-    // A missing storage service is a problem, and the exit code reports problems.
+    // A missing storage service is a problem, and a problem sets the exit code.
     let check = skep(&["health", "check", "--cluster", &management]);
     let text = String::from_utf8_lossy(&check.stdout);
     assert!(text.contains("the cluster has no storage service"), "{text}");
@@ -246,8 +246,8 @@ fn unusable_tokens_are_refused_with_a_fix() {
     let token = stdout_of(&["cluster", "token", "--cluster", &one]);
     assert!(token.starts_with("skep1-") && token.trim().ends_with(address.trim()), "{token}");
     std::fs::write(place.path("mixed"), token.replace(&token[39..60], &"0".repeat(21))).unwrap();
-    // A token file that other users may read is refused, and the message contains the command that
-    // fixes it.
+    // The service refuses a token file that other users may read. The message contains the command
+    // that repairs the permissions.
     let mode = std::os::unix::fs::PermissionsExt::from_mode;
     std::fs::set_permissions(place.path("mixed"), mode(0o644)).unwrap();
     let open = refusal(&[&list[..], &["--token-file", &place.text("mixed")]].concat());

@@ -1,12 +1,13 @@
-//! The script of each step.
+//! The shell script of each step of a deployment.
 //!
-//! The module is pure: it returns texts. Each script can run again after an interruption at any
-//! point. Secrets are only in scripts, and scripts travel on standard input ([`crate::ssh`]).
+//! The module does no I/O. It returns the scripts as texts. Each script can run again after an
+//! interruption at any point. Secrets are only in scripts, and a host receives its script on
+//! standard input ([`crate::ssh`]).
 //!
 //! # Hosts without systemd
-//! On a host without systemd, the scripts start services directly, with a pid file in `/run/skep`
-//! and a log in `/var/log/skep`. After a crash or a boot, only `skep deploy apply` starts these
-//! services again.
+//! On a host without systemd, the scripts start the services directly, with a pid file in
+//! `/run/skep` and a log in `/var/log/skep`. After a crash or a boot, these services start again
+//! only when an administrator runs `skep deploy apply`.
 
 use crate::config::config;
 use crate::facts::disk_uuid;
@@ -16,10 +17,10 @@ use std::fmt::Write;
 
 const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
-/// The unit of the monitor, for the monitor's host only.
+/// The systemd unit of the monitor. Only the host of the monitor gets it.
 const MONITOR_UNIT: (&str, &str) =
     ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service"));
-/// The units of all hosts.
+/// The systemd units that all hosts get.
 const UNITS: [(&str, &str); 4] = [
     (
         "skep-management@.service",
@@ -29,22 +30,22 @@ const UNITS: [(&str, &str); 4] = [
     ("skep-storage@.service", include_str!("../../../packaging/systemd/skep-storage@.service")),
     ("skep.target", include_str!("../../../packaging/systemd/skep.target")),
 ];
-/// Name of the file that verifies mounts.
+/// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
-/// Length of the check file in MiB. The file has several chunks, so that it is stored on several
-/// targets.
+/// Length of the check file in MiB. It is long enough for several chunks, so that several targets
+/// store it.
 const CHECK_MIB: u32 = 4;
 
-/// The parts of a script that are not known before the run.
+/// The values in a script that are not in the hosts file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Secrets<'a> {
     /// The join token. Empty for steps that do not need the token.
     pub token: &'a str,
-    /// SHA-256 of the program.
+    /// SHA-256 of the program that the deployment installs.
     pub program_hash: &'a str,
 }
 
-/// Returns the line of the mount in `/etc/fstab`.
+/// Returns the line for the mount in `/etc/fstab`.
 fn mount_line(deployment: &Deployment) -> String {
     let MountLine { source, point, options } = MountLine::of(deployment);
     format!("{source} {point} skep {options},token_file=/etc/skep/token 0 0")
@@ -71,12 +72,12 @@ impl<'a> MountLine<'a> {
     }
 }
 
-/// Returns the script that prints the token of the cluster, for the host of management.
+/// Returns the script that prints the cluster's token. It runs on the host of management.
 pub fn token_script() -> String {
     "/usr/bin/skep cluster token --cluster /srv/skep/management\n".into()
 }
 
-/// Returns the script that receives the program on standard input.
+/// Returns the script that installs the program, which it receives on standard input.
 pub fn install_script(deployment: &Deployment, hash: &str) -> String {
     format!(
         "CLUSTER={}\n{PRELUDE}\
@@ -101,7 +102,8 @@ pub fn install_script(deployment: &Deployment, hash: &str) -> String {
     )
 }
 
-/// Returns the script of a step, without the program that [`Action::Install`] sends.
+/// Returns the script of a step. For [`Action::Install`], the caller sends the program to the
+/// standard input of the script.
 pub fn script(
     deployment: &Deployment,
     host: &Host,
@@ -114,7 +116,8 @@ pub fn script(
         Action::Format(disk) => {
             let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
             let point = disk.mount_point();
-            // The script checks the disk again, because time has passed since the facts were read.
+            // The script checks again that the disk is empty, because time has passed since the
+            // facts were read.
             format!(
                 "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
                  [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
@@ -129,7 +132,7 @@ pub fn script(
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
         }
         Action::Initialise(role) => initialise(host, *role),
-        // A monitor on this host that this deployment did not start keeps running.
+        // A monitor that this deployment has not started keeps running.
         Action::Stop(Role::Monitor) => {
             "if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi\n".into()
         }
@@ -166,24 +169,19 @@ pub fn script(
     format!("CLUSTER={}\n{PRELUDE}{body}", deployment.cluster)
 }
 
-/// Returns the script that waits until every server of the hosts file answers. A server that was
-/// removed from the file stays in the list of management, and does not count.
+/// Returns the script that waits until every metadata and storage server of the hosts file answers.
+/// Management may still list a server that was removed from the file. This server is not counted.
 fn await_health(deployment: &Deployment) -> String {
     let names: Vec<_> = deployment.hosts.iter().map(|host| host.name.as_str()).collect();
     let servers = deployment.hosts.iter().flat_map(Host::services);
     let servers = servers.filter(|role| matches!(role, Role::Metadata | Role::Storage)).count();
     format!(
-        "check() {{ /usr/bin/skep health check --cluster /srv/skep/management \"$@\"; }}\n\
-         healthy() {{\n\
-         check --output json 2>/dev/null | awk -v names=' {} ' '\n\
-         /\"name\":/ {{ gsub(/[\",]/, \"\"); name = $2 }}\n\
-         /\"kind\":/ {{ gsub(/[\",]/, \"\"); kind = $2 }}\n\
-         /\"reachable\": true/ && kind ~ /^(metadata|storage)$/ && \
-         index(names, \" \" name \" \") {{ n++ }}\n\
-         END {{ exit n < {servers} }}'\n\
-         }}\n\
-         (await 60 'not all {servers} servers answer after 60 s' healthy) ||\n\
-         {{ check >&2 || true; exit 1; }}\n",
+        "check() {{ /usr/bin/skep health check --cluster /srv/skep/management \"$@\"; \
+         }}\nhealthy() {{\ncheck --output json 2>/dev/null | awk -v names=' {} ' '\n/\"name\":/ {{ \
+         gsub(/[\",]/, \"\"); name = $2 }}\n/\"kind\":/ {{ gsub(/[\",]/, \"\"); kind = $2 \
+         }}\n/\"reachable\": true/ && kind ~ /^(metadata|storage)$/ && index(names, \" \" name \" \
+         \") {{ n++ }}\nEND {{ exit n < {servers} }}'\n}}\n(await 60 'not all {servers} servers of \
+         the cluster answer after 60 s' healthy) ||\n{{ check >&2 || true; exit 1; }}\n",
         names.join(" ")
     )
 }
@@ -228,7 +226,7 @@ fn mount_disks(host: &Host) -> String {
     let mut text = String::new();
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
-        // Mount by the device, because hosts without udev have no links for UUIDs.
+        // Names the device and not the UUID, because a host without udev has no links for UUIDs.
         let _ = writeln!(
             text,
             "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o noatime {device} {point}"
@@ -244,13 +242,14 @@ fn initialise(host: &Host, role: Role) -> String {
         if !parent.is_empty() {
             let _ = writeln!(text, "make_dir {parent} 755");
         }
-        // A removal does not delete a directory that existed before the deployment, but only the
-        // target's files in it.
+        // A target's directory that existed before the deployment is not recorded. A removal then
+        // deletes only the files of the target in this directory.
         let _ =
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
     let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
-    // A directory without an identity remains after an interrupted initialisation.
+    // If the initialisation is interrupted, the directory exists but has no identity yet, so it is
+    // initialised again.
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\
@@ -292,8 +291,8 @@ fn format_cluster(deployment: &Deployment) -> String {
 fn mount(deployment: &Deployment) -> String {
     let MountLine { source, point, options } = MountLine::of(deployment);
     let log = format!("/var/log/skep/mount{}.log", point.replace('/', "-"));
-    // `_netdev` and `nofail` are for /etc/fstab. Standard streams must not stay open in the process
-    // of the mount.
+    // The options `_netdev` and `nofail` are in /etc/fstab only. The process of the mount must not
+    // keep the streams of the ssh session open, nor descriptor 9, the lock of the deployment.
     format!(
         "[ -e /dev/fuse ] || modprobe fuse\nmake_dir {point} 755\nmake_dir /var/log/skep 700\n\
          [ -e {log} ] || record 'file {log}'\n\

@@ -1,20 +1,22 @@
-//! Reasons against a deployment on the observed hosts, and warnings.
+//! Finds problems and warnings: facts about the hosts that prevent a deployment, or that an
+//! administrator should check.
 //!
-//! The module is pure: it judges facts. A problem stops `skep deploy apply` before it changes a
-//! host. A warning does not stop it. Each text names the fact and the remedy.
+//! The module does no I/O. Its input is the facts of the hosts. A problem stops `skep deploy apply`
+//! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
 
 use crate::facts::{Contents, Facts};
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::HostProblem;
 use std::collections::BTreeMap;
 
-/// Oldest kernel with the operations of io_uring that the services use.
+/// Oldest kernel version that has the io_uring operations of the services.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
 /// Memory below which a service cannot work, in KiB.
 const LEAST_MEMORY_KIB: u64 = 512 * 1024;
 /// Memory below which a server is slow, in KiB.
 const GOOD_MEMORY_KIB: u64 = 2 * 1024 * 1024;
-/// Differences of clocks, in seconds, for a warning and for a problem. File times come from the
+/// Difference between two clocks, in seconds, beyond which a check gives a warning or, for the
+/// second constant, a problem. The difference matters because the times of files come from the
 /// clocks of metadata servers.
 const CLOCK_WARNING: f64 = 1.0;
 const CLOCK_PROBLEM: f64 = 60.0;
@@ -22,9 +24,9 @@ const CLOCK_PROBLEM: f64 = 60.0;
 /// The result of all checks.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Reasons for which the command stops before its first step.
+    /// Facts that stop the command before its first step.
     pub problems: Vec<HostProblem>,
-    /// Facts about a host that an administrator should check, but that do not stop the command.
+    /// Facts that an administrator should check. They do not stop the command.
     pub warnings: Vec<HostProblem>,
 }
 
@@ -41,7 +43,7 @@ impl Verdict {
 /// The program that a deployment installs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Path of the program on this host.
+    /// Path of the program on the host that deploys.
     pub path: std::path::PathBuf,
     /// SHA-256 of the program.
     pub hash: String,
@@ -49,7 +51,7 @@ pub struct Program {
     pub machine: &'static str,
 }
 
-/// Judges all hosts.
+/// Checks the facts of all hosts.
 pub fn judge(
     deployment: &Deployment,
     program: &Program,
@@ -74,8 +76,8 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
         verdict.warning(
             host,
             format!(
-                "its kernel is {}: RHEL 9 has parts of newer kernels; services end at their start \
-                 if it lacks a part of io_uring (docs/operations/installing.md)",
+                "the kernel is {}: RHEL 9 has parts of newer kernels; services stop at their start \
+                 if this kernel lacks a part of io_uring (docs/operations/installing.md)",
                 platform.kernel
             ),
         );
@@ -83,7 +85,7 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
         verdict.problem(
             host,
             format!(
-                "its kernel is {}, and Skep needs Linux {major}.{minor} or later; install a newer \
+                "the kernel is {}, and Skep needs Linux {major}.{minor} or later; install a newer \
                  kernel (docs/operations/installing.md lists distributions)",
                 platform.kernel
             ),
@@ -92,14 +94,14 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
     if platform.uring_disabled == 2 {
         verdict.problem(
             host,
-            "io_uring is disabled; set `sysctl -w kernel.io_uring_disabled=0` there".into(),
+            "io_uring is disabled; run `sysctl -w kernel.io_uring_disabled=0` on this host".into(),
         );
     }
     if platform.machine != program.machine {
         verdict.problem(
             host,
             format!(
-                "its processor is {}, and the program is for {}; name a program for {} with \
+                "the processor is {}, and the program is for {}; name a program for {} with \
                  --program",
                 platform.machine, program.machine, platform.machine
             ),
@@ -108,18 +110,18 @@ fn judge_platform(host: &Host, program: &Program, facts: &Facts, verdict: &mut V
     if platform.memory_kib < LEAST_MEMORY_KIB {
         verdict.problem(
             host,
-            format!("it has {} MiB of memory; 512 MiB are needed", platform.memory_kib / 1024),
+            format!("memory is {} MiB, and Skep needs 512 MiB", platform.memory_kib / 1024),
         );
     } else if platform.memory_kib < GOOD_MEMORY_KIB && host.services().next().is_some() {
         verdict.warning(
             host,
-            format!("it has {} MiB of memory; servers need 2 GiB", platform.memory_kib / 1024),
+            format!("memory is {} MiB, and servers need 2 GiB", platform.memory_kib / 1024),
         );
     }
     if host.has(Role::Client) && !platform.has_fuse {
         verdict.problem(
             host,
-            "it has no /dev/fuse, which a mount needs; load the kernel module fuse there".into(),
+            "/dev/fuse is missing, which a mount needs; load the kernel module fuse".into(),
         );
     }
     if !platform.missing.is_empty() {
@@ -145,8 +147,8 @@ fn judge_installation(
         verdict.problem(
             host,
             format!(
-                "it belongs to the cluster '{other}' of another hosts file; destroy that one \
-                 first (`skep deploy destroy`), or remove the host from this file"
+                "the host belongs to the cluster '{other}' of another hosts file; destroy that \
+                 cluster first (`skep deploy destroy`), or remove the host from this file"
             ),
         );
     }
@@ -155,8 +157,8 @@ fn judge_installation(
         verdict.problem(
             host,
             format!(
-                "another /usr/bin/skep is installed there ({}), not by `skep deploy`; remove it, \
-                 or install the same version on the deploying host",
+                "another /usr/bin/skep is installed ({}), not by `skep deploy`; remove it, or \
+                 install the same version on the deploying host",
                 if facts.version.is_empty() { "it does not run" } else { &facts.version }
             ),
         );
@@ -164,16 +166,16 @@ fn judge_installation(
     if facts.token == Some(false) {
         verdict.problem(
             host,
-            "its /etc/skep/token was not written by `skep deploy`: the host belongs to another \
-             cluster; remove the file, or remove the host from the hosts file"
+            "the file /etc/skep/token was not written by `skep deploy`: the host belongs to \
+             another cluster; remove the file, or remove the host from the hosts file"
                 .into(),
         );
     }
     for role in &facts.foreign {
         let text = match role {
             Role::Monitor if !host.has(Role::Monitor) => continue,
-            Role::Monitor => "its /etc/skep/monitor.toml was not written by `skep deploy`; move \
-                              the file away, or set `monitor = false` in the hosts file"
+            Role::Monitor => "the file /etc/skep/monitor.toml was not written by `skep deploy`; \
+                              move the file away, or set `monitor = false` in the hosts file"
                 .to_owned(),
             _ => format!(
                 "/srv/skep/{role} has the data of a {role} service that `skep deploy` did not \
@@ -187,7 +189,9 @@ fn judge_installation(
         if facts.listening.contains(&port) && !facts.runs(role) {
             verdict.problem(
                 host,
-                format!("another program listens on port {port}, which {role} needs; stop it"),
+                format!(
+                    "another program listens on port {port}, which {role} needs; stop that program"
+                ),
             );
         }
     }
@@ -195,8 +199,8 @@ fn judge_installation(
         verdict.problem(
             host,
             format!(
-                "another file system is mounted on {}; unmount it, or change mount.point in the \
-                 hosts file",
+                "another file system is mounted on {}; unmount that file system, or change \
+                 mount.point in the hosts file",
                 deployment.mount.point
             ),
         );
@@ -210,15 +214,16 @@ fn judge_places(host: &Host, facts: &Facts, verdict: &mut Verdict) {
             Some(Contents::Missing) | None => verdict.problem(
                 host,
                 format!(
-                    "it has no block device {device}; correct the hosts file (`lsblk` lists them)"
+                    "the host has no block device {device}; correct the hosts file (`lsblk` lists \
+                     block devices)"
                 ),
             ),
             Some(Contents::Data(what)) => verdict.problem(
                 host,
                 format!(
                     "disk {device} holds data: {what}; a deployment formats empty disks only. If \
-                     the data is not needed, erase it there: `wipefs --all {device}` and \
-                     `blkdiscard --zeroout {device}`"
+                     the data is not needed, erase the disk on this host: `wipefs --all {device}` \
+                     and `blkdiscard --zeroout {device}`"
                 ),
             ),
             Some(Contents::Empty | Contents::Ours | Contents::Mounted) => {}
@@ -242,8 +247,8 @@ fn judge_clock(host: &Host, facts: &Facts, verdict: &mut Verdict) {
     let direction = if seconds > 0.0 { "ahead of" } else { "behind" };
     let text = || {
         format!(
-            "its clock is {:.1} s {direction} that of the deploying host; start a time service \
-             (chrony) on both",
+            "the clock is {:.1} s {direction} the clock of the deploying host; start a time \
+             service (chrony) on both hosts",
             seconds.abs()
         )
     };
@@ -254,19 +259,19 @@ fn judge_clock(host: &Host, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Returns the first two numbers of a kernel's release. `None` means that the release has another
-/// form.
+/// Returns the first two numbers of a kernel release. `None` means that the release does not begin
+/// with two numbers.
 fn kernel(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|it: char| !it.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// An address and port that a host must reach.
+/// A service on another host that a host must be able to reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Name of the host that has this address.
+    /// Name of the host on which the service runs.
     pub name: String,
-    /// Role of the service at this address.
+    /// Role of the service.
     pub role: Role,
     /// First address of the host.
     pub address: String,
@@ -274,7 +279,7 @@ pub struct Peer {
     pub port: u16,
 }
 
-/// Returns all services on other hosts that a host must reach.
+/// Returns all services on other hosts that the host `host` must be able to reach.
 pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
     let others = deployment.hosts.iter().filter(|other| other.name != host.name);
     let of = |other: &Host| {
@@ -290,8 +295,8 @@ pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
     others.flat_map(of).collect()
 }
 
-/// Returns the script that connects to all peers. A refused connection is no problem, since it
-/// shows that the network and the firewalls let packets through.
+/// Returns the script that connects to all peers. If a peer refuses the connection, this is not a
+/// problem, because the refusal shows that the network and the firewalls let packets through.
 pub fn reach_script(peers: &[Peer]) -> String {
     let words: Vec<_> =
         peers.iter().map(|peer| format!("{} {}", peer.address, peer.port)).collect();
@@ -309,7 +314,7 @@ pub fn reach_script(peers: &[Peer]) -> String {
     )
 }
 
-/// Judges the output of the script that connects to all peers.
+/// Returns the problems that the output of [`reach_script`] shows.
 pub fn judge_reach(host: &Host, peers: &[Peer], output: &str) -> Vec<HostProblem> {
     let mut problems = Vec::new();
     for line in output.lines() {
@@ -323,8 +328,8 @@ pub fn judge_reach(host: &Host, peers: &[Peer], output: &str) -> Vec<HostProblem
         problems.push(HostProblem {
             host: host.name.clone(),
             problem: format!(
-                "it cannot reach {} on {} ({address}:{port}): {text}; check routes, and open the \
-                 port in the firewalls",
+                "the host cannot reach {} on {} ({address}:{port}): {text}; check routes, and open \
+                 the port in the firewalls",
                 peer.role, peer.name
             ),
         });

@@ -1,5 +1,5 @@
-//! The commands. Each command observes the hosts, plans steps, and (except `plan` and `status`)
-//! executes them.
+//! The commands of `skep deploy`. Each command observes the hosts and plans steps. All commands
+//! except `plan` and `status` then execute these steps.
 
 use crate::checks::{Program, Verdict, judge, judge_reach, peers, reach_script};
 use crate::execute::{Executor, Report, StepReport, in_parallel};
@@ -14,19 +14,19 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-/// A deployment with the options of a run.
+/// A run of a command: a deployment, with the options of the run.
 pub struct Run<'a> {
-    /// The hosts file.
+    /// The checked hosts file.
     pub deployment: &'a Deployment,
     /// The program that the run installs on hosts.
     pub program: &'a Program,
     /// Maximum number of hosts that the run works on at the same time.
     pub parallel: usize,
-    /// Receives each step that has ended.
+    /// Called for each step that has ended.
     pub report: Report<'a>,
 }
 
-/// The state of one service.
+/// The state of one service on a host.
 #[derive(Debug, Serialize)]
 pub struct ServiceReport {
     /// The service.
@@ -51,7 +51,7 @@ pub struct HostReport {
     pub version: String,
     /// Services of the host.
     pub services: Vec<ServiceReport>,
-    /// Whether the cluster is mounted. `None` means that the host is not a client.
+    /// Whether the cluster is mounted on the host. `None` means that the host is not a client.
     pub is_mounted: Option<bool>,
 }
 
@@ -62,20 +62,20 @@ pub struct Outcome {
     pub cluster: String,
     /// All hosts, as they were at the start.
     pub hosts: Vec<HostReport>,
-    /// Warnings: reasons why an administrator should check a host.
+    /// Facts about hosts that an administrator should check.
     pub warnings: Vec<HostProblem>,
-    /// Problems of hosts. If there are problems, no step ran.
+    /// Problems of hosts. If there is one, no step ran.
     pub problems: Vec<HostProblem>,
-    /// The steps that ran, or that would run.
+    /// The steps that ran, or that would run without the problems.
     pub steps: Vec<StepReport>,
     /// Duration of the command.
     pub seconds: f64,
 }
 
-/// An outcome, and the error of the command.
+/// An outcome, and the error of the command, if it failed.
 pub type Ended = (Outcome, Option<Error>);
 
-/// Reads a program for the installation.
+/// Reads the program file that a deployment installs.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not an ELF file for a known processor.
@@ -98,14 +98,15 @@ pub fn program(path: &Path) -> Result<Program> {
         hasher.update(&buffer[..count]);
     }
     let hash = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // Bytes 18 and 19 of an ELF header contain the machine architecture.
+    // Bytes 18 and 19 of an ELF header contain the machine architecture. All known values fit into
+    // byte 18.
     let machine = match (head.get(..4), head.get(18)) {
         (Some(b"\x7fELF"), Some(0x3e)) => "x86_64",
         (Some(b"\x7fELF"), Some(0xb7)) => "aarch64",
         _ => {
             let what = format!(
-                "cannot install {}: expected a program for x86_64 or aarch64; name one with \
-                 --program",
+                "cannot install {}: expected a program for x86_64 or aarch64; name such a program \
+                 with --program",
                 path.display()
             );
             return Err(Error::new(ErrorCode::Configuration, what));
@@ -114,16 +115,16 @@ pub fn program(path: &Path) -> Result<Program> {
     Ok(Program { path: path.to_owned(), hash, machine })
 }
 
-/// The observed hosts.
+/// The facts about the hosts, after they were observed.
 struct Survey {
     facts: AllFacts,
-    /// Hosts that did not answer.
+    /// Names of the hosts that did not answer.
     absent: Vec<String>,
     verdict: Verdict,
 }
 
 impl Run<'_> {
-    /// Lists the steps of [`Self::apply`], and runs no step.
+    /// Returns the steps that [`Self::apply`] would run. Runs no step.
     pub fn plan(&self) -> Ended {
         let begin = Instant::now();
         let survey = self.survey(true);
@@ -132,13 +133,14 @@ impl Run<'_> {
         self.outcome(begin, survey, steps, None)
     }
 
-    /// Makes the cluster of the hosts file, or completes or extends it.
+    /// Creates the cluster that the hosts file describes. If a part of it exists, completes or
+    /// extends it.
     pub fn apply(&self) -> Ended {
         self.change(true, |survey| {
             let behind = self.behind(&survey.facts);
             for host in behind {
-                let problem = "its services run another version of the program; `skep deploy \
-                               upgrade` replaces it";
+                let problem = "services of the host run another version of the program; `skep \
+                               deploy upgrade` replaces this version";
                 let problem = HostProblem { host, problem: problem.into() };
                 survey.verdict.warnings.push(problem);
             }
@@ -146,12 +148,13 @@ impl Run<'_> {
         })
     }
 
-    /// Adds one host of the file to the cluster.
+    /// Adds one host of the hosts file to the running cluster.
     pub fn add(&self, name: &str) -> Ended {
         self.change(true, |survey| {
             self.deployment.host(name)?;
             let management = &self.deployment.management().name;
-            // Problems of other hosts do not stop the addition of this host.
+            // Problems of other hosts, except the host of management, do not prevent adding this
+            // host.
             let verdict = &mut survey.verdict;
             let (own, others) = std::mem::take(&mut verdict.problems)
                 .into_iter()
@@ -163,12 +166,13 @@ impl Run<'_> {
         })
     }
 
-    /// Replaces the program on all hosts, and restarts one service after the other.
+    /// Replaces the program on all hosts, and restarts the services one after the other.
     pub fn upgrade(&self, remount: bool) -> Ended {
         self.change(false, |survey| {
             for host in &self.deployment.hosts {
                 if survey.facts.get(&host.name).is_some_and(|it| it.deployed.is_none()) {
-                    let problem = "it has no cluster yet; run `skep deploy apply`".to_owned();
+                    let problem =
+                        "the host is not in a cluster yet; run `skep deploy apply`".to_owned();
                     let problem = HostProblem { host: host.name.clone(), problem };
                     survey.verdict.problems.push(problem);
                 }
@@ -177,14 +181,14 @@ impl Run<'_> {
         })
     }
 
-    /// Removes a host from the cluster.
+    /// Removes a host from the cluster, with all that the deployment has created on it.
     pub fn remove(&self, name: &str, destroy_data: bool) -> Ended {
         self.change(false, |survey| {
             let host = self.deployment.host(name)?;
             if host.has(Role::Management) && self.deployment.hosts.len() > 1 {
                 let what = format!(
-                    "cannot remove host {name}: it runs management, without which the cluster \
-                     ends; `skep deploy destroy` removes the whole cluster"
+                    "cannot remove host {name}: it runs management, which the cluster needs; `skep \
+                     deploy destroy` removes the whole cluster"
                 );
                 return Err(Error::new(ErrorCode::NotPermitted, what));
             }
@@ -198,11 +202,11 @@ impl Run<'_> {
         })
     }
 
-    /// Removes the whole cluster. `skip_absent` leaves out hosts that do not answer.
+    /// Removes the whole cluster. `skip_absent` means that hosts which do not answer are left out.
     pub fn destroy(&self, destroy_data: bool, skip_absent: bool) -> Ended {
         self.change(false, |survey| {
             survey.verdict.problems.retain(|it| !skip_absent && survey.absent.contains(&it.host));
-            // Skip hosts that have no part of this cluster.
+            // Leaves out hosts that are not in this cluster.
             let is_ours = |facts: &Facts| {
                 facts.deployed.as_ref().is_some_and(|it| *it == self.deployment.cluster)
             };
@@ -213,7 +217,7 @@ impl Run<'_> {
         })
     }
 
-    /// Observes the hosts. The second value is whether the cluster is complete.
+    /// Observes the hosts. The second returned value is true if the cluster is complete.
     pub fn status(&self) -> (Ended, bool) {
         let begin = Instant::now();
         let survey = self.survey(false);
@@ -248,7 +252,8 @@ impl Run<'_> {
         self.outcome(begin, survey, steps, error)
     }
 
-    /// Observes all hosts. With `is_new`, also checks the network between all pairs of hosts.
+    /// Observes all hosts. `is_new` means that the network between all pairs of hosts is checked
+    /// too.
     fn survey(&self, is_new: bool) -> Survey {
         let ssh = Ssh::new(self.deployment);
         let hosts = &self.deployment.hosts;
@@ -292,7 +297,8 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the hosts whose services do not run the program that this run installs.
+    /// Returns the names of the hosts that run services, and on which the installed program is not
+    /// the program of this run.
     fn behind(&self, facts: &AllFacts) -> Vec<String> {
         let is_behind = |facts: &Facts| {
             !facts.running.is_empty() && facts.program.as_ref() != Some(&self.program.hash)
@@ -360,7 +366,7 @@ fn host_report(host: &Host, facts: Option<&Facts>) -> HostReport {
     }
 }
 
-/// Refuses to remove data without the option `--destroy-data`.
+/// Returns an error if the hosts store data and the user has not given `--destroy-data`.
 fn refuse_data(
     deployment: &Deployment,
     names: &[String],
@@ -387,8 +393,8 @@ fn refuse_data(
         return Ok(());
     }
     let what = format!(
-        "cannot remove {}: it holds data of the cluster, which would be lost; to delete the data, \
-         add --destroy-data",
+        "cannot remove {}: the removal would delete data of the cluster; to delete the data, add \
+         --destroy-data",
         lost.join("; ")
     );
     Err(Error::new(ErrorCode::NotPermitted, what))

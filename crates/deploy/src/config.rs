@@ -1,5 +1,5 @@
-//! The configuration files of the services and of the monitor. The module is pure: it returns
-//! texts.
+//! Returns the configuration files of the services and of the monitor, as texts. The module does no
+//! I/O.
 
 use crate::hosts::{Deployment, Host, Role};
 use std::fmt::Write;
@@ -16,7 +16,8 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
         deployment.cluster
     );
     if role == Role::Monitor {
-        // The unit names the token, which has the addresses of management.
+        // The file needs no token and no addresses, because the unit of the monitor names the token
+        // file, and the token contains the addresses of management.
         text += "directory = \"/srv/skep/monitor\"\n";
         return text;
     }
@@ -38,7 +39,7 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
     text
 }
 
-/// Returns the SHA-256 of the configuration file of a service.
+/// Returns the SHA-256 of the text that [`config`] returns.
 pub fn config_hash(deployment: &Deployment, host: &Host, role: Role) -> String {
     use sha2::{Digest, Sha256};
     let hash = Sha256::digest(config(deployment, host, role).as_bytes());

@@ -1,7 +1,7 @@
-//! Runs the steps of a plan on many hosts at a time, and reports each step.
+//! Runs the steps of a plan on many hosts at the same time, and reports each step.
 //!
-//! If a step of a host fails, this host does no further step. The other hosts finish the phase, and
-//! the run ends with the errors of all hosts. The run rolls nothing back, so the same command can
+//! If a step fails on a host, no further step runs on this host. The other hosts finish the phase.
+//! The run then ends with the errors of all hosts. It undoes no step, so the same command can
 //! continue later.
 
 use crate::actions::{Secrets, script, token_script};
@@ -15,10 +15,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A step that has ended, or that a plan lists.
+/// A step that has ended, or a step that a plan lists.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepReport {
-    /// Name of the phase.
+    /// Name of the phase to which the step belongs.
     pub phase: &'static str,
     /// Name of the host.
     pub host: String,
@@ -26,15 +26,16 @@ pub struct StepReport {
     pub step: String,
     /// Duration of the step. `None` means that the step did not run.
     pub seconds: Option<f64>,
-    /// Why the step failed. `None` means that it succeeded or did not run.
+    /// The reason why the step failed. `None` means that it succeeded or did not run.
     pub error: Option<String>,
 }
 
-/// Receives each step that has ended, with its number and the number of all steps.
+/// Called for each step that has ended. Gets the number of ended steps, the number of all steps,
+/// and the step.
 pub type Report<'a> = &'a (dyn Fn(usize, usize, &StepReport) + Sync);
 
-/// Calls `work` for all items, at most `limit` at a time, and returns the results in the order of
-/// the items.
+/// Calls `work` for all items, with at most `limit` calls at the same time. Returns the results in
+/// the order of the items.
 pub fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     limit: usize,
@@ -58,14 +59,15 @@ pub fn in_parallel<T: Sync, R: Send>(
     taken.map(|it| it.expect("each item has its result")).collect()
 }
 
-/// Runs plans.
+/// Runs the steps of plans.
 pub struct Executor<'a> {
     deployment: &'a Deployment,
     program: &'a Program,
     ssh: Ssh<'a>,
     parallel: usize,
     report: Report<'a>,
-    /// The join token, read when the first step needs it. The lock is held while the token is read.
+    /// The join token. It is read when a step first needs it. The lock is held during this, so that
+    /// the token is read only once.
     token: Mutex<Option<String>>,
 }
 
@@ -115,7 +117,8 @@ impl<'a> Executor<'a> {
             if let Some(first) = errors.first() {
                 let lines: Vec<_> = errors.iter().map(Error::context).collect();
                 let what = format!(
-                    "{}\nEverything before this phase is done; the same command continues",
+                    "{}\nAll steps before this phase are done; run the same command again to \
+                     continue",
                     lines.join("\n")
                 );
                 return (reports, Some(Error::new(first.code(), what)));
@@ -143,7 +146,7 @@ impl<'a> Executor<'a> {
         done.map(drop).map_err(named)
     }
 
-    /// Reads the token on the host of management, once.
+    /// Returns the token. The first call reads it on the host of management.
     fn token(&self) -> Result<String> {
         let mut kept = self.token.lock().expect("no thread panics with this lock");
         if let Some(token) = &*kept {

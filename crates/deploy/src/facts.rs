@@ -1,4 +1,4 @@
-//! The state of a host, as the script `scripts/facts.sh` prints it.
+//! The facts about a host: its state, as the script `scripts/facts.sh` prints it.
 //!
 //! The module owns the script's parameters and the parser of its output. The script changes nothing
 //! on the host.
@@ -22,71 +22,74 @@ pub enum Contents {
     Ours,
     /// The disk belongs to this deployment and is mounted.
     Mounted,
-    /// The disk or directory has data or is in use. The text describes the data.
+    /// The disk or directory contains data, or is in use. The text describes this.
     Data(String),
 }
 
 /// The program that a running service executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Running {
-    /// The program that is installed now.
+    /// The program that is installed on the host now.
     Current,
-    /// A program that was replaced after the service started.
+    /// A program that has been replaced since the service started.
     Old,
 }
 
-/// The platform of a host.
+/// The kernel, hardware and installed programs of a host.
 #[derive(Debug, Clone, Default)]
 pub struct Platform {
-    /// Release of the kernel.
+    /// Release of the kernel, such as `6.1.0`.
     pub kernel: String,
     /// Machine architecture.
     pub machine: String,
     /// Memory, in KiB.
     pub memory_kib: u64,
-    /// The value of `kernel.io_uring_disabled`.
+    /// The value of the kernel setting `kernel.io_uring_disabled`.
     pub uring_disabled: u32,
-    /// Whether systemd runs the host.
+    /// Whether systemd manages the services of the host.
     pub has_systemd: bool,
     /// Whether FUSE is available.
     pub has_fuse: bool,
-    /// Required programs that are missing.
+    /// Required programs that are not installed.
     pub missing: Vec<String>,
 }
 
-/// The state of one host.
+/// The facts about one host.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// The platform.
+    /// The kernel, hardware and installed programs.
     pub platform: Platform,
-    /// SHA-256 of the installed program. `None` means that there is no program.
+    /// SHA-256 of the installed program. `None` means that the program is not installed.
     pub program: Option<String>,
-    /// Whether a deployment installed the program.
+    /// Whether `skep deploy` has installed the program.
     pub program_is_ours: bool,
     /// Version line of the installed program. Empty if the program does not run.
     pub version: String,
-    /// Contents of each disk and directory that the hosts file names.
+    /// The contents of each disk and each directory of the hosts file.
     pub places: BTreeMap<String, Contents>,
     /// SHA-256 of each service's configuration file.
     pub configs: BTreeMap<Role, String>,
-    /// Services that this deployment has initialised.
+    /// Services whose directories this deployment has initialised on the host.
     pub initialised: BTreeSet<Role>,
-    /// Services whose directory belongs to another cluster or another installation.
+    /// Services whose directory on the host belongs to another cluster or another installation.
     pub foreign: BTreeSet<Role>,
-    /// Running services of the deployment.
+    /// Services of the deployment that run on the host.
     pub running: BTreeMap<Role, Running>,
-    /// The token on the host: `Some(true)` if this deployment wrote it.
+    /// Whether this deployment wrote the token file on the host. `None` means that the host has no
+    /// token file.
     pub token: Option<bool>,
-    /// Whether the cluster is formatted. The host of management has the record of this.
+    /// Whether the cluster is formatted. Only the host of management records this.
     pub is_formatted: bool,
-    /// Name of the cluster that was deployed here. `None` means that no cluster was deployed here.
+    /// Name of the cluster that was deployed to the host. `None` means that no cluster was deployed
+    /// to it.
     pub deployed: Option<String>,
-    /// The file system at the mount point: `Some(true)` if it is Skep's.
+    /// Whether the file system at the mount point is Skep. `None` means that nothing is mounted
+    /// there.
     pub mount: Option<bool>,
     /// TCP ports on which programs listen.
     pub listening: BTreeSet<u16>,
-    /// Difference of the host's clock to this host's clock, in seconds. Its error is at most the
-    /// duration of the session. A positive value means that the host's clock is ahead.
+    /// How far the host's clock is ahead of the clock of the host that deploys, in seconds.
+    /// Negative if it is behind. The error is at most the duration of the ssh session.
     pub clock_offset: f64,
 }
 
@@ -104,11 +107,12 @@ pub fn script(deployment: &Deployment, host: &Host) -> String {
 }
 
 impl Facts {
-    /// Parses the output of the script. `deployment` and `host` are the arguments of [`script`].
+    /// Parses the output of the script. `deployment` and `host` must be those for which [`script`]
+    /// was made.
     ///
     /// # Errors
-    /// Returns `Protocol` if the output is not complete, for example because the login shell of the
-    /// host prints other text.
+    /// Returns `Protocol` if the output is incomplete, for example because the login shell of the
+    /// host is not a POSIX shell.
     pub fn parse(deployment: &Deployment, host: &Host, output: &Output) -> Result<Self> {
         let mut facts = Self::default();
         let mut uuids = BTreeMap::new();
@@ -176,14 +180,14 @@ impl Platform {
     }
 }
 
-/// Returns the UUID that the deployment gives to the file system of a disk. It depends only on
-/// cluster, host and disk, so an interrupted run recognises the disks that it has formatted.
+/// Returns the UUID that the deployment gives to the file system on a disk. It depends only on
+/// cluster, host and disk, so a run recognises a disk that an interrupted run has formatted.
 pub fn disk_uuid(deployment: &Deployment, host: &Host, device: &str) -> String {
     use sha2::{Digest, Sha256};
     let text = format!("skep deploy\n{}\n{}\n{device}", deployment.cluster, host.name);
     let hash = Sha256::digest(text.as_bytes());
     let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    // A UUID of version 8 (RFC 9562), whose contents the program defines.
+    // This is a UUID of version 8 (RFC 9562), whose content each program can define.
     format!("{}-{}-8{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
 }
 
@@ -204,14 +208,16 @@ fn directory(state: &str) -> Contents {
         "missing" => Contents::Missing,
         "empty" => Contents::Empty,
         "ours" => Contents::Ours,
-        "target" => Contents::Data("it is a target of another cluster or installation".into()),
+        "target" => Contents::Data(
+            "it is a target of another cluster, or of an installation without `skep deploy`".into(),
+        ),
         "no-directory" => Contents::Data("it is not a directory".into()),
         _ => Contents::Data("it is not empty".into()),
     }
 }
 
-/// Returns by how many seconds a host's clock is ahead. The host read its clock between `began` and
-/// `ended`. A clock between these two times gives zero.
+/// Returns how far a host's clock is ahead, in seconds. The host has read its clock at some time
+/// between `began` and `ended`, so a `clock` between these two times gives zero.
 fn offset(clock: f64, began: Duration, ended: Duration) -> f64 {
     let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
     (clock - ended).max(0.0) + (clock - began).min(0.0)
@@ -222,7 +228,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::hosts::tests::GOOD;
 
-    /// Returns the facts of a host without any part of Skep.
+    /// Returns the facts of a host on which nothing of Skep exists.
     pub(crate) fn fresh(deployment: &Deployment, host: &Host) -> Facts {
         let mut text =
             "kernel\t6.1.0\nmachine\tx86_64\nmemory_kib\t8000000\nfuse\tyes\n".to_owned();
@@ -265,7 +271,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn incomplete_output_is_refused() {
+    fn incomplete_output_of_the_facts_script_is_refused() {
         let deployment = Deployment::parse(GOOD).unwrap();
         let host = deployment.host("s1").unwrap();
         let output =
@@ -286,7 +292,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn host_clock_between_start_and_end_has_no_offset() {
+    fn clock_within_the_measurement_interval_has_no_offset() {
         let at = |clock| offset(clock, Duration::from_secs(10), Duration::from_secs(12));
         assert_eq!((at(11.0), at(15.0), at(4.0)), (0.0, 3.0, -6.0));
     }

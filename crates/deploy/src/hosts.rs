@@ -1,8 +1,8 @@
-//! The hosts file: the roles of each host, its disks and directories for data, and the mount point
-//! of clients.
+//! The hosts file. It has the roles of each host, its disks and directories for data, and the mount
+//! point of clients.
 //!
-//! The module owns the form of the file and all checks that need no host. It reports all problems
-//! of a file together.
+//! The module owns the form of the file, and all checks that need no access to the hosts. It
+//! reports all problems of a file together.
 
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
-/// A role of a host: one service, or the mount.
+/// A role of a host: a service that runs on it, or the mount of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -20,7 +20,8 @@ pub enum Role {
     Metadata,
     /// The host stores the data of files.
     Storage,
-    /// The host runs the monitor, which stores the history of the cluster and serves the web page.
+    /// The host runs the monitor, which stores the history of the cluster's load and serves a web
+    /// page.
     Monitor,
     /// The host mounts the cluster.
     Client,
@@ -31,7 +32,8 @@ impl Role {
     pub const SERVICES: [Self; 4] =
         [Self::Management, Self::Metadata, Self::Storage, Self::Monitor];
 
-    /// Returns the word for the role, which is also the command of its service.
+    /// Returns the word for the role. For a service, it is also the subcommand of `skep` that runs
+    /// it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Management => "management",
@@ -42,7 +44,7 @@ impl Role {
         }
     }
 
-    /// Returns the port of the service. `None` means that the role listens on no port.
+    /// Returns the port on which the service listens. `None` means that the role has no port.
     pub fn port(self) -> Option<u16> {
         match self {
             Self::Management => Some(7400),
@@ -53,8 +55,8 @@ impl Role {
         }
     }
 
-    /// Whether the service is a node of the cluster. The monitor only sends requests to the nodes,
-    /// and only programs on its own host can reach its page.
+    /// Whether the service is a node of the cluster. The monitor is no node, because it only sends
+    /// requests to the nodes, and only programs on its own host can open its web page.
     pub fn is_node(self) -> bool {
         matches!(self, Self::Management | Self::Metadata | Self::Storage)
     }
@@ -82,17 +84,17 @@ impl Display for Role {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SshSettings {
-    /// User on the hosts. Empty means the ssh client's own choice.
+    /// User name on the hosts. Empty means that the ssh client decides.
     pub user: String,
-    /// Port of sshd. Zero means the ssh client's own choice.
+    /// Port of sshd. Zero means that the ssh client decides.
     pub port: u16,
-    /// Path of the private key. Empty means the ssh client's own choice.
+    /// Path of the private key. Empty means that the ssh client decides.
     pub identity: String,
     /// Further options of the ssh client, as `Name=value`.
     pub options: Vec<String>,
 }
 
-/// The mount of clients.
+/// How clients mount the cluster.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MountSettings {
@@ -108,47 +110,47 @@ impl Default for MountSettings {
     }
 }
 
-/// A disk that a deployment formats for a target.
+/// A disk that the deployment formats for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// The block device.
     pub device: String,
-    /// The service that uses the disk.
+    /// The service that gets the target.
     pub role: Role,
 }
 
 impl Disk {
-    /// Returns the directory on which the disk is mounted.
+    /// Returns the directory on which the disk will be mounted.
     pub fn mount_point(&self) -> String {
         let name = self.device.trim_start_matches("/dev/").replace('/', "-");
         format!("{DISKS}/{name}")
     }
 }
 
-/// Directory below which disks are mounted.
+/// Directory in which the mount points of disks are.
 pub const DISKS: &str = "/srv/skep/disks";
 
-/// One host.
+/// One host of the hosts file.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// Name of the host and of its services.
     pub name: String,
-    /// Address for ssh.
+    /// Address that ssh uses.
     pub address: String,
-    /// The addresses of the host's services for other hosts, best first.
+    /// The addresses at which other hosts reach the services of this host, best first.
     pub network: Vec<String>,
     /// Roles of the host, in the order of [`Role`].
     pub roles: Vec<Role>,
-    /// Failure domain of the host. Empty means a domain by itself.
+    /// Failure domain of the host. Empty means that the host is a domain by itself.
     pub domain: String,
-    /// Disks that are formatted for targets.
+    /// Disks that the deployment formats for targets.
     pub disks: Vec<Disk>,
-    /// Existing or new directories for targets.
+    /// Directories for targets, each with the service that gets the target. They may exist already.
     pub directories: Vec<(Role, String)>,
 }
 
 impl Host {
-    /// Whether the host has a role.
+    /// Whether the host has the role `role`.
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
     }
@@ -158,8 +160,8 @@ impl Host {
         Role::SERVICES.into_iter().filter(|role| self.has(*role))
     }
 
-    /// Returns the directories of the targets of a service. The directories on disks are first, and
-    /// the directories that the file names follow.
+    /// Returns the directories of all targets of a service: first the directories on disks, then
+    /// the directories that the hosts file names.
     pub fn targets(&self, role: Role) -> Vec<String> {
         let disks = self.disks.iter().filter(|disk| disk.role == role);
         let named = self.directories.iter().filter(|(of, _)| *of == role);
@@ -175,11 +177,12 @@ pub struct Deployment {
     pub cluster: String,
     /// Options of the ssh client.
     pub ssh: SshSettings,
-    /// The mount of clients.
+    /// How clients mount the cluster.
     pub mount: MountSettings,
     /// The hosts, in the order of the file.
     pub hosts: Vec<Host>,
-    /// Directory of the file, for relative paths in it.
+    /// Directory that contains the hosts file. Relative paths in the file are relative to this
+    /// directory.
     pub directory: PathBuf,
 }
 
@@ -232,11 +235,11 @@ impl Deployment {
     ///
     /// # Errors
     /// - `NotFound` if the file cannot be read.
-    /// - `Configuration` with all problems of the file.
+    /// - `Configuration` if the file has problems. The error lists all of them.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let what = format!(
-                "cannot read the hosts file {}: {error}; name one with --hosts",
+                "cannot read the hosts file {}: {error}; name a hosts file with --hosts",
                 path.display()
             );
             Error::new(ErrorCode::NotFound, what)
@@ -249,7 +252,7 @@ impl Deployment {
     /// Parses and checks the text of a hosts file.
     ///
     /// # Errors
-    /// Returns `Configuration` with all problems.
+    /// Returns `Configuration` if the file has problems. The error lists all of them.
     pub fn parse(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text)
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))?;
@@ -285,7 +288,7 @@ impl Deployment {
             ));
         }
         if !self.mount.options.chars().all(|it| it.is_ascii_graphic() && !"'\"\\".contains(it)) {
-            problems.push("invalid mount.options: expected options with commas".into());
+            problems.push("invalid mount.options: expected options separated by commas".into());
         }
         let mut names: BTreeMap<&str, u32> = BTreeMap::new();
         let mut addresses: BTreeMap<&str, &str> = BTreeMap::new();
@@ -321,16 +324,16 @@ impl Deployment {
     /// Returns the host of management.
     ///
     /// # Panics
-    /// Does not panic, since a checked file has exactly one host of management.
+    /// Does not panic, because a checked hosts file has exactly one host of management.
     pub fn management(&self) -> &Host {
         let host = self.hosts.iter().find(|host| host.has(Role::Management));
         host.expect("a checked file has one host of management")
     }
 
-    /// Returns the host with a name.
+    /// Returns the host with the name `name`.
     ///
     /// # Errors
-    /// Returns `NotFound` with the names of all hosts.
+    /// Returns `NotFound` if there is no such host. The error lists the names of all hosts.
     pub fn host(&self, name: &str) -> Result<&Host> {
         let found = self.hosts.iter().find(|host| host.name == name);
         found.ok_or_else(|| {
@@ -340,13 +343,13 @@ impl Deployment {
         })
     }
 
-    /// Returns the addresses of management for mounts, separated by commas.
+    /// Returns the addresses of management in the form that mounts use, separated by commas.
     pub fn management_addresses(&self) -> String {
         self.management().network.join(",")
     }
 }
 
-/// Gives the monitor to the host of management if the file names no host for it.
+/// Gives the role of the monitor to the host of management, if the file gives it to no host.
 fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut Vec<String>) {
     let having = hosts.iter().filter(|host| host.has(Role::Monitor));
     let names: Vec<&str> = having.map(|host| host.name.as_str()).collect();
@@ -358,7 +361,8 @@ fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut Vec<String>
             }
         }
         [name, ..] if !is_wanted => problems.push(format!(
-            "host {name} has the role monitor, but `monitor = false` is set; remove one of both"
+            "host {name} has the role monitor, but `monitor = false` is set; remove the role or \
+             this setting"
         )),
         [] | [_] => {}
         several => problems.push(format!(
@@ -390,7 +394,7 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
     for word in &entry.roles {
         match Role::parse(word) {
             Some(role) if roles.contains(&role) => {
-                problems.push(format!("host {name}: the role {role} appears twice; remove one"));
+                problems.push(format!("host {name}: the role {role} appears twice; name it once"));
             }
             Some(role) => roles.push(role),
             None => problems.push(format!(
@@ -454,7 +458,7 @@ fn check_places(
     }
 }
 
-/// Whether a text is a host name or an IP address, which a script may contain without quotes.
+/// Whether a text is a host name or an IP address. Scripts can contain such a text without quotes.
 pub(crate) fn is_address(text: &str) -> bool {
     let letters = |it: char| it.is_ascii_alphanumeric() || ".:-_".contains(it);
     !text.is_empty() && !text.starts_with('-') && text.chars().all(letters)
@@ -465,7 +469,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 40 && !name.starts_with('-') && name.chars().all(letters)
 }
 
-/// Whether a script may contain a path without quotes.
+/// Whether a text is a path that scripts can contain without quotes.
 pub(crate) fn is_path(path: &str) -> bool {
     let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
     let letters = |it: char| it.is_ascii_alphanumeric() || "._+@:-".contains(it);

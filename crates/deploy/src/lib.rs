@@ -1,22 +1,22 @@
-//! Deploys clusters over ssh (`skep deploy`): from one file of hosts and roles to a mounted and
+//! Deploys clusters over ssh (`skep deploy`): one file with hosts and roles leads to a mounted and
 //! verified cluster. Also creates file systems on the local disks of a job's hosts (`skep
 //! ondemand`).
 //!
 //! The crate owns:
-//! - [`hosts`]: the file of hosts, and its checks
-//! - [`facts`]: the state of a host, as a script on this host prints it
-//! - [`checks`]: reasons against a deployment on these hosts
-//! - [`plan`]: the steps from the observed to the desired state
+//! - [`hosts`]: the hosts file, and its checks
+//! - [`facts`]: the state of a host, as a script on that host prints it
+//! - [`checks`]: facts about hosts that prevent a deployment
+//! - [`plan`]: the steps that lead from the observed state to the described cluster
 //! - [`config`]: the configuration file of each service
 //! - [`actions`]: the script of each step
-//! - [`ssh`]: sessions of the host's own `ssh` client
-//! - [`execute`]: runs steps on many hosts at a time
+//! - [`ssh`]: sessions of the `ssh` client that is installed on this host
+//! - [`execute`]: runs steps on many hosts at the same time
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
 //! - [`ondemand`]: file systems of the local disks of a job's hosts
 //!
-//! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the
-//! program `skep` on hosts and links none of its libraries. It stores no state on the deploying
-//! host. Each run observes the hosts again, so the same command continues an interrupted run.
+//! `facts`, `checks`, `plan`, `config` and `actions` do no I/O. The crate starts the
+//! program `skep` on hosts, but does not link its libraries. It stores no state on the host that
+//! deploys. Each run observes the hosts again, so the same command continues an interrupted run.
 
 pub mod actions;
 pub mod checks;

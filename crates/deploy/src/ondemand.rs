@@ -1,11 +1,11 @@
-//! File systems on demand (`skep ondemand`), on the local disks of a job's hosts. They have no
-//! redundancy, and exist for the time of the job.
+//! File systems on demand (`skep ondemand`). They are on the local disks of a job's hosts, have no
+//! redundancy, and exist only for the time of the job.
 //!
-//! The module owns the list of hosts, the token and the id of a run, and the script of each host.
-//! The first host runs management and metadata, and each host runs storage and one mount. All hosts
-//! start at the same time, since they have the token before management exists. The scripts run over
-//! ssh ([`crate::ssh`]), or on this host for its part of a batch job. `scripts/ondemand.sh` owns
-//! the actions on a host: locks, checks of paths, and the removal.
+//! The module owns the list of hosts, the token and the id of a run, and the script for each host.
+//! The first host runs management and metadata. Each host runs storage and has a mount. All hosts
+//! can start at the same time, because each has the token before management exists. The scripts run
+//! over ssh ([`crate::ssh`]). In a batch job, each host runs only the script for itself.
+//! `scripts/ondemand.sh` owns the actions on a host: locks, checks of paths, and the removal.
 
 use crate::execute::in_parallel;
 use crate::hosts::{
@@ -22,140 +22,144 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const SCRIPT: &str = include_str!("scripts/ondemand.sh");
-/// Minimum length in bytes of a site's secret.
+/// Minimum length of a site's secret in bytes.
 const SECRET_BYTES: usize = 32;
-/// Maximum number of bytes of a secret that are used.
+/// Maximum number of bytes that are read from the file with the secret.
 const SECRET_LIMIT: u64 = 4096;
-/// Largest number of hosts of one file system.
+/// Maximum number of hosts of one file system.
 const MAX_HOSTS: usize = 1024;
-/// Number of digits in the id of a run.
+/// Number of hexadecimal digits in the id of a run.
 const RUN_DIGITS: usize = 16;
-/// Largest number of hosts that a message lists.
+/// Maximum number of hosts that a message lists.
 const SHOWN_HOSTS: usize = 8;
 
 /// A file system on demand.
 #[derive(Debug, Clone)]
 pub struct OnDemand {
-    /// Name, which distinguishes the file system from other file systems on the same hosts.
+    /// Name of the file system. It distinguishes several file systems on the same hosts.
     pub name: String,
-    /// Addresses of all hosts. The first host runs management and metadata.
+    /// Addresses of all hosts. The first of them runs management and metadata.
     pub hosts: Vec<String>,
-    /// Directory on a local disk of each host.
+    /// Directory on a local disk, with the same path on each host.
     pub directory: String,
     /// Mount point on each host.
     pub mount: String,
-    /// The first of three ports.
+    /// The first of the three ports of the services on each host.
     pub port: u16,
     /// User that owns the top directory. `None` means that all users may write to it.
     pub owner: Option<u32>,
     /// Time limit of each command on a host, in seconds.
     pub patience: u32,
-    /// Sources that must be readable on each host before a start.
+    /// Paths that must be readable on each host before a start, because files are copied from them.
     pub sources: Vec<String>,
-    /// Copies out of the file system that must precede its removal.
+    /// Copies out of the file system that must succeed before its removal.
     pub stage_out: Vec<StageOut>,
-    /// Data that a removal may destroy.
+    /// The data that a removal may destroy.
     pub removal: Removal,
 }
 
-/// A copy out of the file system.
+/// A copy out of the file system, to be made before its removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageOut {
-    /// Path below the mount point.
+    /// Path of the source, below the mount point.
     pub source: String,
-    /// Destination.
+    /// Path of the destination, or a location in an object store.
     pub destination: String,
 }
 
-/// Data that a removal may destroy.
+/// The data that a removal may destroy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Removal {
-    /// Only data that nothing was to save: the removal fails if copies out of the file system were
-    /// requested, or if it is held.
+    /// Only data that no user has asked to preserve. The removal fails if copies out of the file
+    /// system were requested, or if the file `.skep-hold` exists in it.
     #[default]
     Unneeded,
-    /// The requested copies have succeeded.
+    /// All data, because the requested copies have succeeded. The removal still fails if the file
+    /// `.skep-hold` exists.
     Saved,
-    /// All data.
+    /// All data, whatever was requested.
     All,
 }
 
-/// Token and id of one start. All hosts of the start have the same token and id.
+/// The token and the id of one start of a file system. They are the same on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     token: String,
-    /// 16 hexadecimal digits in all paths of the run.
+    /// The id: 16 hexadecimal digits. All paths of the run contain it.
     id: String,
 }
 
-/// A command on the hosts.
+/// A command that the script of a host executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Refuse a start that cannot succeed, and change nothing.
+    /// Refuse a start that cannot succeed. Change nothing.
     Check,
     /// Create the file system and mount it.
     Start,
-    /// Note the copies that must precede the removal.
+    /// Record the copies that must succeed before the removal.
     Keep,
     /// Unmount and remove the file system. If a run is given, remove only the part that this run
     /// has created.
     Stop,
-    /// Observe the file system.
+    /// Print the state of the file system on the host.
     Status,
 }
 
-/// The place where the commands of hosts run.
+/// Where the scripts of the hosts run.
 #[derive(Debug, Clone)]
 pub enum Reach {
-    /// On all hosts, by ssh.
+    /// The scripts run on all hosts, by ssh.
     Ssh,
-    /// On this host only, which has this address in the list.
+    /// Only the script of this host runs. The value is the address of this host in the list of
+    /// hosts.
     Here(String),
 }
 
-/// The state of one host.
+/// The state of the file system on one host.
 #[derive(Debug, Serialize)]
 pub struct HostState {
     /// Address of the host.
     pub host: String,
-    /// The processes that run on the host: services and `mount`.
+    /// The processes of the file system that run on the host, in the order of their start. They are
+    /// the services and `mount`.
     pub running: Vec<String>,
     /// Whether the file system is mounted on the host.
     pub is_mounted: bool,
     /// Time at which the start began, in UTC. `None` means that no start has succeeded.
     pub since: Option<String>,
-    /// Copies that must precede the removal, as `SOURCE:DESTINATION`.
+    /// Copies that must succeed before the removal, in the form `SOURCE:DESTINATION`.
     pub stage_out: Vec<String>,
-    /// The text of the file that holds the data, if users have created one.
+    /// The text in the file `.skep-hold`. A user creates this file to protect the data from
+    /// removal. `None` if the file does not exist.
     pub hold: Option<String>,
 }
 
-/// The result of a command.
+/// The result of a command on all hosts.
 #[derive(Debug, Serialize)]
 pub struct OnDemandOutcome {
     /// Name of the file system.
     pub name: String,
     /// Mount point.
     pub mount: String,
-    /// Hosts on which the command succeeded.
+    /// The states of the hosts on which the command succeeded.
     pub hosts: Vec<HostState>,
-    /// Hosts on which the command failed.
+    /// The problems of the hosts on which the command failed.
     pub problems: Vec<HostProblem>,
     /// Duration of the command.
     pub seconds: f64,
 }
 
-/// Reads a list of hosts with one host per line, as in a host file of MPI. Further words of a line,
-/// empty lines and lines that begin with `#` do not count. A host that appears again counts once.
+/// Reads a list of hosts with one host per line, as in a host file of MPI. Ignores empty lines,
+/// lines that begin with `#`, and everything after the first word of a line. A host that occurs
+/// several times is listed once.
 ///
 /// # Errors
 /// - `NotFound` if the file cannot be read.
-/// - `Configuration` if the list has no host, or has a word that is neither a name nor an IPv4
-///   address.
+/// - `Configuration` if the list is empty, or if a host is neither a host name nor an IPv4 address.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let what = format!("cannot read the list of hosts {}: {error}", path.display());
-        Error::new(ErrorCode::NotFound, format!("{what}; name one with --hosts"))
+        Error::new(ErrorCode::NotFound, format!("{what}; name a list with --hosts"))
     })?;
     let mut hosts: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -172,17 +176,21 @@ pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
 fn check_hosts(hosts: &[String]) -> Result<()> {
     let refuse = |what: String| Err(Error::new(ErrorCode::Configuration, what));
     if hosts.is_empty() || hosts.len() > MAX_HOSTS {
-        return refuse(format!("{} hosts: expected 1 to {MAX_HOSTS}, one per line", hosts.len()));
+        return refuse(format!(
+            "invalid number of hosts {}: expected 1 to {MAX_HOSTS}, one per line",
+            hosts.len()
+        ));
     }
-    // The scripts append a colon and the port to an address.
+    // The scripts append a colon and the port to the address of a host, so it cannot contain a
+    // colon.
     match hosts.iter().find(|host| !is_address(host) || host.contains(':')) {
         Some(host) => refuse(format!("invalid host '{host}': expected a name or an IPv4 address")),
         None => Ok(()),
     }
 }
 
-/// Returns the run of a batch job. All hosts of the job compute the same token from the site's
-/// secret, which each host has. So no host must send the token to another host.
+/// Returns the run of a batch job. Each host of the job computes the same token from the secret of
+/// the site, which all hosts have. For this reason, no host has to send the token to another host.
 ///
 /// # Errors
 /// - `NotFound` if the file with the secret cannot be read.
@@ -190,7 +198,8 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
 pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
     use std::os::unix::fs::MetadataExt;
     let shown = secret.display();
-    // Contents, owner and mode come from one open file, so that they belong to the same file.
+    // Content, owner and mode are read through one descriptor, so that they belong to the same
+    // file.
     let read = || -> std::io::Result<(Vec<u8>, std::fs::Metadata)> {
         let mut file = File::open(secret)?;
         let mut bytes = Vec::new();
@@ -211,7 +220,7 @@ pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
     let user = std::fs::metadata("/proc/self")?.uid();
     if facts.uid() != user {
         let what = format!(
-            "the secret {shown} belongs to user {}, who could replace it: run `chown {user} \
+            "the secret {shown} belongs to user {}, who could replace this file: run `chown {user} \
              {shown}`",
             facts.uid()
         );
@@ -225,10 +234,10 @@ pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
 }
 
 impl Run {
-    /// Returns a random run.
+    /// Returns a run with a random token and id.
     ///
     /// # Errors
-    /// Returns an error if the system has no random numbers.
+    /// Returns an error if the system provides no random numbers.
     pub fn random() -> Result<Self> {
         let mut secret = [0; SECRET_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut secret)?;
@@ -237,7 +246,8 @@ impl Run {
 
     fn of(secret: &[u8], name: &str) -> Self {
         let derived = |purpose: &str| {
-            // Hash twice, so that a token cannot be computed from another token.
+            // The secret is hashed twice, as in HMAC. With one hash, an attacker who knows one
+            // derived value could compute other derived values (length extension).
             let inner = Sha256::new().chain_update(secret).chain_update(purpose).chain_update(name);
             let outer = Sha256::new().chain_update(secret).chain_update(inner.finalize());
             outer.finalize().iter().fold(String::new(), |mut text, byte| {
@@ -251,10 +261,10 @@ impl Run {
 }
 
 impl OnDemand {
-    /// Checks the values that scripts contain.
+    /// Checks all values that the scripts will contain.
     ///
     /// # Errors
-    /// Returns `Configuration` with the first invalid value.
+    /// Returns `Configuration` for the first invalid value.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::new(ErrorCode::Configuration, what));
         check_hosts(&self.hosts)?;
@@ -274,18 +284,18 @@ impl OnDemand {
         let outs = self.stage_out.iter().flat_map(|it| [&it.source, &it.destination]);
         match self.sources.iter().chain(outs).find(|path| !is_staged_path(path)) {
             Some(path) => refuse(format!(
-                "invalid path '{path}': expected an absolute path without '..', colons, quotes \
-                 and control characters"
+                "invalid path '{path}': expected an absolute path or s3://bucket/key, without '..', \
+                 colons, quotes and control characters"
             )),
             None => Ok(()),
         }
     }
 
-    /// Runs a command on all hosts, or on this host. Tries every host, even if other hosts fail.
-    /// The command [`Command::Start`] needs a run.
+    /// Runs a command on all hosts, or on this host only, depending on `reach`. Tries every host,
+    /// even if other hosts fail. [`Command::Start`] needs a run.
     ///
     /// # Errors
-    /// Returns an error if this host is not in the list.
+    /// Returns an error if this host is not in the list of hosts.
     pub fn run(
         &self,
         command: Command,
@@ -306,8 +316,7 @@ impl OnDemand {
         };
         let deployment = self.deployment();
         let ssh = Ssh::new(&deployment);
-        // Run the command on all hosts at the same time, because each host waits for the other
-        // hosts.
+        // All hosts run the command at the same time, because each host waits for the others.
         let results = in_parallel(&hosts, hosts.len(), |host| {
             let script = self.script(host, command, run);
             match reach {
@@ -337,12 +346,13 @@ impl OnDemand {
         deployment(&self.name, &self.mount, &self.hosts)
     }
 
-    /// Returns the script of a host. [`Self::check`] refuses values with quotes.
+    /// Returns the script for a host. Its values are in quotes, and [`Self::check`] refuses values
+    /// that contain quotes.
     fn script(&self, host: &str, command: Command, run: Option<&Run>) -> String {
         let first = self.hosts.first().map_or("", String::as_str);
         let verb = match command {
             Command::Check => "check",
-            // A start also prints the state of the host.
+            // After a start, the script also prints the state of the host.
             Command::Start => "start; status",
             Command::Keep => "keep",
             Command::Stop => "stop",
@@ -367,7 +377,8 @@ impl OnDemand {
                 "STAGE_OUT",
                 self.stage_out.iter().map(StageOut::shown).collect::<Vec<_>>().join("\n"),
             ),
-            // A failed start removes its own part, which has no data yet.
+            // With a run, the command is a start, or the removal after a failed start. This removal
+            // deletes only files that this start has created. They contain no data of users yet.
             (
                 "DISCARD",
                 match self.removal {
@@ -383,13 +394,14 @@ impl OnDemand {
         for (name, value) in variables {
             let _ = writeln!(script, "{name}='{value}'");
         }
-        // The programs of the script must not read the rest of the script as their input.
+        // The programs in the script must not read the rest of the script, which is on standard
+        // input.
         let _ = writeln!(script, "{SCRIPT}{{ {verb}; }} </dev/null");
         script
     }
 }
 
-/// Returns sessions' hosts: these addresses, with the settings of the user's own `ssh`.
+/// Returns a deployment for ssh sessions to `hosts`, with the user's own settings of `ssh`.
 pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
     let host = |address: &String| Host {
         name: address.clone(),
@@ -409,7 +421,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
     }
 }
 
-/// Returns a list of hosts for a message.
+/// Returns the names of hosts as text for a message. If there are many, names only the first ones.
 pub fn shown(hosts: &[String]) -> String {
     let list = hosts.iter().take(SHOWN_HOSTS).map(String::as_str).collect::<Vec<_>>().join(", ");
     match hosts.len() > SHOWN_HOSTS {
@@ -418,14 +430,21 @@ pub fn shown(hosts: &[String]) -> String {
     }
 }
 
+/// The subcommands of the processes on a host, in the order in which a start runs them.
+const ROLES: [&str; 4] = ["management", "metadata", "storage", "mount"];
+
 fn state(host: String, text: &str) -> HostState {
     let values = |name: &str| -> Vec<String> {
         let facts = text.lines().filter_map(|line| line.split_once('\t'));
         facts.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).collect()
     };
+    // The script lists processes in the order of their pids. This is not always the order of their
+    // start, because the kernel uses small pids again.
+    let mut running = values("runs");
+    running.sort_by_key(|it| ROLES.iter().position(|role| role == it));
     HostState {
         host,
-        running: values("runs"),
+        running,
         is_mounted: !values("mounted").is_empty(),
         since: values("since").pop(),
         stage_out: values("stage-out"),
@@ -433,19 +452,24 @@ fn state(host: String, text: &str) -> HostState {
     }
 }
 
-/// Whether a path can be in a note of a stage-out and in a script.
+/// Whether a text can be a path in the record of a stage-out and in a script. It is an absolute
+/// path, or a location in an object store.
 fn is_staged_path(path: &str) -> bool {
+    let path = match path.strip_prefix("s3:/") {
+        Some(rest) if rest.starts_with('/') => rest,
+        _ => path,
+    };
     let is_good = |it: char| it != ':' && it != '\'' && !it.is_control();
     path.starts_with('/') && path.chars().all(is_good) && path.split('/').all(|it| it != "..")
 }
 
 impl StageOut {
-    /// Returns the note of the copy: `SOURCE:DESTINATION`.
+    /// Returns the copy in the form in which it is recorded: `SOURCE:DESTINATION`.
     pub fn shown(&self) -> String {
         format!("{}:{}", self.source, self.destination)
     }
 
-    /// Reads a note.
+    /// Parses the form that [`Self::shown`] returns.
     pub fn parse(note: &str) -> Option<Self> {
         let (source, destination) = note.split_once(':')?;
         Some(Self { source: source.to_owned(), destination: destination.to_owned() })
@@ -475,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_one_job_compute_one_token_and_run() {
+    fn hosts_of_a_job_compute_the_same_token_and_run_id() {
         let run = Run::of(&[7; 32], "31");
         assert_eq!(run, Run::of(&[7; 32], "31"));
         assert_eq!(run.token.len(), "skep1-".len() + 32 + 1 + 64);
@@ -484,9 +508,16 @@ mod tests {
             assert_ne!(run.token, other.token);
             assert_ne!(run.id, other.id);
         }
-        // Lists of processes show the id, so the id must not reveal the token.
+        // Other users can see the id in the arguments of processes, so it must not reveal the
+        // token.
         assert!(!run.token.contains(&run.id));
         assert_ne!(Run::random().unwrap(), Run::random().unwrap());
+    }
+
+    #[test]
+    fn running_services_of_a_host_are_listed_in_a_fixed_order() {
+        let state = state("n1".into(), "runs\tmount\nruns\tmetadata\nruns\tmanagement\nrun\t7");
+        assert_eq!(state.running, ["management", "metadata", "mount"]);
     }
 
     #[test]
@@ -508,14 +539,14 @@ mod tests {
         std::fs::set_permissions(&secret, mode(0o640)).unwrap();
         refused("other users can read the secret");
         std::fs::set_permissions(&secret, mode(0o600)).unwrap();
-        // Only root can give a file to another user.
+        // Only root can change the owner of a file, so other users skip this check.
         if chown(&secret, Some(65534), None).is_ok() {
             refused("belongs to user 65534");
         }
     }
 
     #[test]
-    fn names_that_a_shell_would_run_are_refused() {
+    fn names_with_shell_syntax_are_refused() {
         good().check().unwrap();
         let check = |change: fn(&mut OnDemand), word: &str| {
             let mut bad = good();
@@ -532,11 +563,11 @@ mod tests {
         check(|it| it.directory = "/a/../b".into(), "invalid directory");
         check(|it| it.mount = "/".into(), "invalid mount point");
         check(|it| it.mount = "/a'b".into(), "invalid mount point");
-        check(|it| it.hosts.clear(), "0 hosts");
+        check(|it| it.hosts.clear(), "invalid number of hosts 0");
     }
 
     #[test]
-    fn only_the_first_host_is_management() {
+    fn only_the_first_host_runs_management() {
         let run = Run::of(&[7; 32], "31");
         let first = good().script("n1", Command::Start, Some(&run));
         let second = good().script("10.0.0.2", Command::Start, Some(&run));
@@ -552,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_by_name_needs_no_secret_and_no_run() {
+    fn stop_by_name_needs_neither_token_nor_run_id() {
         let script = good().script("n1", Command::Stop, None);
         assert!(script.contains("RUN=''\n") && script.contains("TOKEN=''\n"), "{script}");
         assert!(script.ends_with("{ stop; } </dev/null\n"), "{script}");

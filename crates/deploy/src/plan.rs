@@ -1,9 +1,10 @@
-//! The steps from the observed to the desired state.
+//! Plans the steps that lead from the observed state of the hosts to the cluster that the hosts
+//! file describes.
 //!
-//! The module is pure: it compares the hosts file with facts. A plan has phases. A phase begins
-//! when all hosts have ended the previous phase. Within a phase, hosts work in parallel, and each
-//! host runs its steps in order. A plan leaves out steps that the facts show as done, so a plan for
-//! a complete cluster has only the verification.
+//! The module does no I/O. It compares the hosts file with the facts. A plan has phases. A phase
+//! begins when all hosts have ended the phase before it. Within a phase, hosts work in parallel,
+//! and each host runs its steps in order. Steps that are done already are left out, so a plan for a
+//! complete cluster has only the steps that verify it.
 
 use crate::checks::Program;
 use crate::config::config_hash;
@@ -12,7 +13,7 @@ use crate::hosts::{Deployment, Disk, Host, Role};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// One change of one host.
+/// A step: one change of one host, or a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Copy the program to the host.
@@ -23,17 +24,18 @@ pub enum Action {
     Format(Disk),
     /// Mount all disks of the host.
     MountDisks,
-    /// Write the join token.
+    /// Write the join token to a file.
     WriteToken,
     /// Initialise the directories of a service.
     Initialise(Role),
-    /// Stop a service.
+    /// Stop a service, and wait for its end.
     Stop(Role),
     /// Start a service, and wait until it is ready.
     Start(Role),
-    /// Wait until all servers are registered, then divide the namespace.
+    /// Wait until all targets are registered, and then divide the namespace among the metadata
+    /// targets.
     FormatCluster,
-    /// Wait until the cluster has no problem.
+    /// Wait until all servers of the hosts file answer.
     AwaitHealth,
     /// Mount the cluster.
     Mount,
@@ -53,7 +55,7 @@ impl Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Install => "install the program",
-            Self::Configure => "write configuration and units",
+            Self::Configure => "write the configuration and the systemd units",
             Self::Format(disk) => {
                 return write!(formatter, "format {} for {}", disk.device, disk.role);
             }
@@ -69,34 +71,34 @@ impl Display for Action {
             Self::WriteCheck => "write a file through the mount",
             Self::ReadCheck => "read the file through the mount",
             Self::RemoveCheck => "remove the file",
-            Self::Remove => "remove everything of Skep",
+            Self::Remove => "remove all files and services of Skep",
         };
         formatter.write_str(text)
     }
 }
 
-/// The steps of one host in a phase.
+/// The steps of one host in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSteps {
     /// Name of the host.
     pub host: String,
-    /// The steps, in their order.
+    /// The steps, in the order in which they run.
     pub actions: Vec<Action>,
 }
 
-/// Steps of several hosts that may run at the same time.
+/// Steps of several hosts. The hosts may run them at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// The purpose of the phase, for users.
+    /// Name of the phase, which shows users its purpose.
     pub name: &'static str,
-    /// The hosts with steps.
+    /// The hosts that have steps in this phase.
     pub hosts: Vec<HostSteps>,
 }
 
-/// All facts, by the name of the host.
+/// The facts about all hosts, by the names of the hosts.
 pub type AllFacts = BTreeMap<String, Facts>;
 
-/// Collects phases, and leaves out phases without steps.
+/// Collects the phases of a plan. Leaves out phases without steps.
 #[derive(Debug, Default)]
 struct Phases(Vec<Phase>);
 
@@ -118,7 +120,8 @@ impl Phases {
     }
 }
 
-/// Returns the steps that make the cluster of the hosts file, or that continue or extend it.
+/// Returns the steps that create the cluster of the hosts file, or continue an interrupted
+/// creation, or extend the cluster.
 pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<Phase> {
     let mut phases = Phases::default();
     let hosts = &deployment.hosts;
@@ -139,8 +142,8 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         false => vec![Action::FormatCluster],
     });
     phases.add("health", management, |_| vec![Action::AwaitHealth]);
-    // The monitor starts when the cluster is formatted, so that the deployment itself causes no
-    // alerts.
+    // The monitor starts when the cluster is formatted. If it started earlier, the deployment would
+    // cause alerts.
     phases.add("monitor", hosts, |host| {
         facts(host).map_or_else(Vec::new, |it| monitor(deployment, host, it))
     });
@@ -152,12 +155,12 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
     phases.0
 }
 
-/// Returns the steps that install the program and the configuration, and that format and mount
+/// Returns the steps that install the program and the configuration files, and format and mount the
 /// disks.
 fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Facts) -> Vec<Action> {
     let mut actions = Vec::new();
     let is_current = facts.program.as_ref() == Some(&program.hash);
-    // Only an upgrade replaces the program of running services.
+    // Only an upgrade replaces a program that services are running.
     if !is_current && facts.running.is_empty() {
         actions.push(Action::Install);
     }
@@ -183,7 +186,7 @@ fn has_config(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -
     facts.configs.get(&role) == Some(&config_hash(deployment, host, role))
 }
 
-/// Returns the steps that make a service run with its current configuration.
+/// Returns the steps after which the service runs with its current configuration.
 fn service(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> Vec<Action> {
     let is_changed = !has_config(deployment, host, facts, role);
     let has_all = facts.initialised.contains(&role) && !is_changed;
@@ -210,8 +213,9 @@ fn join(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     actions
 }
 
-/// Returns the steps that make the monitor run on the host that the hosts file names, and on no
-/// other host. The monitor needs no initialisation, since it creates its directory itself.
+/// Returns the steps after which the monitor runs on the host that the hosts file names, and does
+/// not run on other hosts. They do not include an initialisation, because the monitor initialises
+/// its directory when it starts.
 fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     let role = Role::Monitor;
     let is_wanted = host.has(role) && has_config(deployment, host, facts, role);
@@ -229,14 +233,14 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
         deployment.hosts.iter().filter(|host| host.has(Role::Client)).collect();
     let Some((first, others)) = clients.split_first() else { return };
     phases.add("verify: write", [*first], |_| vec![Action::WriteCheck]);
-    // If there is only one client, it reads the file that it has written.
+    // If there is only one client, it reads the file that it has written itself.
     let readers = if others.is_empty() { &clients[..] } else { others };
     phases.add("verify: read", readers.iter().copied(), |_| vec![Action::ReadCheck]);
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First, all hosts get the new program. Then one service after
-/// the other restarts. With `remount`, clients unmount and mount again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program. Then the services restart
+/// one after the other. With `remount`, clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -259,8 +263,7 @@ pub fn upgrade(
             if !is_new(host) && !runs_old {
                 continue;
             }
-            // A cluster that was deployed without a monitor gets the monitor by `skep deploy
-            // apply`.
+            // If the monitor does not run, an upgrade does not start it. `skep deploy apply` does.
             if !role.is_node() && !facts(host).runs(role) {
                 continue;
             }
@@ -279,7 +282,8 @@ pub fn upgrade(
     phases.0
 }
 
-/// Returns the steps that remove hosts. Clients unmount first, then services stop, management last.
+/// Returns the steps that remove hosts from the cluster. Clients unmount first. Then services stop,
+/// management last.
 pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
     let mut phases = Phases::default();
     let hosts: Vec<&Host> =
@@ -294,7 +298,7 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
     phases.0
 }
 
-/// Returns only the steps of one host and the steps of the whole cluster.
+/// Returns only the steps of the host `name`, and the steps that are for the cluster as a whole.
 pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
     let is_common = |action: &Action| {
         use Action::{AwaitHealth, FormatCluster, ReadCheck, RemoveCheck, WriteCheck};
@@ -307,7 +311,7 @@ pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
     phases.into_iter().filter_map(keep).collect()
 }
 
-/// Returns the number of all steps.
+/// Returns the total number of steps in all phases.
 pub fn count(phases: &[Phase]) -> usize {
     phases.iter().flat_map(|phase| &phase.hosts).map(|host| host.actions.len()).sum()
 }

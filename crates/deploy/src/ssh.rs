@@ -1,10 +1,12 @@
-//! Sessions of the host's own `ssh` client. Each session runs one script as root.
+//! Runs scripts on hosts through the `ssh` client that is installed on this host. Each ssh session
+//! runs one script as root.
 //!
-//! A script arrives on standard input, so secrets in it appear in no list of processes and in no
-//! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
-//! decides about keys and known hosts. This module never asks the user, and never accepts an
-//! unknown host key. [`run_here`] runs a script on this host instead. [`Ssh::program`] is the
-//! command of a program whose streams the caller uses.
+//! A script arrives on standard input, so that its secrets appear in no list of processes and in no
+//! file. The only exception is a script that is followed by a file (the program). This script is on
+//! the command line, and contains no secret. `ssh` itself decides about keys and known hosts. This
+//! module never asks the user, and never accepts an unknown host key. [`run_here`] runs a script on
+//! this host without ssh. [`Ssh::program`] returns a command that runs a program on a host. The
+//! caller uses the streams of this command.
 
 use crate::hosts::{Deployment, Host};
 use serde::Serialize;
@@ -14,30 +16,30 @@ use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time limit of a connection attempt, in seconds.
+/// Time limit for a connection attempt, in seconds.
 const CONNECT_SECONDS: u32 = 10;
-/// Exit code of `ssh` if the session itself failed.
+/// Exit code of `ssh` if the ssh session itself has failed.
 const SESSION_FAILED: i32 = 255;
-/// Exit code of a shell that does not find the program.
+/// Exit code of a shell that cannot find the program.
 const NOT_FOUND: i32 = 127;
 
 /// A problem or warning of one host.
 #[derive(Debug, Clone, Serialize)]
 pub struct HostProblem {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// The problem and the remedy.
+    /// The problem, and how to fix it.
     pub problem: String,
 }
 
 /// The output of a script that succeeded.
 #[derive(Debug)]
 pub struct Output {
-    /// Standard output.
+    /// The standard output of the script.
     pub text: String,
-    /// Wall clock of this host before the session, since 1970.
+    /// Wall clock of this host before the ssh session, as time since 1970.
     pub began: Duration,
-    /// Wall clock of this host after the session.
+    /// Wall clock of this host after the ssh session, as time since 1970.
     pub ended: Duration,
 }
 
@@ -48,24 +50,26 @@ pub struct Ssh<'a> {
 }
 
 impl<'a> Ssh<'a> {
-    /// Returns sessions with the options of the deployment.
+    /// Creates a value that uses the ssh options of the deployment.
     pub fn new(deployment: &'a Deployment) -> Self {
         Self { deployment }
     }
 
-    /// Runs a script on a host as root, until it ends. Returns its standard output.
+    /// Runs a script on a host as root until it ends. Returns its standard output.
     ///
     /// # Errors
     /// - `Disconnected` if the host does not answer.
     /// - `PermissionDenied` if the host refuses the user, or the user cannot become root.
-    /// - `Io` with the script's standard error if the script fails. The caller adds the step.
+    /// - `Io` with the standard error of the script if the script fails. The caller adds the name
+    ///   of the step.
     pub fn run(&self, host: &Host, script: &str) -> Result<Output> {
         let command = "if [ \"$(id -u)\" = 0 ]; then exec sh -s; else exec sudo -n sh -s; fi";
         let mut child = self.start(host, &format!("exec sh -c {}", quoted(command)))?;
         let mut input = child.stdin.take().expect("standard input is a pipe");
         let script = script.to_owned();
         let writer = std::thread::spawn(move || {
-            // A session that ends early closes the pipe. Its exit code has the reason.
+            // If the session ends early, the write fails. The exit code of the session shows the
+            // reason.
             let _ = input.write_all(script.as_bytes());
         });
         let finished = self.finish(host, child);
@@ -73,7 +77,7 @@ impl<'a> Ssh<'a> {
         finished
     }
 
-    /// Runs a script on a host as root, with a file as its standard input.
+    /// Runs a script on a host as root, with a file as the standard input of the script.
     ///
     /// # Errors
     /// The errors of [`Self::run`].
@@ -95,13 +99,13 @@ impl<'a> Ssh<'a> {
         finished
     }
 
-    /// Returns the command that runs a program on a host, as root or as the user of the session.
-    /// The streams of the command are the streams of the program.
+    /// Returns the command that runs a program on a host, as root or as the user who logs in by
+    /// ssh. The streams of the command are the streams of the program.
     pub fn program(&self, host: &Host, words: &[String], as_root: bool) -> Command {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
         let words = words.join(" ");
-        // The shell stays: a program that is killed then gives an exit code other than that of a
-        // lost session.
+        // The shell is not replaced by the program. If the program is killed, the exit code of the
+        // shell then differs from the exit code of `ssh` for a lost session.
         let line = match as_root {
             false => format!("{words}; exit $?"),
             true => {
@@ -111,8 +115,8 @@ impl<'a> Ssh<'a> {
         self.client(host, &format!("exec sh -c {}", quoted(&line)))
     }
 
-    /// Explains the end of a program of [`Self::program`] that has failed. Also returns whether the
-    /// program has certainly ended.
+    /// Explains why a program of [`Self::program`] has failed. The second returned value is true if
+    /// the program has certainly ended.
     pub fn explain(&self, host: &Host, status: ExitStatus, errors: &str) -> (String, bool) {
         match status.code() {
             Some(SESSION_FAILED) => (self.session_error(host, errors).context().to_owned(), false),
@@ -121,11 +125,12 @@ impl<'a> Ssh<'a> {
             }
             Some(NOT_FOUND) => {
                 let reason = last_lines(errors, "");
-                let what = format!("skep is not installed ({reason}); install its package");
+                let what =
+                    format!("skep is not installed on the host ({reason}); install its package");
                 (what, true)
             }
             Some(_) => (format!("{status}: {}", last_lines(errors, "")), true),
-            // The client itself was killed.
+            // The ssh client itself was killed.
             None => (format!("ssh ended: {status}"), false),
         }
     }
@@ -191,7 +196,7 @@ impl<'a> Ssh<'a> {
         })
     }
 
-    /// Returns the error of a session that did not begin, or that was lost.
+    /// Returns the error for an ssh session that could not begin, or that was lost.
     fn session_error(&self, host: &Host, errors: &str) -> Error {
         let reason = last_lines(errors, "");
         let place = match self.deployment.ssh.user.as_str() {
@@ -221,17 +226,17 @@ impl<'a> Ssh<'a> {
     }
 }
 
-/// Runs a script on this host, as the user of this process.
+/// Runs a script on this host with the rights of this process.
 ///
 /// # Errors
-/// Returns `Io` with the script's standard error if the script fails.
+/// Returns `Io` with the standard error of the script if the script fails.
 pub fn run_here(script: &str) -> Result<Output> {
     let mut shell = Command::new("sh");
     shell.arg("-s").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let began = now();
     let mut child = shell.spawn().map_err(|error| Error::from(error).within("cannot run sh"))?;
     if let Some(mut input) = child.stdin.take() {
-        // A script that ends early closes the pipe. Its exit code has the reason.
+        // If the script ends early, the write fails. The exit code of the script shows the reason.
         let _ = input.write_all(script.as_bytes());
     }
     let output = child.wait_with_output()?;
@@ -241,8 +246,10 @@ pub fn run_here(script: &str) -> Result<Output> {
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     let why = match last_lines(&errors, &text) {
-        // A script that was killed has printed nothing.
-        lines if lines.is_empty() => format!("the script ended early ({})", output.status),
+        // A script that was killed has printed nothing to standard error.
+        lines if lines.is_empty() => {
+            format!("the script on the host was killed ({})", output.status)
+        }
         lines => lines,
     };
     Err(Error::new(ErrorCode::Io, why))
@@ -251,14 +258,15 @@ pub fn run_here(script: &str) -> Result<Output> {
 fn no_root(host: &Host, errors: &str) -> Error {
     let what = format!(
         "cannot become root on host {}: {}; set ssh.user = \"root\" in the hosts file, or permit \
-         the user sudo without a password",
+         this user to run sudo without a password",
         host.name,
         last_lines(errors, "")
     );
     Error::new(ErrorCode::PermissionDenied, what)
 }
 
-/// Returns the last lines of standard error, or of standard output if standard error is empty.
+/// Returns the last lines of the standard error. If it is empty, returns the last lines of the
+/// standard output.
 fn last_lines(errors: &str, output: &str) -> String {
     let is_noise =
         |line: &&str| !line.trim().is_empty() && !line.starts_with("Warning: Permanently added");
@@ -313,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_programs_are_explained() {
+    fn exit_of_a_remote_program_is_explained() {
         use std::os::unix::process::ExitStatusExt;
         let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
         let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);

@@ -17,6 +17,12 @@ pub fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Returns the processor time that the calling thread has used.
+pub fn thread_time() -> Duration {
+    let time = read_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Returns date and time, only for values that users see. Values of different hosts must never be
 /// compared.
 pub fn wall_time() -> Timestamp {

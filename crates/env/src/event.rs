@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub(crate) struct Event(OwnedFd);
 
 impl Event {
-    /// Creates a counter at zero whose reads wait until it is raised.
+    /// Creates a counter with the value zero. A read waits until a thread has raised the counter.
     ///
     /// # Errors
     /// Returns an error if the process is out of file descriptors.
@@ -17,7 +17,7 @@ impl Event {
         Self::with_flags(0)
     }
 
-    /// Creates a counter at zero whose reads never wait ([`Self::reset`]).
+    /// Creates a counter with the value zero. A read never waits ([`Self::reset`]).
     ///
     /// # Errors
     /// Returns an error if the process is out of file descriptors.

@@ -10,6 +10,7 @@
 //! [`set_spin`] polls its completion queue for a moment before it sleeps. The module `spin` decides
 //! when. The measurements are in docs/design/0001-threads-and-store.md.
 
+mod ending;
 mod op;
 mod spin;
 mod timer;
@@ -21,6 +22,7 @@ use crate::number_map::NumberMap;
 use crate::task_context::{task_context, with_task_context};
 use async_executor::LocalExecutor;
 use async_task::Task;
+use ending::end_operations;
 use io_uring::{IoUring, cqueue, squeue, types};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -49,7 +51,7 @@ const COMPLETION_ENTRIES: u32 = 4096;
 /// is not starved.
 const RUNS_PER_TURN: usize = 256;
 
-/// Size of a future above which a further allocation costs less than its moves into a task.
+/// Size of a future above which one more allocation costs less than moving the future into a task.
 const LARGE_FUTURE_BYTES: usize = 512;
 
 /// Flag of `io_uring_enter(2)` that makes finished completions appear in the completion queue.
@@ -62,7 +64,7 @@ const WAKE_UP_ID: u64 = u64::MAX - 1;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// The meaning of a completed operation for the conversation with a peer.
+/// The kind of a completed operation: whether this side has sent data to a peer, or received data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// The operation was not on a socket.
@@ -369,19 +371,12 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             Poll::Pending => unreachable!("a finished task is ready"),
         }
     });
-    // Closing the ring cancels the operations in flight. Their memory must stay valid until the
-    // kernel is done with it. Futures that still hold operations are dropped with the thread-local
-    // executor.
-    LOOP.with_borrow_mut(|slot| {
-        if let Some(Loop { ring, ops, next_op, next_timer, .. }) = slot.take() {
-            NEXT_NUMBERS.set((next_op, next_timer));
-            drop(ring);
-            // The kernel cancels asynchronously. So the buffers of operations that were in flight
-            // are leaked, instead of freed while the kernel may still use them. Threads end only
-            // when their process does.
-            std::mem::forget(ops);
-        }
-    });
+    // Futures that still hold operations are dropped with the thread-local executor.
+    let ended = LOOP.with_borrow_mut(Option::take);
+    if let Some(Loop { ring, ops, next_op, next_timer, .. }) = ended {
+        NEXT_NUMBERS.set((next_op, next_timer));
+        end_operations(ring, ops);
+    }
     value
 }
 
@@ -435,7 +430,7 @@ pub fn set_spin(limit: Duration) {
     with_loop(|it| it.spin.set_limit(limit));
 }
 
-/// Records that this loop waits for a reply on a socket, until the returned value is dropped.
+/// Counts this loop as waiting for a reply on a socket, until the returned value is dropped.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

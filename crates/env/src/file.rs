@@ -49,7 +49,7 @@ pub fn close(file: std::fs::File) -> io::Result<()> {
 }
 
 impl File {
-    /// Opens a file with an ordinary system call, not through the ring, since opening rarely waits.
+    /// Opens a file with an ordinary system call, not through io_uring, since opening rarely waits.
     ///
     /// # Errors
     /// Returns the errors of `open(2)`.
@@ -87,8 +87,9 @@ impl File {
     /// Returns the errors of `pread(2)`.
     pub async fn read_at(&self, buf: Buf, offset: u64) -> io::Result<usize> {
         let entry = opcode::Read::new(self.fd(), buf.as_ptr(), buf.len() as u32).offset(offset);
+        let kept = Box::new((buf.begin_fill(), Rc::clone(&self.0)));
         // SAFETY: the operation keeps buffer and descriptor until the completion.
-        let op = unsafe { submit(entry.build().into(), Box::new((buf, Rc::clone(&self.0)))) };
+        let op = unsafe { submit(entry.build().into(), kept) };
         check(op.await.0)
     }
 
@@ -179,8 +180,8 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// Returns the descriptor as a file of the standard library, for calls that need no ring, such
-    /// as `metadata` and `set_len`.
+    /// Returns the descriptor as a file of the standard library, for calls that do not go through
+    /// io_uring, such as `metadata` and `set_len`.
     pub fn borrow_std(&self) -> StdFile<'_> {
         // SAFETY: the descriptor is open while `self` exists, which outlives the returned value.
         // `ManuallyDrop` leaves the descriptor open.

@@ -114,7 +114,7 @@ pub fn raise_file_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Removes a file through the ring, since freeing the blocks of a long file takes time.
+/// Removes a file through io_uring, since freeing the blocks of a long file takes time.
 ///
 /// # Errors
 /// Returns the errors of `unlink(2)`.
@@ -163,7 +163,7 @@ impl File {
         checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
     }
 
-    /// Like [`Self::reserve`], but through the ring. Meant for long ranges, whose allocation takes
+    /// Like [`Self::reserve`], but through io_uring. Meant for long ranges, whose allocation takes
     /// time.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl File {
         self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
     }
 
-    /// Like [`Self::punch_hole`], but through the ring. Meant for long ranges, which take time to
+    /// Like [`Self::punch_hole`], but through io_uring. Meant for long ranges, which take time to
     /// free. Space that was reserved beyond the end of the file may stay allocated.
     ///
     /// # Errors
@@ -200,8 +200,8 @@ impl File {
         self.seek(offset, libc::SEEK_DATA)
     }
 
-    /// Returns the offset of the first byte from `offset` on that is in a hole, or the length of
-    /// the file if there is no such byte. `None` means that `offset` lies beyond the end of the
+    /// Returns the offset of the first byte from `offset` on that is in a hole. If there is no such
+    /// byte, returns the length of the file. `None` means that `offset` lies beyond the end of the
     /// file.
     ///
     /// # Errors
@@ -240,9 +240,9 @@ impl File {
         Ok(self.next_hole(range.start)?.is_none_or(|at| at < range.end))
     }
 
-    /// Returns the number of bytes of a range that have space of their own, because they were
-    /// written or [reserved](Self::reserve). On file systems that do not report reserved space
-    /// (tmpfs), only written bytes count.
+    /// Returns how many bytes of a range have space of their own, because they were written or
+    /// [reserved](Self::reserve). On file systems that do not report reserved space (tmpfs), only
+    /// written bytes count.
     ///
     /// # Errors
     /// Returns the errors of `ioctl(2)` and `lseek(2)`.
@@ -275,11 +275,11 @@ impl File {
     /// bytes on the device. Blocks the thread.
     ///
     /// # Errors
-    /// Errors of `fsync(2)` and `posix_fadvise(2)`.
+    /// Returns the errors of `fsync(2)` and `posix_fadvise(2)`.
     pub fn drop_pages_now(&self) -> io::Result<()> {
         self.borrow_std().sync_all()?;
-        // SAFETY: the descriptor is open, and the call takes no pointers. It returns the number of
-        // the error.
+        // SAFETY: the descriptor is open, and the call takes no pointers. The call returns the
+        // error number itself.
         match unsafe { libc::posix_fadvise(self.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
             0 => Ok(()),
             number => Err(io::Error::from_raw_os_error(number)),
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn search_for_data_and_holes_finds_both() {
+    fn data_and_holes_of_a_file_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let std_file = std::fs::File::create(dir.path().join("f")).unwrap();
         let file = File::from(std_file);

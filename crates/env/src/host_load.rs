@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_shows_how_many_threads_run() {
+    fn number_of_running_threads_is_read_from_loadavg() {
         assert_eq!(parse_running("0.20 0.18 0.12 17/80 11206\n"), Some(17));
         assert_eq!(parse_running("0.20 0.18"), None);
         assert!(running_threads().unwrap() >= 1, "this thread runs");

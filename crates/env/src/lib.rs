@@ -1,11 +1,11 @@
 //! The interface to the operating system: one event loop per thread on io_uring, sockets, files,
 //! queues between threads, signals, clock and randomness.
 //!
-//! Owns every system call of Skep except the calls of the FUSE transports. Does not own messages
-//! or file formats. A thread calls [`block_on`], which runs futures on the thread's loop. These
-//! futures stay on this thread (`!Send`). One system call per turn of the loop submits their
-//! operations and waits for completions. Values go to another thread only through a [`Mailbox`],
-//! and [`SharedNotify`] wakes futures of other threads.
+//! Owns all system calls of Skep that need `unsafe` code, except the calls of the FUSE layer. Does
+//! not own messages or file formats. A thread calls [`block_on`], which runs futures on the
+//! thread's loop. These futures stay on this thread (`!Send`). One system call per turn of the loop
+//! submits their operations and waits for completions. Values go to another thread only through a
+//! [`Mailbox`], and [`SharedNotify`] wakes futures of other threads.
 //!
 //! # Hazard: buffers in flight
 //! The kernel reads and writes a [`Buf`] while an operation on it is in flight. An operation owns a
@@ -35,8 +35,8 @@ mod threads;
 mod timed;
 
 pub use async_task::Task;
-pub use buffer::Buf;
-pub use clock::{now, random_bytes, random_u64, random_u128, wall_time};
+pub use buffer::{Buf, BufBytes, Fill};
+pub use clock::{now, random_bytes, random_u64, random_u128, thread_time, wall_time};
 pub use event_loop::{
     ExpectedReply, Op, block_on, expect_reply, idle_time, is_running, limit_kernel_workers,
     set_spin, sleep, spawn, submit, timeout, yield_now,

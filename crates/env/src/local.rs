@@ -243,7 +243,7 @@ mod tests {
                 crate::yield_now().await;
             }
             drop(first);
-            // The permit is granted to this task, which ends before it runs.
+            // The semaphore grants the permit to this task, which is dropped before it runs.
             drop(granted);
             drop(last.await);
             assert_eq!((semaphore.waiting(), semaphore.free.get()), (0, 1));

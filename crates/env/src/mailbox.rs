@@ -13,7 +13,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
-    /// Protects only the queue. Held for a push or a pop, never while waiting.
+    /// The mutex protects only the queue. A thread holds the mutex for a push or a pop, and never
+    /// while the thread waits.
     items: Mutex<VecDeque<T>>,
     limit: usize,
     event: Arc<Event>,
@@ -83,8 +84,9 @@ impl<T> Mailbox<T> {
 async fn raised(event: &Arc<Event>) -> io::Result<()> {
     let count = Buf::new(8);
     let entry = opcode::Read::new(Fd(event.fd().as_raw_fd()), count.as_ptr(), 8);
+    let kept = Box::new((count.begin_fill(), Arc::clone(event)));
     // SAFETY: the operation keeps buffer and descriptor until the completion.
-    let op = unsafe { submit(entry.build().into(), Box::new((count, Arc::clone(event)))) };
+    let op = unsafe { submit(entry.build().into(), kept) };
     check(op.await.0).map(|_| ())
 }
 
@@ -129,7 +131,7 @@ mod tests {
     /// Before the fix, each wait needed a file descriptor, and a target ended if its process had no
     /// free descriptor.
     #[test]
-    fn waiting_takes_no_file_descriptor() {
+    fn wait_for_an_item_uses_no_file_descriptor() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let takes_none = || {
             let (_sender, mailbox) = Mailbox::<u8>::new(1).unwrap();

@@ -25,7 +25,7 @@ impl Drop for InterfaceList {
     }
 }
 
-/// Returns the addresses at which other hosts may reach this one, in the kernel's order: the
+/// Returns the addresses at which other hosts may reach this host, in the kernel's order: the
 /// addresses of interfaces that are up, without loopback and link-local addresses.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
-        // SAFETY: an entry has a name of the interface that ends with a zero byte.
+        // SAFETY: each entry contains the name of an interface, and the name ends with a zero byte.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         // SAFETY: the address is null, or valid for the size of its family.
         let address = unsafe { read_address(entry.ifa_addr) };

@@ -39,7 +39,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn neighbouring_numbers_differ_in_both_ends_of_the_hash() {
+    fn hashes_of_consecutive_numbers_differ_in_high_and_low_bits() {
         let hash = |number| {
             let mut hasher = NumberHasher::default();
             hasher.write_u64(number);

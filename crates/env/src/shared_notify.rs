@@ -56,8 +56,9 @@ use std::task::{Context, Poll, Waker};
 /// Wakes futures of several threads.
 #[derive(Debug, Default)]
 pub struct SharedNotify {
-    /// Protects the list and the generation. Held for a few instructions, never during a wake-up, a
-    /// system call or an `.await`. No other lock is taken while it is held.
+    /// The mutex protects the list and the generation. A thread holds the mutex for a few
+    /// instructions, and never during a wake-up, a system call or an `.await`. The thread takes no
+    /// other lock meanwhile.
     state: Mutex<State>,
 }
 
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_wait_leaves_the_list() {
+    fn dropped_wait_is_removed_from_the_list_of_waits() {
         block_on(async {
             let notify = SharedNotify::default();
             assert_eq!(timeout(Duration::from_millis(5), notify.wait()).await, None);

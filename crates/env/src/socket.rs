@@ -148,7 +148,7 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
         io::Error::new(io::ErrorKind::NotFound, format!("cannot resolve the name {name}: {why}"))
     };
     match address.to_socket_addrs() {
-        // For example, the port is not a number.
+        // This error means that the address is malformed. For example, the port is not a number.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
         Err(error) => Err(failed(error.to_string())),
         Ok(mut found) => found.next().ok_or_else(|| failed("it has no address".into())),
@@ -179,7 +179,8 @@ impl TcpStream {
     pub async fn connect(address: &str) -> io::Result<Self> {
         let resolved = look_up(address).await?;
         let fd = Rc::new(Socket::new(new_socket(&resolved)?));
-        let target = Box::new(socket_address(&resolved));
+        // Moving an `Rc` leaves pointers to its contents valid, which does not hold for a `Box`.
+        let target = Rc::new(socket_address(&resolved));
         let entry =
             opcode::Connect::new(types::Fd(fd.as_raw_fd()), (&raw const target.0).cast(), target.1);
         // SAFETY: the operation keeps address and descriptor until the completion.
@@ -230,7 +231,7 @@ impl TcpStream {
         let entry = opcode::Recv::new(fd, buf.as_ptr(), buf.len() as u32).flags(flags);
         // SAFETY: the operation keeps buffer and descriptor until the completion.
         let op = unsafe {
-            let kept = Box::new((buf, Rc::clone(&self.0)));
+            let kept = Box::new((buf.begin_fill(), Rc::clone(&self.0)));
             submit_traffic(entry.build().into(), kept, Traffic::Received)
         };
         check(op.await.0)
@@ -304,7 +305,7 @@ impl TcpStream {
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// Returns the peer's address, for messages.
+    /// Returns the peer's address as text, for log lines and errors.
     pub fn peer(&self) -> String {
         self.peer_address().map_or_else(|| "?".into(), |it| it.to_string())
     }

@@ -1,7 +1,7 @@
 //! The context of a task: a number that a caller attaches to a future, and that all futures spawned
 //! by it inherit. So a layer far below the caller can attribute its work to the caller's operation.
 //!
-//! Does not own the meaning of the number (`skep_rpc::origin`).
+//! The module `skep_rpc::origin` defines the meaning of the number.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -41,7 +41,7 @@ mod tests {
     use crate::{block_on, spawn, yield_now};
 
     #[test]
-    fn spawned_futures_inherit_the_context_and_others_keep_theirs() {
+    fn spawned_future_inherits_the_task_context_of_its_parent() {
         block_on(async {
             let one = with_task_context(1, async {
                 let inherited = spawn(async {

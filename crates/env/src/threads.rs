@@ -16,7 +16,8 @@ pub fn available_cpus() -> Vec<usize> {
     // The kernel refuses a set that is smaller than its own.
     let mut words = vec![0_u64; 16];
     while words.len() * 64 <= MAX_CPUS {
-        // SAFETY: the vector has the given length in bytes, and the kernel fills at most that.
+        // SAFETY: the vector has the given length in bytes, and the kernel writes at most this
+        // number of bytes.
         let result = unsafe {
             libc::sched_getaffinity(0, words.len() * size_of::<u64>(), words.as_mut_ptr().cast())
         };

@@ -28,13 +28,13 @@ pub struct TimeSpent {
     pub obstructed: Duration,
 }
 
-/// Records that a system call of the running future has waited for a disk.
+/// Counts the time for which a system call of the running future has waited for a disk.
 pub fn note_blocked(time: Duration) {
     BLOCKED.set(BLOCKED.get() + time);
 }
 
-/// Records that the running future has waited for other futures, such as for a lock that they held.
-/// Futures that the running one has spawned cannot record waits on its behalf.
+/// Counts the time for which the running future has waited for other futures, such as for a lock
+/// that they held. Futures that the running future has spawned cannot count waits on its behalf.
 pub fn note_obstructed(time: Duration) {
     OBSTRUCTED.set(OBSTRUCTED.get() + time);
 }
@@ -68,7 +68,7 @@ mod tests {
     use crate::{block_on, sleep};
 
     #[test]
-    fn waiting_cpu_and_disk_time_are_counted_separately() {
+    fn waiting_time_cpu_time_and_disk_time_are_counted_separately() {
         block_on(async {
             let (output, spent) = timed(async {
                 sleep(Duration::from_millis(20)).await;

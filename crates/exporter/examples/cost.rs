@@ -1,4 +1,4 @@
-//! Measures the cost of counting, in nanoseconds per count. The results are in
+//! Measures the cost of counting, in nanoseconds for each count. The results are in
 //! docs/design/0012-metrics.md.
 //!
 //! Run: `cargo run --release -p skep-exporter --example cost`

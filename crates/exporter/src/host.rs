@@ -1,21 +1,22 @@
-//! The figures of the host from `/proc`: load, CPUs, memory, disks as `iostat -x` shows them, and
-//! network interfaces.
+//! Statistics of the host from `/proc`: load, CPUs, memory, network interfaces, and disks as
+//! `iostat -x` shows them.
 //!
-//! The parsers are functions of the text of a file. A line that they cannot parse is skipped, since
-//! kernels add fields and lines over time.
+//! The parsers are functions of a file's text. They skip a line that they cannot parse, because
+//! newer kernels add fields and lines.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
 
-/// Clock ticks per second of the times in `/proc` (`USER_HZ`), which is 100 on all architectures
-/// that Skep runs on.
+/// Clock ticks per second of the times in `/proc` (`USER_HZ`). It is 100 on all architectures that
+/// Skep supports.
 const TICKS_PER_SECOND: u64 = 100;
-/// Bytes of a sector in `/proc/diskstats`, whatever the disk's own sector size is.
+/// Length of a sector in `/proc/diskstats` in bytes. It does not depend on the sector size of the
+/// disk.
 const SECTOR_BYTES: u64 = 512;
-/// Maximum number of disks, and of interfaces, that are shown. Hosts with many containers have
+/// Maximum number of disks, and of interfaces, in a snapshot. Hosts with many containers have
 /// thousands of interfaces.
 const MAX_DEVICES: usize = 64;
 
-/// Reads the figures of the host for each snapshot.
+/// Reads the statistics of the host for each snapshot.
 #[derive(Debug)]
 pub struct HostFigures;
 
@@ -40,7 +41,7 @@ fn ns_of_ms(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }
 
-/// Returns the number after `key` in a file such as `/proc/meminfo`.
+/// Returns the number that follows `key` in a file such as `/proc/meminfo`.
 pub(crate) fn kib_of(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
@@ -81,8 +82,8 @@ fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
     }
 }
 
-/// Whether a block device is a whole disk that can have its own I/O. Partitions are left out, since
-/// their I/O is also counted at the disk.
+/// Whether a block device is a whole disk that can have its own I/O. Partitions do not count,
+/// because their I/O is also counted for the disk.
 fn is_disk(name: &str) -> bool {
     let is_virtual = ["ram", "zram", "fd", "sr"].iter().any(|prefix| name.starts_with(prefix));
     let ends_with_digit = name.ends_with(|last: char| last.is_ascii_digit());
@@ -102,7 +103,7 @@ fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
         let mut fields = line.split_whitespace().skip(2);
         let Some(name) = fields.next().filter(|name| is_disk(name)) else { continue };
         let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-        // A disk without a request since the boot is left out.
+        // A disk that has had no request since the boot is omitted.
         let is_used = numbers.len() >= 11 && numbers[0] + numbers[4] > 0;
         if !is_used || shown == MAX_DEVICES {
             continue;
@@ -119,7 +120,7 @@ fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
             (&catalog::DISK_BUSY_SECONDS, ns_of_ms(numbers[9])),
             (&catalog::DISK_QUEUE_SECONDS, ns_of_ms(numbers[10])),
         ];
-        // Linux 5.5 and later count flushes.
+        // Older kernels than Linux 5.5 do not count flushes.
         if let [flushes, flush_ms, ..] = numbers.get(15..).unwrap_or_default() {
             figures.push((&catalog::DISK_FLUSHES, *flushes));
             figures.push((&catalog::DISK_FLUSH_SECONDS, ns_of_ms(*flush_ms)));
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_figures_equal_iostat_without_partitions() {
+    fn disk_figures_equal_those_of_iostat_and_omit_partitions() {
         let text = "\
    8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 0 0 0 0 11 13
    8       1 sda1 90 5 1900 29 190 6 3900 69 0 80 150 0 0 0 0 0 0

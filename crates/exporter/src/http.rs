@@ -1,12 +1,13 @@
-//! A small HTTP server that answers `GET /metrics` with the figures of the process.
+//! A small HTTP server that replies to `GET /metrics` with the metrics of the process.
 //!
-//! It runs on the event loop of a thread that serves no requests of clients. It uses the parser of
-//! request heads that `hyper` uses, and supports only the features that readers of metrics need.
-//! These are requests without a body, and several requests on one connection. A server library
-//! would bring a second event loop, since the libraries build on the reactor of one async runtime.
+//! It runs on the event loop of a thread that serves no clients of the file system. It uses the
+//! parser of `hyper` for request heads, and supports only the features that readers of metrics
+//! need: requests without a body, and several requests on one connection. A server library would
+//! require a second event loop, because each such library depends on the reactor of an async
+//! runtime.
 //!
-//! The number of connections, the length and time of a request, and the time to receive a reply are
-//! bounded. No request can change any state.
+//! The number of connections, the length of a request, the time until it is complete, and the time
+//! until the peer has received the reply are bounded. No request can change any state.
 
 use skep_env::local::Semaphore;
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
@@ -15,14 +16,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of connections at a time. Further connections wait to be accepted.
+/// Maximum number of simultaneous connections. Further connections wait until the server accepts
+/// them.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum length of a request's head.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Time after which a connection without a complete request is closed, and after which a reply that
-/// the peer does not read is dropped.
+/// Time after which the server closes a connection if it has not received a complete request, or if
+/// the peer does not read the reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of requests on one connection.
 const MAX_REQUESTS: usize = 10_000;
@@ -35,15 +37,15 @@ pub async fn serve(listener: TcpListener, registry: Arc<Registry>) {
     serve_pages(listener, MAX_CONNECTIONS, Rc::new(handler)).await;
 }
 
-/// Returns the reply to a request.
+/// Function that returns the reply to a request.
 pub type Handler = dyn Fn(&Request) -> Reply;
 
-/// Serves the replies of `handler` on at most `max_connections` connections at a time, until the
-/// future is dropped. `handler` runs on the event loop, so it must not wait.
+/// Replies to requests by calling `handler`, until this future is dropped. Serves at most
+/// `max_connections` connections at a time. `handler` runs on the event loop, so it must not wait.
 pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler: Rc<Handler>) {
     let permits = Semaphore::new(max_connections);
-    // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
-    // limit.
+    // Retry: after a failed accept, for example because no file descriptor is free. Every
+    // `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {
@@ -83,11 +85,11 @@ pub struct Request {
 /// A reply.
 #[derive(Debug)]
 pub struct Reply {
-    /// Code and reason, such as `200 OK`.
+    /// Status code and reason, such as `200 OK`.
     pub status: &'static str,
     /// The type of the body.
     pub content_type: &'static str,
-    /// Further headers: names and values.
+    /// Additional headers, as names and values.
     pub headers: &'static [(&'static str, &'static str)],
     /// The body.
     pub body: Vec<u8>,
@@ -121,7 +123,8 @@ async fn serve_connection(stream: TcpStream, handler: &Handler) {
     stream.shutdown();
 }
 
-/// Receives until `received` begins with a complete head. Returns `None` at the end of the stream.
+/// Receives bytes until `received` begins with a complete request head. Returns `None` at the end
+/// of the stream.
 async fn next_request(
     stream: &TcpStream,
     received: &mut Vec<u8>,
@@ -141,7 +144,7 @@ async fn next_request(
     }
 }
 
-/// Parses the head of a request. `None` means that the head is not complete.
+/// Parses the head of a request. `None` means that the head is not complete yet.
 fn parse(received: &[u8]) -> Result<Option<Request>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -181,7 +184,7 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
             body: text::encode(&registry.snapshot()).into(),
         },
         ("GET" | "HEAD", "/") => plain("200 OK", "The figures of this process: /metrics\n"),
-        ("GET" | "HEAD", _) => plain("404 Not Found", "The only page here is /metrics.\n"),
+        ("GET" | "HEAD", _) => plain("404 Not Found", "This address has only the page /metrics.\n"),
         _ => plain("405 Method Not Allowed", "This page can only be read: use GET.\n"),
     }
 }

@@ -1,10 +1,10 @@
-//! Shows the figures of a process to other programs: as an HTTP page for Prometheus and its
-//! relatives ([`http`]), and as a message for `skep stats` ([`message`]). Shows the records of
-//! single operations ([`traces`]). Also reads the figures of the host and of the process from
-//! `/proc` ([`host`], [`process`]).
+//! Provides the statistics of a process to other programs: as an HTTP page for Prometheus and
+//! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). Also provides
+//! the records of single operations ([`traces`]), and reads statistics of the host and of the
+//! process from `/proc` ([`host`], [`process`]).
 //!
-//! The crate does not own the counting (`skep-metrics`) or the address of the page (a setting of
-//! each service, an option of the mount).
+//! `skep-metrics` does the counting. The address of the page is a setting of each service, and an
+//! option of the mount.
 
 pub mod host;
 pub mod http;

@@ -1,5 +1,5 @@
-//! The message [`GetStatistics`]: a snapshot of all figures, for `skep stats` and the monitor. Also
-//! the replies to messages about records of operations ([`crate::traces`]).
+//! Replies to the message [`GetStatistics`] with a snapshot of all statistics, for `skep stats` and
+//! the monitor. Also replies to messages about records of operations ([`crate::traces`]).
 
 use crate::traces::{self, ReportedTraces};
 use skep_metrics::{Registry, Snapshot, Value};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The figures of a process, with the address of its page.
+/// The statistics of a process, with the address of its HTTP page.
 #[derive(Debug)]
 pub struct Figures {
     registry: Arc<Registry>,
@@ -23,8 +23,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Creates the figures of a process from its registry. Adds the figures of the host and of this
-    /// process.
+    /// Creates the [`Figures`] of a process from its registry. Adds the statistics of the host and
+    /// of this process to the registry.
     pub fn new(registry: Arc<Registry>) -> Rc<Self> {
         registry.add(Arc::new(crate::host::HostFigures));
         registry.add(Arc::new(crate::process::ProcessFigures));
@@ -37,23 +37,23 @@ impl Figures {
         })
     }
 
-    /// Returns the registry.
+    /// Returns the registry of the process.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// Sets the address of the page, which replies contain.
+    /// Sets the address of the HTTP page. Replies contain this address.
     pub fn set_page(&self, address: String) {
         *self.page.borrow_mut() = address;
     }
 
-    /// Returns the reply to a [`ListTraces`].
+    /// Returns the reply to a [`ListTraces`] request.
     pub fn traces(&self, request: &ListTraces) -> TraceList {
         let reported = self.reported.borrow();
         traces::list(request, self.registry.traces(), &reported, self.incarnation)
     }
 
-    /// Returns the reply to a [`GetStatistics`].
+    /// Returns the reply to a [`GetStatistics`] request.
     pub fn statistics(&self, request: &GetStatistics) -> Statistics {
         let moment_ns = u64::try_from(skep_env::now().as_nanos()).unwrap_or(u64::MAX);
         Statistics {
@@ -89,12 +89,12 @@ fn series(snapshot: &Snapshot, prefix: &str) -> Vec<StatisticsSeries> {
         .collect()
 }
 
-/// Whether a message asks for figures or records of the process.
+/// Whether a message asks for statistics or records of the process.
 pub fn is_figures_request(message: u16) -> bool {
     message == GetStatistics::ID || message == ListTraces::ID
 }
 
-/// Handles a request for which [`is_figures_request`] holds.
+/// Handles a request. [`is_figures_request`] must return `true` for the request.
 pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
     if incoming.header.message == ListTraces::ID {
         reply(incoming, outbox, |request| figures.traces(&request));
@@ -103,7 +103,7 @@ pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-/// Handles a [`ReportTraces`] of the node `client`.
+/// Handles a [`ReportTraces`] request of the node `client`.
 pub fn answer_report(figures: &Figures, client: NodeId, incoming: &Incoming, outbox: &Rc<Outbox>) {
     reply(incoming, outbox, |report: ReportTraces| {
         figures.reported.borrow_mut().add(client, report, figures.registry.traces());

@@ -1,12 +1,12 @@
-//! The figures of this process, from `/proc/self`.
+//! Statistics of this process, from `/proc/self`.
 
 use skep_metrics::catalog::{
     PROCESS_CPU, PROCESS_FDS, PROCESS_MAX_FDS, PROCESS_RESIDENT, PROCESS_THREADS, PROCESS_VIRTUAL,
 };
 use skep_metrics::{Snapshot, Source};
 
-/// Reads the figures of this process for each snapshot. A figure that the kernel does not show is
-/// missing.
+/// Reads the statistics of this process for each snapshot. Values that the kernel does not provide
+/// are omitted.
 #[derive(Debug)]
 pub struct ProcessFigures;
 
@@ -24,7 +24,7 @@ impl Source for ProcessFigures {
             }
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // One of the entries is the descriptor of this listing.
+            // One of the entries is the file descriptor that this function uses to list them.
             let count = open.count().saturating_sub(1) as u64;
             snapshot.count(&PROCESS_FDS, Vec::new(), count);
         }
@@ -36,7 +36,7 @@ impl Source for ProcessFigures {
 
 /// Returns the CPU time in clock ticks, and the number of threads, from `/proc/self/stat`.
 fn cpu_and_threads(stat: &str) -> Option<(u64, u64)> {
-    // The name of the program is in parentheses and may contain any character.
+    // The name of the program is in parentheses, and may itself contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some((number(11)? + number(12)?, number(17)?))
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_parentheses_do_not_shift_the_fields() {
+    fn process_name_with_parentheses_does_not_shift_stat_fields() {
         let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 250 150 0 0 20 0 9 0 1 2 3";
         assert_eq!(cpu_and_threads(stat), Some((400, 9)));
         assert_eq!(cpu_and_threads("42 (a) S 1"), None);

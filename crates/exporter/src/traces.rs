@@ -1,7 +1,7 @@
-//! The messages about records of single operations: [`ListTraces`] returns the records of this
-//! process, and [`ReportTraces`] brings the records of mounts to management.
+//! Messages about records of single operations. The reply to [`ListTraces`] contains the records of
+//! this process. Mounts send their records to management by [`ReportTraces`].
 //!
-//! The module does not own the rings of the process (`skep_metrics::TraceStore`).
+//! `skep_metrics::TraceStore` has the ring buffers with the records of the process itself.
 
 use skep_metrics::{KeptOperation, Reason, TraceStore};
 use skep_types::{InodeId, NodeId, TargetId};
@@ -12,13 +12,13 @@ use skep_wire::traces::{ListTraces, ReportTraces, StageTimes, TraceCall, TraceLi
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Maximum number of records of mounts that management stores.
+/// Maximum number of mounts' records that management stores.
 const MAX_REPORTED: usize = 4096;
-/// Maximum number of requests in all records of mounts. This bounds the memory of the records to
-/// about 3 MB.
+/// Maximum total number of requests in the stored records of mounts. This limits the memory for
+/// these records to about 3 MB.
 const MAX_REPORTED_CALLS: usize = 64 << 10;
 
-/// The time of a reply, by two clocks of the host.
+/// The time of a reply, measured by two clocks of the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Time since the boot of the host.
@@ -44,7 +44,7 @@ fn short(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Returns a record in the form of the messages.
+/// Converts a record to the form that messages contain.
 pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     let completed = &kept.completed;
     let ago = moment.now.saturating_sub(completed.ended_at);
@@ -75,7 +75,7 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     }
 }
 
-/// Returns the report of a mount with some of its records. Management accepts a limited number of
+/// Returns a report that contains some of a mount's records. Management accepts a limited number of
 /// records in one report.
 pub fn report_of(chosen: &[&KeptOperation]) -> ReportTraces {
     debug_assert!(chosen.len() <= MAX_REPORTED_TRACES, "a report is bounded by its sender");
@@ -87,15 +87,15 @@ pub fn report_of(chosen: &[&KeptOperation]) -> ReportTraces {
 /// The newest records that mounts have reported to management.
 #[derive(Debug, Default)]
 pub struct ReportedTraces {
-    /// The records with their numbers, which rise.
+    /// The records with their numbers, in ascending order of the numbers.
     records: VecDeque<(u64, TraceRecord)>,
-    /// Number of requests in all records.
+    /// Total number of requests in all records.
     calls: usize,
 }
 
 impl ReportedTraces {
-    /// Adds the records of a report from the client `client`, and drops the oldest records above
-    /// the limits. `store` numbers the records.
+    /// Adds the records of a report from the client `client`. Drops the oldest records if there are
+    /// too many. The records get their numbers from `store`.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
         for mut record in report.records {
             record.client = client;
@@ -117,8 +117,8 @@ impl ReportedTraces {
     }
 }
 
-/// Returns a page of the records of a process: its own records, and the records of mounts that have
-/// reported to it.
+/// Returns a page of the records that a process stores: its own records, and the records that
+/// mounts have reported to it.
 pub fn list(
     request: &ListTraces,
     store: &TraceStore,
@@ -136,8 +136,8 @@ pub fn list(
     });
     records.extend(of_mounts.cloned());
     records.sort_by_key(|(number, _)| *number);
-    // If more own records follow than fit into this page, later records of mounts belong to the
-    // next page, too.
+    // If further own records do not fit into this page, later records of mounts belong to the next
+    // page, too.
     records.retain(|(number, _)| *number <= next);
     if records.len() > limit {
         records.truncate(limit);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn list_has_own_records_and_records_of_mounts_in_pages() {
+    fn trace_list_has_records_of_services_and_mounts_in_pages() {
         let registry = Registry::new();
         let labels = vec![("target", "7".to_owned())];
         let name = |_| Some("read_chunk".to_owned());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_mounts_are_bounded_by_their_number_and_requests() {
+    fn number_and_total_requests_of_mount_records_are_bounded() {
         let store = TraceStore::default();
         let mut reported = ReportedTraces::default();
         reported.add(NodeId::new(12), report(0..MAX_REPORTED as u128 + 5, 0), &store);

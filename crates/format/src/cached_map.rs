@@ -10,25 +10,26 @@ use skep_types::codec::record;
 use skep_types::{ClusterMap, Result};
 
 const MAGIC: [u8; 8] = *b"SKEPKMAP";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 record! {
     /// A cluster map and the identity of the node that stored it.
     pub struct CachedMap {
         /// Random number drawn when the node was initialised.
         pub node_uuid: u128,
-        /// The cluster map. The reachability and capacities in it may be older than its version.
+        /// The cluster map. Reachability and capacities in it may be out of date, because the
+        /// service does not store the map again at each change of them.
         pub map: ClusterMap,
     }
 }
 
 impl CachedMap {
-    /// Encodes the content of the file.
+    /// Encodes the cached map as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Decodes the content of the file.
+    /// Decodes a cached map from the content of its file.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid cached map.
@@ -44,12 +45,12 @@ mod tests {
     use skep_types::{ClusterId, MapVersion};
 
     #[test]
-    fn bytes_of_version_3_are_stable() {
+    fn cached_map_bytes_of_version_4_never_change() {
         let mut map = ClusterMap::empty(ClusterId::new([0x11; 16]));
         map.version = MapVersion::new(0x22);
         let cached = CachedMap { node_uuid: 0x33, map };
         let bytes = cached.to_file();
-        assert_eq!(&bytes[..16], b"SKEPKMAP\x03\0\0\0\x81\0\0\0");
+        assert_eq!(&bytes[..16], b"SKEPKMAP\x04\0\0\0\x89\0\0\0");
         assert_eq!(bytes[16..32], 0x33_u128.to_le_bytes());
         assert_eq!(bytes[32..48], [0x11; 16]);
         assert_eq!(bytes[48..56], 0x22_u64.to_le_bytes());

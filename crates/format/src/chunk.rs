@@ -28,8 +28,9 @@ pub const REGION_STRIDE: u64 = PAGE_BYTES + REGION_BYTES;
 pub const GRANULES: usize = (REGION_BYTES / GRANULE_BYTES) as usize;
 /// Maximum size of a chunk file, so that all physical offsets are below 2^63.
 pub const MAX_CHUNK_FILE_BYTES: u64 = (i64::MAX as u64 / REGION_STRIDE) * REGION_BYTES;
-/// CRC-32C of a granule of zeros. Stored checksums are XORed with this value. If a hole covers both
-/// page and data, the zeros in the page are therefore valid checksums of the zeros in the data.
+/// CRC-32C of a granule of zeros. Region pages store each checksum XORed with this value. So if a
+/// hole covers a page and its data, the zeros in the page are valid checksums of the zeros in the
+/// data.
 pub const ZERO_GRANULE_CRC: u32 = 0x98F9_4189;
 
 const MAGIC: [u8; 8] = *b"SKEPRGN\0";
@@ -55,14 +56,15 @@ pub fn physical_offset(offset: u64) -> u64 {
     (offset / REGION_BYTES) * REGION_STRIDE + PAGE_BYTES + offset % REGION_BYTES
 }
 
-/// Returns the length of the file on disk for a logical size. The file of an empty chunk file has
-/// one page, which contains its identity.
+/// Returns the length of the file on disk for a logical size. An empty chunk file also has one page
+/// on disk, which contains its identity.
 pub fn physical_length(size: u64) -> u64 {
     if size == 0 { PAGE_BYTES } else { physical_offset(size - 1) + 1 }
 }
 
 /// Returns the logical size for a length of the file on disk. Only a crash leaves a length that
-/// ends within a page. The subtraction saturates, so such a page counts as missing.
+/// ends within a page. The subtraction saturates, so a page that was not written completely counts
+/// as missing.
 pub fn logical_size(physical: u64) -> u64 {
     (physical / REGION_STRIDE) * REGION_BYTES
         + (physical % REGION_STRIDE).saturating_sub(PAGE_BYTES)
@@ -104,13 +106,13 @@ record! {
         pub cluster: ClusterId,
         /// The target that stores the chunk file.
         pub target: TargetId,
-        /// The chunk file.
+        /// Key of the chunk file that contains the region.
         pub key: ChunkFileKey,
         /// Index of the region in the chunk file.
         pub region: u64,
-        /// Chunk size of the component, in bytes.
+        /// Chunk size of the component to which the chunk file belongs, in bytes.
         pub chunk_bytes: u64,
-        /// Number of groups of the component.
+        /// Number of groups over which this component is striped.
         pub width: u16,
         /// File offset at which the component starts.
         pub component_start: u64,
@@ -123,8 +125,9 @@ record! {
 pub struct RegionHeader {
     /// The region and the chunk file to which the page belongs.
     pub identity: RegionIdentity,
-    /// Whether data and checksums were on the device when this header was written. If set, a
-    /// checksum mismatch is damage, even after a crash, unless the dirty log lists the region.
+    /// Whether the data and checksums of the region were on the device when this header was
+    /// written. If set, a checksum mismatch is damage, even after a crash, unless the dirty log
+    /// lists the region.
     pub synced: bool,
     /// Number of the target's start during which the page was last written.
     pub start: u64,
@@ -188,7 +191,10 @@ impl RegionHeader {
         }
         let mut r = Reader::new(&sector[..SECTOR_CRC_AT]);
         if r.array::<8>()? != MAGIC {
-            return Err(Error::new(ErrorCode::Corrupt, "magic is not that of a region page"));
+            return Err(Error::new(
+                ErrorCode::Corrupt,
+                "the magic number is not that of a region page",
+            ));
         }
         let version = u16::decode(&mut r)?;
         if version != VERSION {
@@ -196,7 +202,7 @@ impl RegionHeader {
                 ErrorCode::Unsupported,
                 format!(
                     "cannot read a region page of version {version}: this program reads version \
-                     {VERSION}; start a program of the other version"
+                     {VERSION}; use a program that reads version {version}"
                 ),
             ));
         }
@@ -225,8 +231,8 @@ fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     crc32c(&covered)
 }
 
-/// Decodes a region page. Never fails. The result describes damage, which the caller handles by the
-/// crash rule.
+/// Decodes a region page. Never returns an error, because the result describes the damage of a
+/// page. The caller handles the damage by the crash rule (`docs/format/chunk-file.md`).
 ///
 /// # Panics
 /// Panics if `page` is not exactly [`PAGE_BYTES`] long.
@@ -236,7 +242,9 @@ pub fn read_page(page: &[u8]) -> FoundPage {
         return FoundPage::Blank;
     }
     if page[..SECTOR_BYTES].iter().all(|byte| *byte == 0) {
-        return FoundPage::Damaged("first sector is zero, the rest is not".into());
+        return FoundPage::Damaged(
+            "the first sector is zero, but the rest of the page is not".into(),
+        );
     }
     let header = match RegionHeader::parse(&page[..SECTOR_BYTES]) {
         Ok(header) => header,

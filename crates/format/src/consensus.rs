@@ -42,11 +42,11 @@ record! {
 }
 
 record! {
-    /// A node that receives the log.
+    /// A member of the replicated log: a node that receives its entries.
     pub struct MemberRecord {
-        /// Id of the member.
+        /// Id of the member in the replicated log.
         pub id: u64,
-        /// Addresses of the member.
+        /// Addresses at which the other members reach this member.
         pub addresses: Vec<String>,
     }
 }
@@ -68,7 +68,7 @@ choice! {
     pub enum EntryContent {
         /// No content. The first entry of each leader is blank.
         Blank = 1,
-        /// A command of the application.
+        /// A command of the application that uses the replicated log.
         Command = 2 {
             /// The command, in the encoding of the application.
             command: Bytes,
@@ -94,7 +94,7 @@ record! {
 choice! {
     /// A record in the log file.
     pub enum LogRecord {
-        /// The member votes.
+        /// The member has voted, or its candidate was elected.
         Vote = 1 {
             /// The vote, which replaces the previous vote.
             vote: VoteRecord,
@@ -109,10 +109,10 @@ choice! {
             /// Index of the first removed entry.
             from: u64,
         },
-        /// The state of the log before the next record. Only the first record of a file is a
-        /// `Base`.
+        /// The vote and the last removed position at the time when this file began. Only the first
+        /// record of a file is a `Base`.
         Base = 4 {
-            /// The vote.
+            /// The vote of the member. `None` means that it has not voted.
             vote: Option<VoteRecord>,
             /// Position of the last entry that was removed because a snapshot contains its effect.
             removed: Option<LogPosition>,
@@ -123,7 +123,7 @@ choice! {
 record! {
     /// Head of the log file.
     pub struct RaftLogHead {
-        /// The file system to which the log belongs.
+        /// The cluster to which the log belongs.
         pub cluster: ClusterId,
         /// Id of the member to which the log belongs.
         pub member: u64,
@@ -135,23 +135,23 @@ record! {
 record! {
     /// Content of the snapshot file: the state after the entry `last`.
     pub struct RaftSnapshot {
-        /// The file system to which the state belongs.
+        /// The cluster to which the state belongs.
         pub cluster: ClusterId,
         /// Position of the last entry whose effect the state contains.
         pub last: Option<LogPosition>,
-        /// Position of the entry that contains the members.
+        /// Position of the log entry that contains `members`.
         pub members_at: Option<LogPosition>,
-        /// The members.
+        /// The members of the log in this state.
         pub members: MembersRecord,
-        /// Name of this snapshot.
+        /// Id of this snapshot, which differs from the ids of all other snapshots.
         pub name: String,
-        /// The state, in the encoding of the application.
+        /// The state of the application, in its own encoding.
         pub state: Bytes,
     }
 }
 
 impl RaftLogHead {
-    /// Encodes the head for the start of the file.
+    /// Encodes the head as the first bytes of the log file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(LOG_MAGIC, VERSION, self)
     }
@@ -167,12 +167,12 @@ impl RaftLogHead {
 }
 
 impl RaftSnapshot {
-    /// Encodes the content of the file.
+    /// Encodes the snapshot as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(SNAPSHOT_MAGIC, VERSION, self)
     }
 
-    /// Decodes the content of the file.
+    /// Decodes a snapshot from the content of its file.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid snapshot.
@@ -189,7 +189,7 @@ mod tests {
     use skep_types::codec::Codec;
 
     #[test]
-    fn bytes_of_version_1_are_stable() {
+    fn raft_file_bytes_of_version_1_never_change() {
         let head =
             RaftLogHead { cluster: ClusterId::new([0x11; 16]), member: 2, first: Lsn::new(0x22) };
         let bytes = head.to_file();
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic_and_decoded_ones_encode_back(bytes: Vec<u8>) {
+        fn decoding_never_panics_and_accepts_only_canonical_bytes(bytes: Vec<u8>) {
             if let Ok(record) = LogRecord::from_bytes(&bytes) {
                 prop_assert_eq!(record.to_bytes(), bytes);
             }

@@ -39,8 +39,8 @@ impl std::fmt::Display for DirectoryKind {
 }
 
 record! {
-    /// Identity of a directory. Cluster, kind and uuids never change. The ids are zero until
-    /// management assigns them at the first registration.
+    /// Identity of a directory. Cluster, kind and uuids never change. The ids of node and target
+    /// are zero until management assigns them at the first registration.
     #[derive(Copy)]
     pub struct Identity {
         /// Kind of the directory.
@@ -49,23 +49,24 @@ record! {
         pub cluster: ClusterId,
         /// Random number drawn when the node was initialised.
         pub node_uuid: u128,
-        /// Node id. Zero before the first registration.
+        /// Id of the node. Zero before the first registration.
         pub node: NodeId,
         /// Random number drawn when the target was initialised. Zero if the directory is not a
         /// target.
         pub target_uuid: u128,
-        /// Target id. Zero before the first registration, and if the directory is not a target.
+        /// Id of the target. Zero before the first registration, and if the directory is not a
+        /// target.
         pub target: TargetId,
     }
 }
 
 impl Identity {
-    /// Encodes the content of the file.
+    /// Encodes the identity as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Decodes the content of the file.
+    /// Decodes an identity from the content of its file.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid identity record.
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_version_1_are_stable() {
+    fn identity_bytes_of_version_1_never_change() {
         let identity = Identity {
             kind: DirectoryKind::StorageTarget,
             cluster: ClusterId::new([0x11; 16]),

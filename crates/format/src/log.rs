@@ -6,19 +6,20 @@
 //!
 //! # Crash rule
 //! A record is valid if its checksum matches, its number follows the previous number, and its group
-//! epoch is not lower than the previous epoch. After a power loss, any unsynced part may be
-//! missing, even if later parts are present. Each record therefore contains the number of the last
-//! record that was synced when it was written. A gap at or before the highest such number is
-//! damage, which is an error. A gap after that number is the end of the log.
+//! epoch is not lower than the previous epoch. After a power loss, any unsynced part of the log may
+//! be missing, even if later parts are present. Each record therefore contains the number of the
+//! last record that was synced when it was written. If a record up to the highest such number is
+//! missing or invalid, synced data is damaged, and the reader returns an error. If the first
+//! missing or invalid record has a higher number, the log ends before that record.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 
 /// Number of bytes before the payload of a record.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Maximum length of a payload. Writers must not exceed it, because a reader treats a greater
-/// length as damage. A record of this length fits into the body of one frame of the protocol. So
-/// the members of a group can send their records to each other.
+/// Maximum length of a payload. Writers must not exceed this length, because a reader treats a
+/// record with a longer payload as invalid. A record of this length fits into the body of one frame
+/// of the protocol. So the members of a group can send their records to each other.
 pub const MAX_PAYLOAD_BYTES: usize = 15 << 20;
 /// The first bytes of each record. The last of these bytes is the version of the layout.
 const MAGIC: u32 = u32::from_le_bytes(*b"SKL2");
@@ -28,9 +29,9 @@ const MAGIC_OF_VERSION_1: [u8; 4] = *b"SKLG";
 /// The owner of a log. A reader treats the records of another owner as invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogOwner {
-    /// The cluster.
+    /// The cluster to which the log belongs.
     pub cluster: ClusterId,
-    /// The target, or target zero for management.
+    /// The target to which the log belongs. Target zero means management.
     pub target: TargetId,
 }
 
@@ -45,7 +46,7 @@ pub struct Record {
     /// Number of the last record of this log that was synced when this record was written. Each
     /// member of a group writes its own number here.
     pub synced: Lsn,
-    /// Content of the record, in the encoding of the log's owner.
+    /// Content of the record, encoded by the service that writes the log.
     pub payload: Vec<u8>,
 }
 
@@ -59,8 +60,8 @@ fn checksum(owner: LogOwner, bytes: &[u8]) -> u32 {
     crc32c(&w.finish())
 }
 
-/// Encodes a record: magic, checksum of everything after it, length, zero, epoch, number, synced
-/// number, payload.
+/// Encodes a record: magic, checksum of all bytes after the checksum, length of the payload, four
+/// zero bytes, epoch, number, synced number, payload.
 ///
 /// # Errors
 /// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`], because no reader would
@@ -123,11 +124,11 @@ pub struct Scan {
     pub end: usize,
 }
 
-/// Reads the records of a segment. `first` is the number of its first record.
+/// Reads the records of a segment. `first` is the number of the segment's first record.
 ///
 /// # Errors
-/// - `Corrupt` with the offset if a record is damaged although a later record shows that it was
-///   synced.
+/// - `Corrupt`, which names the offset, if a record is damaged although a later record shows that
+///   it was synced.
 /// - `Unsupported` if the segment has records of version 1.
 pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     if bytes.starts_with(&MAGIC_OF_VERSION_1) {
@@ -163,7 +164,8 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
     Ok(Scan { records, end })
 }
 
-/// Of the valid records with a number from `next` on, returns the one with the highest `synced`.
+/// Searches `bytes` for valid records with a number from `next` on. Returns the one with the
+/// highest `synced`.
 fn later_record(owner: LogOwner, next: Lsn, bytes: &[u8]) -> Option<Record> {
     let magic = MAGIC.to_le_bytes();
     let mut best: Option<Record> = None;
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn records_keep_their_epochs() {
+    fn log_records_are_read_back_with_their_epochs() {
         let found = scan(OWNER, Lsn::new(1), &with_epochs(&[1, 1, 4, u64::MAX])).unwrap();
         let epochs: Vec<_> = found.records.iter().map(|it| it.epoch.raw()).collect();
         assert_eq!(epochs, [1, 1, 4, u64::MAX]);
@@ -285,10 +287,10 @@ mod tests {
         assert_eq!((lsns(&found), found.end), (vec![1, 2], bytes.len() / 3 * 2));
     }
 
-    /// A log of version 1 must not look like a log that a power loss has emptied.
+    /// A log of version 1 must not be mistaken for a log whose records a power loss has destroyed.
     #[test]
     fn log_of_version_1_is_refused() {
-        // A record of version 1, as the first programs wrote it: target 3, record 1, "one".
+        // A record as the programs before version 2 wrote it: target 3, record 1, payload "one".
         let mut bytes = b"SKLG".to_vec();
         bytes.extend([0; 4]);
         bytes.extend(3_u32.to_le_bytes());
@@ -317,7 +319,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+        fn scan_of_arbitrary_log_bytes_never_panics(bytes: Vec<u8>) {
             let _ = scan(OWNER, Lsn::new(1), &bytes);
         }
     }

@@ -18,7 +18,7 @@ record! {
     /// Head of the file `log`. Management replaces the file only as a whole, so a damaged head is
     /// never the result of a torn write.
     pub struct LogHead {
-        /// The file system to which the log belongs.
+        /// The cluster to which the log belongs.
         pub cluster: ClusterId,
         /// Log sequence number of the first record in the file.
         pub first: Lsn,
@@ -28,7 +28,7 @@ record! {
 record! {
     /// Content of the file `snapshot`: the state after the command `applied`.
     pub struct Snapshot {
-        /// The file system to which the state belongs.
+        /// The cluster to which the state belongs.
         pub cluster: ClusterId,
         /// Log sequence number of the last command that is included in the state.
         pub applied: Lsn,
@@ -38,7 +38,7 @@ record! {
 }
 
 impl LogHead {
-    /// Encodes the head for the start of the file.
+    /// Encodes the head as the first bytes of the log file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(LOG_MAGIC, VERSION, self)
     }
@@ -54,12 +54,12 @@ impl LogHead {
 }
 
 impl Snapshot {
-    /// Encodes the content of the file.
+    /// Encodes the snapshot as the content of its file.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(SNAPSHOT_MAGIC, VERSION, self)
     }
 
-    /// Decodes the content of the file.
+    /// Decodes a snapshot from the content of its file.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid snapshot.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_version_3_are_stable() {
+    fn log_and_snapshot_bytes_of_version_3_never_change() {
         let head = LogHead { cluster: ClusterId::new([0x11; 16]), first: Lsn::new(0x22) };
         let bytes = head.to_file();
         assert_eq!(bytes.len(), LOG_HEAD_BYTES);

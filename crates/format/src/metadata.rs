@@ -1,7 +1,8 @@
 //! Keys and records of the key-value store of a metadata target.
 //!
-//! Owns layout and order of the keys, and the layout of the records. `docs/format/metadata-keys.md`
-//! explains each key. Does not own the log that stores batches of changes ([`crate::log`]).
+//! Owns the layout and order of the keys, and the layout of the records.
+//! `docs/format/metadata-keys.md` explains each key. Does not own the log that stores batches of
+//! changes ([`crate::log`]).
 
 mod cursors;
 mod keys;
@@ -15,6 +16,6 @@ pub use keys::{
 };
 pub use records::{
     Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, LockedRange,
-    Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord, TruncatedChunkFile,
-    TruncationRecord, decode_value,
+    Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord, StoreCopyRecord,
+    TruncatedChunkFile, TruncationRecord, decode_value,
 };

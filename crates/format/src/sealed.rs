@@ -12,7 +12,7 @@ const HEAD_BYTES: usize = 16;
 /// MiB.
 pub const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// Encodes a record with its frame.
+/// Encodes `body` as a record with its frame.
 ///
 /// # Panics
 /// Panics if the encoded record is longer than [`MAX_BODY_BYTES`].
@@ -31,7 +31,7 @@ pub fn seal(magic: [u8; 8], version: u16, body: &impl Codec) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a framed record, which must have the given magic and version.
+/// Decodes a framed record. Its magic and version must be `magic` and `version`.
 ///
 /// # Errors
 /// - `Corrupt` if the bytes are not a valid record of this kind.
@@ -50,7 +50,10 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     let (found_version, zero, length) =
         (u16::decode(&mut r)?, u16::decode(&mut r)?, u32::decode(&mut r)? as usize);
     if length > MAX_BODY_BYTES || bytes.len() != HEAD_BYTES + length + 4 {
-        return Err(corrupt(format!("{} bytes long, announced {length}", bytes.len())));
+        return Err(corrupt(format!(
+            "the record has {} bytes, but its header announces {length}",
+            bytes.len()
+        )));
     }
     let (covered, crc) = bytes.split_at(HEAD_BYTES + length);
     if crc32c(covered) != u32::from_bytes(crc)? {
@@ -59,7 +62,10 @@ pub fn open<T: Codec>(magic: [u8; 8], version: u16, bytes: &[u8]) -> Result<T> {
     if found_version != version {
         return Err(Error::new(
             ErrorCode::Unsupported,
-            format!("record version {found_version}; this program reads version {version}"),
+            format!(
+                "cannot read a record of version {found_version}: this program reads version \
+                 {version}"
+            ),
         ));
     }
     if zero != 0 {

@@ -1,9 +1,9 @@
-//! The chunk files of storage targets, and their rules. Each chunk file must belong to an inode,
-//! and each synced chunk file must exist.
+//! Lists the chunk files of storage targets, and checks them against the inodes. Each chunk file
+//! must belong to an inode, and each chunk file that an inode marks as synced must exist.
 //!
-//! The module owns the listing of chunk files by name. It does not read their contents, since a
-//! read of a file checks its checksums. It does not judge the chunk files of targets and groups
-//! that are newer than the cached cluster map.
+//! The module finds chunk files by the names of files. It does not read the contents of chunk
+//! files, since a read would also have to check the checksums of a file. It makes no findings about
+//! targets and groups that are newer than the cached cluster map.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};
@@ -12,17 +12,17 @@ use skep_types::{ChunkFileKey, ClusterMap, Error, GroupId, InodeId, Result, Targ
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Name of the directory in a target that contains all chunk files.
+/// Name of the directory in a storage target that contains all chunk files of the target.
 const CHUNKS: &str = "chunks";
-/// Number of directory levels below the directory [`CHUNKS`].
+/// Number of directory levels between the directory [`CHUNKS`] and the chunk files.
 const LEVELS: u32 = 2;
 
-/// The chunk files of all storage targets whose directories are given.
+/// The chunk files of each storage target whose directory was found.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkFiles(BTreeMap<TargetId, BTreeSet<ChunkFileKey>>);
 
 impl ChunkFiles {
-    /// Lists the chunk files of all storage targets.
+    /// Lists the chunk files of all storage targets in `directories`.
     pub(crate) fn read(directories: &Directories) -> Result<Self> {
         let mut files = Self::default();
         for (target, directory) in directories.storage() {
@@ -32,31 +32,35 @@ impl ChunkFiles {
         Ok(files)
     }
 
-    /// Returns the number of chunk files.
+    /// Returns the total number of chunk files on all targets.
     pub(crate) fn count(&self) -> u64 {
         self.0.values().map(|keys| keys.len() as u64).sum()
     }
 
-    /// Returns a line for each storage target of the cluster whose directory is not given.
+    /// Returns a line of text for each storage target in the map whose directory was not found.
     pub(crate) fn missing_targets(&self, map: &ClusterMap) -> Vec<String> {
         let targets = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
         let missing = targets.filter(|it| !self.0.contains_key(&it.id));
-        missing.map(|it| format!("storage target {}: its directory is not given", it.id)).collect()
+        missing
+            .map(|it| format!("storage target {}, whose directory was not named", it.id))
+            .collect()
     }
 
-    /// Returns the targets that belong to no group of the map. The cached map may be older than the
-    /// newest group, if a service stopped right after the creation of the group.
+    /// Returns the targets that belong to no group of the map. Such targets exist if the cached map
+    /// is older than the newest group. This happens if a service stops right after management has
+    /// created a group.
     fn without_group(&self, map: &ClusterMap) -> impl Iterator<Item = TargetId> {
         self.0.keys().copied().filter(|it| map.group_of(*it).is_none())
     }
 
-    /// Returns a line for each storage target with chunk files whose group the map does not have.
+    /// Returns a line of text for each storage target that has chunk files but belongs to no group
+    /// of the map.
     pub(crate) fn unknown_groups(&self, map: &ClusterMap) -> Vec<String> {
         let with_files = |it: &TargetId| self.0.get(it).is_some_and(|keys| !keys.is_empty());
         let unknown = self.without_group(map).filter(with_files);
         let line = |target| {
             format!(
-                "storage target {target}: its group is unknown to the cached cluster map; run the \
+                "storage target {target}, whose group is not in the cached cluster map; run the \
                  cluster for some seconds, stop it, and check again"
             )
         };
@@ -83,7 +87,7 @@ fn list(directory: &Path, levels: u32, keys: &mut BTreeSet<ChunkFileKey>) -> Res
     Ok(())
 }
 
-/// Checks chunk files against inodes, in both directions.
+/// Checks that each chunk file belongs to an inode, and that the chunk files of each inode exist.
 pub(crate) fn check(
     records: &Records,
     files: &ChunkFiles,
@@ -96,8 +100,8 @@ pub(crate) fn check(
             findings.add(Finding::Orphan { target: *target, key: *key });
         }
     }
-    // Ids of groups ascend, so a group whose id is above all ids of the map may be newer than the
-    // map.
+    // Each new group gets a higher id than all earlier groups. So a group whose id is above all ids
+    // in the map may be newer than the map.
     let has_newer_groups = files.without_group(map).next().is_some();
     let newest = map.groups.iter().map(|it| it.id).max().filter(|_| has_newer_groups);
     for (inode, record) in &records.inodes {
@@ -106,7 +110,8 @@ pub(crate) fn check(
     }
 }
 
-/// Whether a chunk file of a group belongs to an inode, or will be removed.
+/// Whether a chunk file on a target of `group` belongs to the stripe pattern of an inode, or is
+/// recorded for removal.
 fn is_owned(records: &Records, group: GroupId, key: &ChunkFileKey) -> bool {
     let pattern = records.inodes.get(&key.inode).and_then(|it| it.pattern.as_ref());
     let is_part = pattern.is_some_and(|pattern| {
@@ -117,8 +122,8 @@ fn is_owned(records: &Records, group: GroupId, key: &ChunkFileKey) -> bool {
     is_part || records.removals.contains(&(group, *key))
 }
 
-/// Checks that the pattern of a file names storage groups of the cluster. If `newest` is set, does
-/// not judge groups with higher ids.
+/// Checks that the groups in the stripe pattern of a file are storage groups of the cluster. If
+/// `newest` is set, ignores groups with higher ids than `newest`.
 fn check_groups(
     inode: InodeId,
     record: &Inode,
@@ -135,7 +140,8 @@ fn check_groups(
     }
 }
 
-/// Checks that the synced chunk files of a file exist.
+/// Checks that all chunk files that an inode marks as synced exist. Skips targets whose directories
+/// were not found.
 fn check_synced(
     inode: InodeId,
     record: &Inode,

@@ -1,7 +1,8 @@
-//! Finds the directories of a cluster's targets, and locks them against services.
+//! Finds the directories of a cluster's targets, and locks them, so that no service can use them
+//! during the check.
 //!
-//! The module owns the search and the choice of the cluster map. It does not read the contents of
-//! targets.
+//! The module owns the search for directories and the choice of the cluster map. It does not read
+//! the records in the directories.
 
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -10,16 +11,17 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Name of the file with the cached cluster map in the directory of a service.
+/// Name of the file with the cached cluster map, in the directory of a metadata or storage service.
 const CACHED_MAP_FILE: &str = "kept-map";
-/// Maximum depth of the search below a root. The levels are the data directory, the service, the
-/// target, and one more level for disks that are mounted below a separate directory.
+/// Maximum depth of the search below a root. The levels are the data directory, the directory of a
+/// service, the directory of a target, and one more level for targets on disks that are mounted
+/// below a common directory.
 const MAX_DEPTH: u32 = 4;
 
-/// The directories of a cluster's targets.
+/// The directories of a cluster's targets, which are locked while this value exists.
 #[derive(Debug)]
 pub(crate) struct Directories {
-    /// The newest cluster map that a service has cached.
+    /// The newest of the cluster maps that the services have cached.
     pub(crate) map: ClusterMap,
     metadata: BTreeMap<TargetId, Directory>,
     storage: BTreeMap<TargetId, Directory>,
@@ -29,7 +31,7 @@ fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// The directories that a search has found.
+/// The results of a search for directories.
 #[derive(Default)]
 struct Search {
     targets: Vec<(PathBuf, Identity)>,
@@ -53,7 +55,7 @@ impl Search {
         }
         for entry in std::fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // The search does not follow symbolic links, so it ends.
+            // The search does not follow symbolic links, so a link cannot lead it into a loop.
             if entry.file_type().map_err(failed)?.is_dir() && depth < MAX_DEPTH {
                 self.visit(&entry.path(), depth + 1)?;
             }
@@ -77,7 +79,7 @@ impl Search {
 }
 
 impl Directories {
-    /// Searches `roots` for targets, and locks all targets that it finds.
+    /// Searches the directories `roots` for targets, and locks all targets that the search finds.
     pub(crate) fn open(roots: &[PathBuf]) -> Result<Self> {
         let mut search = Search::default();
         for root in roots {
@@ -85,8 +87,9 @@ impl Directories {
         }
         let Some(map) = search.map else {
             return Err(refused(
-                "cannot check: no service below the given directories has a cached cluster map; \
-                 name the directories of the services, for example the data directory of `skep up`",
+                "cannot check: no service below the named directories has a cached cluster map; \
+                 name the directories of the services, for example the data directory of `skep \
+                 up`",
             ));
         };
         let mut found = Self { map, metadata: BTreeMap::new(), storage: BTreeMap::new() };
@@ -117,7 +120,9 @@ impl Directories {
         Ok(found)
     }
 
-    /// Refuses a check if a metadata group is missing, since all counts would be wrong.
+    /// Refuses a check if the records of a metadata group are missing, since all counts would be
+    /// wrong. Records are missing if the directory of a group's primary was not found, or if a
+    /// target with records belongs to no group of the cached map.
     fn check_complete(&self) -> Result<()> {
         for (target, directory) in &self.metadata {
             let has_records = directory.path().join("store").exists();
@@ -133,7 +138,7 @@ impl Directories {
             if !self.metadata.contains_key(&group.primary) {
                 return Err(refused(format!(
                     "cannot check: the directory of metadata target {} (primary of group {}) is \
-                     not below the given directories; name it too",
+                     not below the named directories; name this directory too",
                     group.primary, group.id
                 )));
             }
@@ -141,21 +146,23 @@ impl Directories {
         Ok(())
     }
 
-    /// Returns the primaries of all metadata groups.
+    /// Returns each metadata target that is the primary of its group, with its directory.
     pub(crate) fn metadata_primaries(&self) -> impl Iterator<Item = (TargetId, &Directory)> {
         let is_primary = |target: TargetId| self.map.group_led_by(target).is_some();
         let all = self.metadata.iter().map(|(target, directory)| (*target, directory));
         all.filter(move |(target, _)| is_primary(*target))
     }
 
-    /// Returns the storage targets.
+    /// Returns each storage target with its directory.
     pub(crate) fn storage(&self) -> impl Iterator<Item = (TargetId, &Directory)> {
         self.storage.iter().map(|(target, directory)| (*target, directory))
     }
 
-    /// Returns a line for each metadata target that is not the primary of a group.
+    /// Returns a line of text for each metadata target that is not the primary of a group.
     pub(crate) fn members_without_check(&self) -> Vec<String> {
         let others = self.metadata.keys().filter(|it| self.map.group_led_by(**it).is_none());
-        others.map(|it| format!("metadata target {it}: it is not the primary of a group")).collect()
+        others
+            .map(|it| format!("metadata target {it}, which is not the primary of a group"))
+            .collect()
     }
 }

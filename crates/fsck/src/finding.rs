@@ -1,36 +1,36 @@
-//! Findings of a check, and the report.
+//! The findings of a check, and the report with all results of a check.
 //!
-//! The module owns the kinds of damage and their texts. The rules themselves are in the other
-//! modules.
+//! The module owns the kinds of damage and the texts that describe them. The rules that detect the
+//! damage are in the other modules.
 
 use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, SessionId, ShardId, TargetId};
 use skep_wire::metadata::TransactionId;
 use std::fmt;
 
-/// Maximum number of findings that a report lists. Further findings are only counted, because a
-/// missing directory of a large cluster would otherwise fill the memory.
+/// Maximum number of findings that a report lists. Further findings are only counted. Otherwise the
+/// findings could fill the memory, for example if a directory of a large cluster is missing.
 pub const MAX_FINDINGS: usize = 1_000;
 
-/// A rule that the stores break.
+/// A violation of a rule, which a check has found in the stores of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A record or a log cannot be read.
+    /// A metadata record or a log cannot be read.
     Damaged {
-        /// The target that has the damaged record or log.
+        /// The metadata target that has the damaged record or log.
         target: TargetId,
-        /// The record and the problem.
+        /// Text that names the damaged record or log, and describes the problem.
         what: String,
     },
-    /// A record is on a target that does not serve its shard.
+    /// A metadata target has a record of a shard that another group serves.
     WrongTarget {
-        /// The target that has the record.
+        /// The metadata target that has the record.
         target: TargetId,
-        /// The shard of the record.
+        /// The shard to which the record belongs.
         shard: ShardId,
     },
     /// The namespace has no root directory.
     NoRoot,
-    /// An entry points to an inode that does not exist.
+    /// A directory entry points to an inode that does not exist.
     NoInode {
         /// The directory that has the entry.
         directory: InodeId,
@@ -39,18 +39,20 @@ pub enum Finding {
         /// The missing inode.
         inode: InodeId,
     },
-    /// An entry and its inode have different kinds.
+    /// A directory entry and its inode have different kinds of file.
     WrongKind {
         /// The directory that has the entry.
         directory: InodeId,
         /// The name of the entry.
         name: Vec<u8>,
-        /// The kind in the entry.
+        /// The kind of file in the entry.
         entry: FileKind,
-        /// The kind of the inode.
+        /// The kind of file of the inode.
         inode: FileKind,
     },
-    /// A lookup cannot find an entry, since the entry is not stored under the hash of its name.
+    /// A lookup cannot find a directory entry. The cursor of the entry does not follow from the
+    /// hash of its name, or an earlier cursor with the same hash is unused, so that the lookup
+    /// stops there.
     WrongCursor {
         /// The directory that has the entry.
         directory: InodeId,
@@ -64,115 +66,120 @@ pub enum Finding {
         /// The name of both entries.
         name: Vec<u8>,
     },
-    /// Records belong to an inode that does not exist.
+    /// Some records belong to an inode that does not exist or that cannot have such records.
     NoOwner {
-        /// The missing inode.
+        /// The inode to which the records refer.
         inode: InodeId,
-        /// The kind of the records.
+        /// The kind of the records, as a word for messages.
         what: &'static str,
     },
-    /// The link count of an inode does not match the entries.
+    /// The link count of an inode does not match the directory entries.
     WrongLinks {
-        /// The inode.
+        /// The inode with the wrong link count.
         inode: InodeId,
-        /// The stored count.
+        /// The link count in the inode.
         stored: u32,
-        /// The count according to the entries.
+        /// The link count according to the directory entries.
         counted: u32,
     },
-    /// The size of a directory does not match its entries.
+    /// The size of a directory is not the number of its entries.
     WrongSize {
-        /// The directory.
+        /// The directory with the wrong size.
         directory: InodeId,
-        /// The number of entries that the directory stores.
+        /// The size in the inode of the directory.
         stored: u64,
-        /// The number of existing entries.
+        /// The number of entries that were found.
         counted: u64,
     },
-    /// A directory does not have exactly one entry in the directory that it names as its parent.
+    /// Exactly one directory entry must point to a directory, and this entry must be in the parent
+    /// that the directory's inode names. To this directory, no entry points, several entries point,
+    /// or an entry in another directory points.
     WrongParent {
-        /// The directory.
+        /// The directory with the wrong parent or the wrong number of entries.
         directory: InodeId,
-        /// The parent that the directory names.
+        /// The parent that the inode of the directory names.
         parent: InodeId,
-        /// The directories that have an entry for the directory.
+        /// The directories that have an entry that points to this directory.
         entries: Vec<InodeId>,
     },
-    /// A directory is part of a loop that the root does not reach.
+    /// A directory is part of a loop of directories that cannot be reached from the root.
     Loop {
-        /// The directory.
+        /// The directory in the loop.
         directory: InodeId,
     },
-    /// The number of an inode is not reserved, so the target may give it to another inode.
+    /// The number of an inode is not reserved, so the metadata target may use the number again for
+    /// another inode.
     NumberNotReserved {
-        /// The inode.
+        /// The inode whose number is not reserved.
         inode: InodeId,
-        /// First number that is not reserved.
+        /// The first number that the metadata group of the inode has not reserved.
         reserved: u64,
     },
-    /// An inode has neither a name nor an open.
+    /// An inode that is not a directory has no name and is not open. Such an inode only wastes
+    /// space.
     NeitherNamedNorOpen {
-        /// The inode.
+        /// The inode without a name.
         inode: InodeId,
     },
-    /// The open counts of an inode do not match the sessions' opens.
+    /// The open counts of an inode do not match the opens of all sessions.
     WrongOpens {
-        /// The inode.
+        /// The inode with the wrong open counts.
         inode: InodeId,
-        /// Stored numbers of opens for reading and for writing.
+        /// The stored counts: opens for reading, and opens for writing.
         stored: (u32, u32),
-        /// Numbers of opens according to the sessions.
+        /// The counts according to the sessions: opens for reading, and opens for writing.
         counted: (u32, u32),
     },
     /// Opens, locks or slots belong to a session that does not exist.
     NoSession {
-        /// The metadata group that has the records.
+        /// The metadata group that has these records.
         group: GroupId,
         /// The missing session.
         session: SessionId,
-        /// The kind of the records.
+        /// The kind of the records, as a word for messages.
         what: &'static str,
     },
     /// A session has locks on a file that it does not have open.
     LockWithoutOpen {
-        /// The session.
+        /// The session that has the locks.
         session: SessionId,
         /// The inode of the locked file.
         inode: InodeId,
     },
-    /// A transaction is prepared, and its coordinator is not a metadata group of the cluster.
+    /// A metadata group has prepared a transaction whose coordinator is not a metadata group that
+    /// was checked. So the group can never learn the decision.
     NoCoordinator {
         /// The metadata group that has prepared the transaction.
         group: GroupId,
-        /// The transaction.
+        /// The id of the transaction.
         transaction: TransactionId,
     },
-    /// The stripe pattern of a file names a group that does not exist.
+    /// The stripe pattern of a file names a group that is not a storage group of the cluster.
     NoGroup {
         /// The inode of the file.
         inode: InodeId,
-        /// The missing group.
+        /// The group that the pattern names.
         group: GroupId,
     },
-    /// A synced chunk file is missing, so bytes of the file are lost.
+    /// A chunk file that was synced is missing, so bytes of the file are lost.
     NoChunkFile {
-        /// The target that should have the chunk file.
+        /// The storage target that should have the chunk file.
         target: TargetId,
-        /// The missing chunk file.
+        /// The chunk file that is missing.
         key: ChunkFileKey,
     },
-    /// A chunk file has no inode, or is not part of the inode's stripe pattern. The chunk file
-    /// wastes space.
+    /// A storage target has a chunk file that belongs to no inode, or that is not part of its
+    /// inode's stripe pattern. Such a chunk file only wastes space.
     Orphan {
-        /// The target that has the chunk file.
+        /// The storage target that has the chunk file.
         target: TargetId,
-        /// The chunk file.
+        /// The chunk file without an owner.
         key: ChunkFileKey,
     },
 }
 
 impl Finding {
-    /// Returns the kind of the finding as one word, for programs.
+    /// Returns one word for the kind of the finding, which programs can compare.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Damaged { .. } => "damaged",
@@ -216,30 +223,38 @@ impl fmt::Display for Finding {
             ),
             Self::WrongKind { directory, name, entry, inode } => write!(
                 f,
-                "{} has the kind {entry:?}, and its inode has the kind {inode:?}",
+                "{} has the kind {entry:?}, but its inode has the kind {inode:?}",
                 Entry(*directory, name)
             ),
             Self::WrongCursor { directory, name } => write!(
                 f,
-                "{} is stored under a different hash than that of its name",
+                "lookups cannot find {}: its position does not follow from its name, or an \
+                 earlier position with the same hash is unused",
                 Entry(*directory, name)
             ),
             Self::SameName { directory, name } => {
                 write!(f, "{} exists twice", Entry(*directory, name))
             }
             Self::NoOwner { inode, what } => {
-                write!(f, "inode {inode} does not exist, but its {what} do")
+                write!(
+                    f,
+                    "inode {inode} has {what}, but it does not exist or its kind cannot have them"
+                )
             }
             Self::WrongLinks { inode, stored, counted } => write!(
                 f,
-                "inode {inode} has a link count of {stored}, and the entries give {counted}"
+                "inode {inode} has a link count of {stored}, but {counted} entries refer to it"
             ),
             Self::WrongSize { directory, stored, counted } => {
-                write!(f, "directory {directory} counts {stored} entries, and has {counted}")
+                write!(
+                    f,
+                    "directory {directory} has a stored count of {stored} entries, but contains \
+                     {counted}"
+                )
             }
             Self::WrongParent { directory, parent, entries } => write!(
                 f,
-                "directory {directory} names {parent} as its parent, and has entries in {}",
+                "directory {directory} names {parent} as its parent, but has entries in {}",
                 list(entries)
             ),
             Self::Loop { directory } => write!(
@@ -256,12 +271,12 @@ impl fmt::Display for Finding {
             }
             Self::WrongOpens { inode, stored, counted } => write!(
                 f,
-                "inode {inode} counts {} opens for reading and {} for writing, and the sessions \
-                 have {} and {}",
+                "inode {inode} has a stored count of {} opens for reading and {} for writing, but \
+                 the sessions have {} and {}",
                 stored.0, stored.1, counted.0, counted.1
             ),
             Self::NoSession { group, session, what } => {
-                write!(f, "group {group}: session {session} does not exist, but its {what} do")
+                write!(f, "group {group}: session {session} does not exist, but its {what} exist")
             }
             Self::LockWithoutOpen { session, inode } => write!(
                 f,
@@ -269,8 +284,8 @@ impl fmt::Display for Finding {
             ),
             Self::NoCoordinator { group, transaction } => write!(
                 f,
-                "group {group}: transaction {}:{} is prepared, and its coordinator is not a \
-                 metadata group",
+                "group {group}: transaction {}:{} is prepared, but its coordinator is not a \
+                 metadata group, or was not checked",
                 transaction.coordinator.raw(),
                 transaction.number
             ),
@@ -287,7 +302,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// An entry in a text: its directory and its name.
+/// A directory entry in the text of a finding: the directory's inode and the entry's name.
 struct Entry<'a>(InodeId, &'a [u8]);
 
 impl fmt::Display for Entry<'_> {
@@ -303,7 +318,8 @@ fn list(inodes: &[InodeId]) -> String {
     }
 }
 
-/// The findings of a check, up to [`MAX_FINDINGS`].
+/// The findings of a check. At most [`MAX_FINDINGS`] findings are listed, and the others are
+/// counted.
 #[derive(Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,
@@ -311,7 +327,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding. If the list is full, only counts the finding.
+    /// Adds a finding to the list. If the list is full, only counts the finding.
     pub(crate) fn add(&mut self, finding: Finding) {
         if self.list.len() < MAX_FINDINGS {
             self.list.push(finding);
@@ -320,43 +336,44 @@ impl Findings {
         }
     }
 
-    /// Returns the listed findings.
+    /// Returns the findings in the list.
     pub fn list(&self) -> &[Finding] {
         &self.list
     }
 
-    /// Returns the number of findings that are not listed.
+    /// Returns the number of findings that were counted but are not in the list.
     pub fn omitted(&self) -> u64 {
         self.omitted
     }
 }
 
-/// Counts of the records that a check has read.
+/// The numbers of records that a check has read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of inodes.
+    /// Number of inodes in all metadata stores.
     pub inodes: u64,
-    /// Number of entries.
+    /// Number of directory entries.
     pub entries: u64,
-    /// Number of opens of sessions.
+    /// Number of open inodes, summed over all sessions.
     pub opens: u64,
     /// Number of chunk files on the storage targets that were checked.
     pub chunk_files: u64,
-    /// Number of chunk files that metadata targets will still remove.
+    /// Number of chunk files that metadata targets have recorded for removal.
     pub removals: u64,
-    /// Number of transactions that are prepared and not decided.
+    /// Number of transactions that metadata groups have prepared but not decided.
     pub prepared: u64,
-    /// Number of log records that the next start will apply to a store.
+    /// Number of log records that are not yet in a store. The next start of the metadata service
+    /// will apply them.
     pub log_records: u64,
 }
 
-/// The result of a check.
+/// The results of a check of a cluster's stores.
 #[derive(Debug)]
 pub struct Report {
-    /// Counts of the records.
+    /// The numbers of records that were read.
     pub counts: Counts,
-    /// Rules that the stores break.
+    /// The violations of rules that the check has found.
     pub findings: Findings,
-    /// Targets that were not checked, with the reason.
+    /// A line of text for each target that was not checked, with the reason.
     pub skipped: Vec<String>,
 }

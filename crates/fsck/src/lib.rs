@@ -1,23 +1,24 @@
-//! The check of a stopped cluster's stores (`skep fsck`).
+//! Checks the stores of a stopped cluster (`skep fsck`).
 //!
 //! The check reads the directories of metadata and storage targets, and compares their records:
-//! entries with inodes, counts with the records that they count, chunk files with the inodes that
-//! own them. `docs/operations/fsck.md` lists all findings. The crate owns the rules and the
-//! findings. It does not repair anything, does not read file data, and does not check a cluster
-//! that runs.
+//! directory entries with inodes, stored counts with the records that they count, and chunk files
+//! with the inodes to which they belong. `docs/operations/fsck.md` lists all findings. The crate
+//! owns the rules and the findings. It does not repair damage, does not read the data of files, and
+//! does not check a running cluster.
 //!
-//! - [`directories`] finds and locks the directories.
-//! - [`records`] reads the metadata targets: store and log together.
+//! - [`directories`] finds and locks the directories of the targets.
+//! - [`records`] reads the store and the log of each metadata target.
 //! - [`namespace`], [`opens`] and [`chunk_files`] have the rules.
 //!
 //! # Transactions without a decision
-//! The check can find a transaction between metadata targets prepared on one of them and decided on
-//! another. The counts of its inodes match only after the next start. So the rules skip the inodes
-//! that the steps of a prepared transaction name.
+//! A cluster may stop in the middle of a transaction between metadata targets. Then one target has
+//! only prepared the transaction, while another target already has the decision. The counts in the
+//! inodes of such a transaction are right only after the next start of the cluster. So the rules
+//! about counts and entries skip the inodes that the steps of a prepared transaction name.
 //!
 //! # Memory
-//! The check holds the records of all inodes, entries and opens in memory, without attributes and
-//! inline bytes: about 1 KiB for a file.
+//! The check keeps the records of all inodes, entries and opens in memory, but no inline bytes and
+//! few attributes. This takes about 1 KiB for each file.
 
 mod chunk_files;
 mod directories;
@@ -35,14 +36,14 @@ use records::Records;
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Checks all targets below `roots`. A root may be the data directory of `skep up`, the directory
-/// of a service, or the directory of a target. Locks the directories during the check. Blocks the
-/// calling thread.
+/// Checks all targets that are found below `roots`. A root may be the data directory of `skep up`,
+/// the directory of a service, or the directory of a target. Locks the directories of the targets
+/// during the check. Blocks the calling thread.
 ///
 /// # Errors
-/// - `Configuration` if a target is in use, the metadata targets are not complete, or the
-///   directories belong to several clusters. The error names the directory and a remedy.
-/// - Errors of the file system.
+/// - `Configuration` if a service uses a target, a metadata target is missing, or the directories
+///   belong to several clusters. The error names the directory or the target, and a remedy.
+/// - The errors of the file system that contains the directories.
 pub fn check(roots: &[PathBuf]) -> Result<Report> {
     let directories = Directories::open(roots)?;
     let mut findings = Findings::default();

@@ -1,4 +1,4 @@
-//! The rules for entries, directories and link counts.
+//! The rules for directory entries, directories and link counts.
 
 use crate::finding::{Finding, Findings};
 use crate::records::{Entry, Inode, Records};
@@ -6,18 +6,18 @@ use skep_format::metadata::{ORDINALS, name_cursor};
 use skep_types::{ClusterMap, FileKind, InodeId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// The entries, counted by inode and by directory.
+/// The numbers of directory entries, for each inode and for each directory.
 #[derive(Default)]
 struct Counted {
-    /// Number of entries that point to an inode.
+    /// For each inode, the number of entries that point to the inode.
     names: BTreeMap<InodeId, u32>,
-    /// Number of entries, and of subdirectories among them, of each directory.
+    /// For each directory, the number of its entries, and the number of subdirectories among them.
     directories: BTreeMap<InodeId, (u64, u32)>,
-    /// Directories that have an entry for a directory.
+    /// For each subdirectory, the directories that have an entry that points to it.
     parents: BTreeMap<InodeId, Vec<InodeId>>,
 }
 
-/// Checks the namespace.
+/// Checks the entries, the counts and the tree of the directories.
 pub(crate) fn check(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     let mut counted = Counted::default();
     for entry in &records.entries {
@@ -37,8 +37,8 @@ pub(crate) fn check(records: &Records, map: &ClusterMap, findings: &mut Findings
     check_tree(records, &counted, findings);
 }
 
-/// Checks each entry. Its inode must exist and have the kind in the entry, a lookup must find the
-/// entry, and its name must be unique.
+/// Checks each directory entry: its inode must exist and must have the kind of file that the entry
+/// names, a lookup must find the entry, and no other entry of the directory may have the same name.
 fn check_entries(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     let cursors: HashSet<_> = records.entries.iter().map(|it| (it.directory, it.cursor)).collect();
     let mut names = HashSet::new();
@@ -69,7 +69,8 @@ fn check_entries(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     }
 }
 
-/// Checks the counts of links and entries, and that the number of each inode is reserved.
+/// Checks the link count of each inode and the size of each directory. Also checks that the number
+/// of each inode is reserved.
 fn check_counts(records: &Records, counted: &Counted, map: &ClusterMap, findings: &mut Findings) {
     let certain = |inode: &InodeId| !records.in_doubt.contains(inode);
     for directory in counted.directories.keys().filter(|it| certain(it)) {
@@ -107,8 +108,9 @@ fn check_counts_of(inode: InodeId, record: &Inode, counted: &Counted, findings: 
     }
 }
 
-/// Checks that the directories form a tree. Each directory must have one entry, in its parent, and
-/// all directories must be reachable from the root.
+/// Checks that the directories form a tree. Exactly one entry must point to each directory, and
+/// this entry must be in the parent that the inode names. Each directory must be reachable from the
+/// root.
 fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
     let is_directory = |inode: &&InodeId| {
         records.inodes.get(*inode).is_some_and(|it| it.kind == FileKind::Directory)
@@ -119,8 +121,8 @@ fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
             below.entry(*parent).or_default().push(*child);
         }
     }
-    // The search also starts at directories that are already reported for a wrong parent, so that
-    // one wrong parent gives only one finding.
+    // The search also starts at directories that are already reported for a wrong parent. Otherwise
+    // these directories and the directories below them would also be reported as loops.
     let mut next = vec![InodeId::ROOT];
     next.extend(records.in_doubt.iter().filter(is_directory));
     for (inode, record) in &records.inodes {
@@ -134,7 +136,7 @@ fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
             next.push(*inode);
         }
     }
-    // Entries of directories that do not exist are reported already.
+    // Directories without an inode are already reported, so the search also starts at them.
     next.extend(below.keys().filter(|it| !records.inodes.contains_key(it)));
     let mut reached = BTreeSet::new();
     while let Some(directory) = next.pop() {

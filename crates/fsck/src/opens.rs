@@ -6,7 +6,7 @@ use skep_format::metadata::OpenCounts;
 use skep_types::{FileKind, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checks opens and sessions.
+/// Checks opens, sessions, records that belong to an inode, and prepared transactions.
 pub(crate) fn check(records: &Records, findings: &mut Findings) {
     check_sums(records, findings);
     check_sessions(records, findings);
@@ -19,8 +19,9 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
     }
     let opens = records.opens.keys().map(|it| (*it, "opens"));
     for (inode, what) in opens.chain(records.attached.iter().copied()) {
-        // A removal deletes extended attributes only if the record of the inode has the mark for
-        // them.
+        // When an inode is removed, its extended attributes are removed only if the inode's record
+        // has the mark `has_xattrs`. So extended attributes of an inode without this mark have no
+        // owner.
         let is_owned = records
             .inodes
             .get(&inode)
@@ -29,8 +30,8 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
             findings.add(Finding::NoOwner { inode, what });
         }
     }
-    // A participant asks the coordinator for the decision, so the coordinator must be a group with
-    // a store.
+    // A group that has prepared a transaction asks the transaction's coordinator for the decision.
+    // So the coordinator must be a group whose store was read.
     for (group, transaction) in &records.prepared {
         if !records.reserved.contains_key(&transaction.coordinator) {
             let (group, transaction) = (*group, *transaction);
@@ -39,7 +40,7 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
     }
 }
 
-/// Compares the open counts of inodes with the sums over the sessions.
+/// Checks that the open counts of each inode are the sums of the opens of all sessions.
 fn check_sums(records: &Records, findings: &mut Findings) {
     let mut sums: BTreeMap<InodeId, OpenCounts> = BTreeMap::new();
     for open in &records.session_opens {
@@ -60,7 +61,8 @@ fn check_sums(records: &Records, findings: &mut Findings) {
     }
 }
 
-/// Checks that opens, locks and slots belong to sessions, and locks to opens.
+/// Checks that opens, locks and slots belong to existing sessions, and that each session with a
+/// lock on a file has the file open.
 fn check_sessions(records: &Records, findings: &mut Findings) {
     let sessions = &records.sessions;
     let opens = records.session_opens.iter();
@@ -68,8 +70,8 @@ fn check_sessions(records: &Records, findings: &mut Findings) {
         opens.clone().map(|it| (it.group, it.session, it.inode)).collect();
     let with_opens: BTreeSet<_> = opens.map(|it| (it.group, it.session)).collect();
     let with_locks: BTreeSet<_> = records.locks.iter().map(|(it, of)| (*it, of.session)).collect();
-    // Slots stay for a while after the end of their session, since the client may still ask for
-    // replies.
+    // The slots of a session are removed some time after the end of the session, since the client
+    // may still ask for earlier replies.
     let with_slots: BTreeSet<_> =
         sessions.with_slots.difference(&sessions.ended).copied().collect();
     for (owners, what) in [(with_opens, "opens"), (with_locks, "locks"), (with_slots, "slots")] {

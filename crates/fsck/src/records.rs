@@ -1,8 +1,9 @@
-//! The records of all metadata targets that the next start would read. These are the records in the
-//! store of each target, and the log records that the store does not have yet.
+//! The records of all metadata targets, as the next start of the cluster would read them. These are
+//! the records in the store of each target, and the changes in log records that are not yet in the
+//! store.
 //!
-//! The module owns the reading of stores and logs. The rules for the records are in the other
-//! modules.
+//! The module owns the reading of stores and logs. The rules that these records must obey are in
+//! the other modules.
 
 mod read;
 
@@ -14,7 +15,7 @@ use skep_types::{SessionId, StripePattern};
 use skep_wire::metadata::TransactionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields of an inode that the rules need.
+/// The fields of an inode's record that the rules need.
 #[derive(Debug, Clone)]
 pub(crate) struct Inode {
     pub(crate) kind: FileKind,
@@ -22,12 +23,12 @@ pub(crate) struct Inode {
     pub(crate) size: u64,
     pub(crate) parent: InodeId,
     pub(crate) has_xattrs: bool,
-    /// Pattern of a regular file. `None` for inodes of other kinds.
+    /// Stripe pattern of a regular file. `None` for inodes of other kinds.
     pub(crate) pattern: Option<StripePattern>,
     pub(crate) synced: ChunkFileSet,
 }
 
-/// An entry of a directory.
+/// A directory entry.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) directory: InodeId,
@@ -37,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) kind: FileKind,
 }
 
-/// An open of a session.
+/// The opens of one inode by one session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionOpen {
     pub(crate) group: GroupId,
@@ -46,17 +47,17 @@ pub(crate) struct SessionOpen {
     pub(crate) counts: OpenCounts,
 }
 
-/// The sessions of all groups.
+/// The sessions of clients on all metadata groups.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     pub(crate) open: BTreeSet<(GroupId, SessionId)>,
-    /// Sessions whose end is still recorded.
+    /// Sessions that have ended, and whose end is still recorded.
     pub(crate) ended: BTreeSet<(GroupId, SessionId)>,
-    /// Sessions that have slots.
+    /// Sessions that have slots, in which replies are stored.
     pub(crate) with_slots: BTreeSet<(GroupId, SessionId)>,
 }
 
-/// The records of all metadata targets.
+/// The records of all metadata targets that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
@@ -65,21 +66,22 @@ pub(crate) struct Records {
     pub(crate) session_opens: Vec<SessionOpen>,
     pub(crate) sessions: Sessions,
     pub(crate) locks: BTreeSet<(GroupId, LockOwner)>,
-    /// Other records that need an inode, with the word for their kind.
+    /// Records of other kinds that belong to an inode: the inode of each record, and a word for its
+    /// kind.
     pub(crate) attached: BTreeSet<(InodeId, &'static str)>,
-    /// Chunk files that a metadata target will still remove.
+    /// Chunk files that metadata targets have recorded for removal.
     pub(crate) removals: BTreeSet<(GroupId, ChunkFileKey)>,
     pub(crate) prepared: BTreeSet<(GroupId, TransactionId)>,
-    /// Inodes that the steps of prepared transactions name. Their counts may still be the counts
-    /// from before the transaction.
+    /// Inodes that the steps of prepared transactions name. The counts in these inodes may be the
+    /// counts before the transaction or after it.
     pub(crate) in_doubt: BTreeSet<InodeId>,
-    /// For each group, the first inode number that is not reserved.
+    /// For each metadata group, the first inode number that is not reserved.
     pub(crate) reserved: BTreeMap<GroupId, u64>,
     pub(crate) log_records: u64,
 }
 
 impl Records {
-    /// Reads all primaries of metadata groups.
+    /// Reads the records of each metadata target that is the primary of its group.
     pub(crate) fn read(directories: &Directories, findings: &mut Findings) -> Result<Self> {
         let mut records = Self::default();
         for (target, directory) in directories.metadata_primaries() {
@@ -88,7 +90,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Returns the numbers of records, without chunk files.
+    /// Returns the numbers of the records that were read. The number of chunk files is zero.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             inodes: self.inodes.len() as u64,

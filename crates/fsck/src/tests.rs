@@ -1,4 +1,4 @@
-//! Builds the stores of a small cluster, plants damage in them, and compares the findings.
+//! Tests that create the stores of a small cluster, damage them, and compare the findings.
 
 use super::{Report, check};
 use skep_format::cached_map::CachedMap;
@@ -27,7 +27,7 @@ const CLUSTER: ClusterId = ClusterId::new([7; 16]);
 const METADATA: TargetId = TargetId::new(1);
 const STORAGE: TargetId = TargetId::new(2);
 const SESSION: SessionId = SessionId::new(9);
-/// Shard 3 has all inodes but the root.
+/// The shard of all inodes except the root.
 const SHARD: ShardId = ShardId::new(3);
 const FIRST_FREE: u64 = 100;
 
@@ -97,8 +97,8 @@ fn put_entry(records: &mut Mutations, directory: InodeId, name: &str, to: InodeI
     put(records, &entry(directory, name), &dentry);
 }
 
-/// Returns the records of `/a` (file 5, open), `/d` (directory 6), `/d/e` (directory 7), and of the
-/// unnamed open file 8.
+/// Returns the records of an undamaged namespace: the file `/a` (inode 5, open), the directories
+/// `/d` (inode 6) and `/d/e` (inode 7), and an open file without a name (inode 8).
 fn healthy() -> Mutations {
     let mut records = Mutations::new();
     let all = &mut records;
@@ -120,7 +120,8 @@ fn healthy() -> Mutations {
         put(all, &Key::Opens(open), &counts);
     }
     put_lock(all, inode(5), SESSION);
-    // The chunk file of a removed inode that storage has not removed yet.
+    // The inode of this chunk file was removed, but its storage target has not removed the chunk
+    // file yet.
     all.insert(Key::Removal(GroupId::new(2), chunk_file(9, 1)).to_bytes(), Some(Vec::new()));
     records
 }
@@ -153,7 +154,8 @@ fn identity(kind: DirectoryKind, target: TargetId) -> Identity {
 struct Stopped(tempfile::TempDir);
 
 impl Stopped {
-    /// Writes `stored` to the store of the metadata target, and `logged` to its log only.
+    /// Creates the directories. The store of the metadata target contains the records `stored`. The
+    /// changes `logged` are only in its log.
     fn new(stored: &Mutations, logged: &[Mutations]) -> Self {
         let root = tempfile::tempdir().unwrap();
         let stopped = Self(root);
@@ -176,8 +178,7 @@ impl Stopped {
         stopped
     }
 
-    /// Writes a log whose first record has the number `first`. The store already has this first
-    /// record.
+    /// Writes a log. Its first log record has the number `first`, and is already in the store.
     fn log(&self, first: Lsn, logged: &[Mutations]) {
         let owner = LogOwner { cluster: CLUSTER, target: METADATA };
         let mut log = Log::open(&self.metadata().join("log"), owner, first).unwrap().log;
@@ -266,7 +267,7 @@ fn each_planted_damage_is_found() {
         (|all| change(all, inode(6), |it| it.attributes.links = 2), &["wrong-links"]),
         (|all| change(all, inode(7), |it| it.parent = InodeId::ROOT), &["wrong-parent"]),
         (|all| {
-            // `/d` moves below `/d/e`.
+            // The directory `/d` is moved below its own subdirectory `/d/e`, which makes a loop.
             remove(all, &entry(InodeId::ROOT, "d"));
             put_entry(all, inode(7), "d", inode(6), FileKind::Directory);
             change(all, inode(6), |it| it.parent = inode(7));
@@ -370,7 +371,7 @@ fn damaged_log_is_found() {
     let path = stopped.metadata().join("log/0000000000000004.log");
     let owner = LogOwner { cluster: CLUSTER, target: METADATA };
     let mut log = Log::open(&stopped.metadata().join("log"), owner, Lsn::new(4)).unwrap().log;
-    // This record confirms that all earlier records were synced.
+    // This record marks all earlier records as synced.
     log.append(Epoch::new(1), Lsn::new(8), Lsn::new(7), &Batch { mutations: vec![] }.to_bytes())
         .unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
@@ -399,8 +400,8 @@ fn chunk_file_without_inode_is_found() {
     assert_eq!(stopped.words(), ["orphan"], "other files are not judged");
 }
 
-/// A service caches the map at most once a second, so it may stop with a map that is older than the
-/// group of a new storage target.
+/// A service writes its cached map at most once a second. So after a stop, the cached map may be
+/// older than the group of a new storage target.
 #[test]
 fn chunk_files_of_an_unknown_group_are_no_orphans() {
     let stopped = Stopped::new(&healthy(), &[]);
@@ -414,8 +415,9 @@ fn chunk_files_of_an_unknown_group_are_no_orphans() {
     let report = stopped.check();
     assert_eq!(report.findings.list(), []);
     let [line] = &report.skipped[..] else { panic!("{:?}", report.skipped) };
-    assert!(line.contains("its group is unknown to the cached cluster map"), "{line}");
-    // The map is newer than group 2, so the target of group 2 has been removed.
+    assert!(line.contains("whose group is not in the cached cluster map"), "{line}");
+    // The map has a group with a higher id than group 2. So group 2 is not newer than the map, but
+    // its target was removed.
     older.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(9)));
     cache(older);
     assert_eq!(stopped.words(), ["no-group", "no-group"]);

@@ -2,11 +2,11 @@
 //!
 //! # Threads that have ended
 //! A thread that waits for the reply to its own request cannot end before the reply. Only an
-//! asynchronous request outlives its thread: a program submitted it with io_uring or `io_submit`,
-//! or the kernel reads ahead. The program may still wait for the reply, so the worker examines the
-//! state of the *process* instead. The worker notes the process at the first check of the request.
-//! If the thread had already ended by then, the process is not known. The request then continues if
-//! a program may wait for its reply.
+//! asynchronous request can outlive its thread. Such a request is read-ahead of the kernel, or a
+//! program has submitted it with io_uring or `io_submit`. The program may still wait for the reply,
+//! so the worker examines the state of the *process* instead. The worker notes the process at the
+//! first check of the request. If the thread had already ended by then, the process is not known.
+//! The request then continues if a program may wait for its reply.
 
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Sender {
     pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
         let is_of_another = |process| self.process.is_some_and(|noted| noted != process);
         match state(self.thread) {
-            // The sending thread has ended, and the kernel has given its number to a thread of
-            // another process.
+            // In this case the sending thread has ended, and the kernel has given its number to a
+            // thread of another process. So check the sender's process instead.
             State::Exists { process, .. } if is_of_another(process) => self.has_ended_process(),
             State::Exists { is_killed, .. } => is_killed,
             State::Hidden => false,
@@ -81,7 +81,8 @@ fn state(thread: u32) -> State {
 /// Whether a thread or process exists, also if `/proc` hides it from this user.
 fn exists(thread: u32) -> bool {
     let Ok(thread) = i32::try_from(thread) else { return false };
-    // SAFETY: signal 0 is never delivered. The call only checks that the thread exists.
+    // SAFETY: the call takes no pointers. Signal 0 is never delivered, so the call only checks that
+    // the thread exists.
     let result = unsafe { libc::kill(thread, 0) };
     result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
@@ -105,7 +106,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn only_a_pending_sigkill_counts_as_killed() {
+    fn process_counts_as_killed_only_if_sigkill_is_pending() {
         assert!(has_pending_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
         assert!(has_pending_kill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
         assert!(!has_pending_kill("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid no
-/// longer than cached attributes.
+/// One worker's cache of files without set-user-id and set-group-id bits. An entry is valid for at
+/// most the time for which the kernel may cache attributes.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
     /// Counter that all workers share. A worker increments it at each change of permissions through
@@ -25,8 +25,8 @@ impl CheckedFiles {
         Self { changes, ..Self::default() }
     }
 
-    /// Empties the caches of all workers of the mount. Must be called at each change of
-    /// permissions.
+    /// Empties the caches of all workers of the mount. A worker must call this function at each
+    /// change of permissions.
     pub(crate) fn forget_all(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@ use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
 use crate::trace_reports::report_forever;
-use skep_client::{Client, ClusterAccess, LogControl, Mount};
+use skep_client::{Client, ClusterAccess, LogControl, MapObserver, Mount};
 use skep_env::{Signals, UntilSignal};
 use skep_metrics::{Registry, catalog::NODE_INFO};
 use skep_types::{Error, ErrorCode, Result};
@@ -30,6 +30,8 @@ pub struct ClusterOptions {
     pub patience: Option<Duration>,
     /// The log of this process. Management may change the level of the log.
     pub log: LogControl,
+    /// The function to which the mount passes the newest cluster map from time to time.
+    pub map_observer: MapObserver,
     /// Directory of the socket on which the mount shows its metrics. `None` means no socket.
     pub metrics_directory: Option<PathBuf>,
 }
@@ -60,6 +62,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         patience: cluster.patience,
         attribute_timeout: options.requests.validity,
         log: cluster.log,
+        map_observer: cluster.map_observer,
     };
     let (mount, signals) = run(register(client_options, signals))?;
     let metrics = Arc::clone(&options.requests.metrics);

@@ -3,7 +3,9 @@
 use crate::checked_files::CheckedFiles;
 use crate::following::Following;
 use crate::init::KernelFeatures;
+use crate::waiting::Waiting;
 use crate::waits::Waits;
+use skep_client::RequestLoad;
 use skep_metrics::Registry;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +41,11 @@ pub(crate) struct Context<F> {
     /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
     /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
-    /// The operations of all workers, for programs that follow them.
+    /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
+    /// The requests of all workers to which the mount has not replied.
+    pub(crate) waiting: Arc<Waiting>,
+    /// Counts of the requests of all workers by user, group and job, for programs that request the
+    /// load of a user.
+    pub(crate) load: Arc<RequestLoad>,
 }

@@ -49,9 +49,13 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether the mount logs errors with this code. The mount logs an error if the cluster or a
-/// connection is broken, but not if only a program's request is invalid.
-pub(crate) fn is_trouble(code: ErrorCode) -> bool {
+/// Whether the mount logs an error of an operation. It logs errors of a broken cluster or
+/// connection, but no invalid request of a program. It does not log that a name belonged to a file
+/// that another client has just removed, because the kernel then looks the name up again.
+pub(crate) fn is_trouble(code: ErrorCode, operation: &str) -> bool {
+    if code == ErrorCode::Stale && ["lookup", "get_attr", "stat_x", "open"].contains(&operation) {
+        return false;
+    }
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
         || code == ErrorCode::AuthenticationFailed
 }
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_a_number_that_the_kernel_accepts() {
+    fn every_error_code_has_an_errno_that_the_kernel_accepts() {
         for (code, ..) in ErrorCode::ALL {
             let number = errno(*code);
             // Numbers from 512 on are internal to the kernel (ERESTARTSYS). The kernel refuses a
@@ -69,5 +73,13 @@ mod tests {
             assert!(number > 0 && number < 512, "{code}");
             assert!(number != libc::ENOSYS && number != libc::ENOTCONN, "{code}");
         }
+    }
+
+    #[test]
+    fn name_of_a_removed_file_is_not_logged() {
+        assert!(!is_trouble(ErrorCode::Stale, "lookup"));
+        assert!(is_trouble(ErrorCode::Stale, "write"));
+        assert!(is_trouble(ErrorCode::Io, "lookup"));
+        assert!(!is_trouble(ErrorCode::NotFound, "lookup"));
     }
 }

@@ -1,16 +1,18 @@
-//! The records of all operations of a mount, for programs that follow them (`skep trace`).
+//! The records of all operations of a mount, for programs that follow these operations (`skep
+//! trace`).
 //!
-//! While a program asks, and for some seconds after its last question, the mount keeps the record
-//! of each operation in a ring of its own, so that it replaces no slow operation. At other times it
-//! reads one variable for each operation.
+//! While a program requests records, and for some seconds after its last request, the mount adds
+//! the record of each operation to a separate ring buffer. So these records do not replace the
+//! records of slow operations. At other times the mount only reads one variable for each operation.
 //!
-//! Owns the ring, and the choice of the records that a user may see: its own, or all for root. Does
-//! not own the records (`skep_metrics`), nor the choice of paths, which the program makes.
+//! Owns the ring buffer, and the rule that decides which records a user may see: the records of the
+//! user's own operations, or all records for root. `skep_metrics` defines the records. The program
+//! that follows the operations selects them by path.
 //!
 //! # Invariants
 //! - The ring has at most [`MAX_FOLLOWED`] records, and a reply at most [`MAX_PAGE_BYTES`].
-//! - A worker never waits for a reader. An operation that a worker could not keep, or that was
-//!   replaced before the program asked, is counted as lost.
+//! - A worker never waits for a reader. The ring counts an operation as lost if a worker could not
+//!   add its record, or if newer records replaced the record before the program requested it.
 
 use skep_exporter::traces::{Moment, record_of};
 use skep_metrics::KeptOperation;
@@ -21,13 +23,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Maximum number of records in the ring. With all their requests, they take about 8 MB.
+/// Maximum number of records in the ring. If each record contains the maximum number of requests,
+/// the ring takes about 8 MB.
 const MAX_FOLLOWED: usize = 2048;
 /// Maximum size of a reply. The kernel limits the value of an attribute to 64 KiB.
 const MAX_PAGE_BYTES: usize = 60_000;
-/// Time after the last question for which the mount keeps all operations.
+/// How long the mount records all operations after the last request of a program.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of programs whose own operations are left out.
+/// Maximum number of programs whose own operations the ring leaves out because the programs follow
+/// the operations of the mount.
 const MAX_FOLLOWERS: usize = 16;
 
 record! {
@@ -36,46 +40,48 @@ record! {
     pub struct FollowedOperations {
         /// The operations that the user may see, in the order of their ends.
         pub records: Vec<TraceRecord>,
-        /// Position for the next question. Zero begins.
+        /// Position for the program's next request. A program begins with zero.
         pub next: u64,
-        /// Number of operations of any user between the two positions that the mount could not
-        /// keep.
+        /// Number of lost operations, of all users, between the position in the request and `next`.
         pub lost: u64,
     }
 }
 
-/// The program that asks.
+/// A program that requests the records of operations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Follower {
     pub(crate) uid: u32,
-    /// Zero for a program of another container.
+    /// Process id. Zero means a program of another container.
     pub(crate) pid: u32,
 }
 
 #[derive(Debug)]
 struct Ring {
-    /// Number of the newest operation. Numbers of operations that could not be kept are missing in
-    /// `records`.
+    /// Number of the newest operation. If a worker could not add the record of an operation, its
+    /// number is missing in `records`.
     newest: u64,
     records: VecDeque<KeptOperation>,
-    /// The programs that follow, each with the time of its last question.
+    /// The programs that follow the operations, each with the time of its last request.
     followers: VecDeque<(u32, Duration)>,
 }
 
 /// The followed operations of a mount.
 #[derive(Debug)]
 pub(crate) struct Following {
-    /// Until when all operations are kept, in nanoseconds since the boot of the host.
+    /// Time until which the mount records all operations, in nanoseconds since the boot of the
+    /// host.
     until_ns: AtomicU64,
-    /// Operations that no worker could keep since the last one that was kept.
+    /// Number of operations that workers could not add to the ring since the last operation that
+    /// was added.
     missed: AtomicU64,
-    /// The mutex protects only the ring. Workers do not wait for it.
+    /// The mutex protects only the ring. Workers do not wait for the mutex.
     ring: Mutex<Ring>,
 }
 
 impl Default for Following {
     fn default() -> Self {
-        // Zero as a position means the begin, so the first operation has a higher number than one.
+        // A program begins with the position zero. So real positions begin with one, and the first
+        // operation has the number two.
         let ring = Ring { newest: 1, records: VecDeque::new(), followers: VecDeque::new() };
         Self { until_ns: AtomicU64::new(0), missed: AtomicU64::new(0), ring: Mutex::new(ring) }
     }
@@ -86,13 +92,13 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Following {
-    /// Whether operations that end at `now` are kept.
+    /// Whether the mount records operations that end at `now`.
     pub(crate) fn is_active(&self, now: Duration) -> bool {
         nanoseconds(now) < self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Keeps an operation of the process `pid`. Leaves out the operations of programs that follow:
-    /// each question is one.
+    /// Adds an operation of the process `pid` to the ring. Leaves out the operations of programs
+    /// that follow the operations, because each of their requests is an operation of the mount too.
     pub(crate) fn keep(&self, pid: u32, mut kept: KeptOperation) {
         let mut ring = match self.ring.try_lock() {
             Ok(ring) => ring,
@@ -113,8 +119,8 @@ impl Following {
         ring.records.push_back(kept);
     }
 
-    /// Answers a question: the operations behind the position `after`. Zero begins with the next
-    /// operation.
+    /// Returns the operations after the position `after`. Zero means that the program gets the
+    /// operations from now on.
     pub(crate) fn ask(&self, after: u64, by: Follower, now: Duration) -> FollowedOperations {
         let was_active = self.is_active(now);
         self.until_ns.store(nanoseconds(now + PATIENCE), Ordering::Relaxed);
@@ -145,7 +151,7 @@ impl Ring {
     }
 }
 
-/// Returns as many operations behind `after` as fit into a reply.
+/// Returns as many operations after the position `after` as fit into a reply.
 fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
     let moment = Moment::read();
     let mut answer = FollowedOperations { next: ring.newest.max(after), ..Default::default() };
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn user_sees_own_operations_and_root_all() {
+    fn user_sees_only_own_operations_and_root_sees_all() {
         let following = Following::default();
         assert!(!following.is_active(START));
         let (none, begin, _) = ask(&following, 0, 1000);
@@ -211,7 +217,7 @@ mod tests {
         for (inode, user, pid) in [(5, 1000, 60), (6, 1001, 61), (7, 1000, 50), (8, 1000, 0)] {
             following.keep(pid, operation(inode, user, 1));
         }
-        // The operations of the program that asks are left out.
+        // The reply does not contain the operations of the program that requests it.
         let (own, next, lost) = ask(&following, begin, 1000);
         assert_eq!((own, lost), (vec![5, 8], 0));
         assert_eq!(ask(&following, begin, 0).0, [5, 6, 8]);
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_operations_are_counted_and_pages_have_the_rest() {
+    fn overflow_of_followed_operations_is_counted_as_lost() {
         let following = Following::default();
         let (_, begin, _) = ask(&following, 0, 0);
         let all = MAX_FOLLOWED as u64 + 10;
@@ -241,13 +247,14 @@ mod tests {
             seen.extend(inodes);
             after = next;
         }
-        // Eleven were replaced, and one came while a reader had the ring.
+        // Newer operations replaced eleven operations, and one operation ended while a reader had
+        // locked the ring.
         assert_eq!(lost, 12);
         assert_eq!((seen.len(), seen[0], seen.last()), (MAX_FOLLOWED, 12, Some(&10_000)));
-        // A record with all its requests fits.
+        // A record with the maximum number of requests fits into a reply.
         following.keep(60, operation(1, 1000, 64));
         assert_eq!(ask(&following, after, 0).0, [1]);
-        // A ring of an earlier follower is not shown to the next one.
+        // A later follower does not get the operations that were recorded for an earlier follower.
         let later = Follower { uid: 0, pid: 51 };
         let late = following.ask(begin, later, START + PATIENCE * 2);
         assert_eq!(late.records.len(), 0);

@@ -113,7 +113,9 @@ pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<Kernel
         match kernel::read(fd, &request) {
             Ok(len) => break len,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::from(error).within("reading the kernel's INIT")),
+            Err(error) => {
+                return Err(Error::from(error).within("cannot read the kernel's request INIT"));
+            }
         }
     };
     let (header, init) = parse(&request.bytes()[..len])?;
@@ -124,7 +126,7 @@ pub(crate) fn negotiate(fd: &OwnedFd, preferred: TransportKind) -> Result<Kernel
     OutHeader { len, error: 0, unique: header.unique }.encode(&mut w);
     w.raw(&body);
     kernel::write(fd, &Buf::copy_of(&w.finish()))
-        .map_err(|error| Error::from(error).within("replying to the kernel's INIT"))?;
+        .map_err(|error| Error::from(error).within("cannot reply to the kernel's request INIT"))?;
     let has_long_set_xattr = u64::from(reply.flags) & flag::SETXATTR_EXT != 0;
     let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
     let has_direct_mmap = flags & flag::DIRECT_IO_ALLOW_MMAP != 0;
@@ -141,13 +143,17 @@ fn parse(bytes: &[u8]) -> Result<(InHeader, Offer)> {
     let mut reader = Reader::new(bytes);
     let header = InHeader::decode(&mut reader)?;
     if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
-        let what = format!("the kernel's first request is operation {}, not INIT", header.opcode);
+        let what = format!(
+            "cannot mount: the kernel's first request is operation {}, not INIT",
+            header.opcode
+        );
         return Err(protocol(what));
     }
     let init = InitIn::decode(&mut reader)?;
     if init.major != MAJOR || init.minor < OLDEST_MINOR {
         let what = format!(
-            "cannot mount: the kernel has FUSE {}.{}; Skep needs 7.{} (Linux 4.20) or later",
+            "cannot mount: the kernel supports FUSE {}.{}, and Skep needs 7.{} (Linux 4.20) or \
+             later",
             init.major, init.minor, OLDEST_MINOR
         );
         return Err(protocol(what));
@@ -213,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_or_old_requests_are_errors() {
+    fn malformed_or_too_old_init_requests_are_refused() {
         assert!(parse(&[]).is_err());
         assert!(parse(&[0; 104]).is_err());
         let mut bytes = [0; 104];

@@ -57,6 +57,6 @@ fn notify(device: &OwnedFd, notification: InvalInodeOut) {
     OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 }.encode(&mut w);
     notification.encode(&mut w);
     if let Err(error) = kernel::write(device, &Buf::copy_of(&w.finish())) {
-        tracing::debug!("cannot invalidate inode {} in the kernel: {error}", notification.ino);
+        tracing::debug!("cannot invalidate inode {} in the kernel: {error:#}", notification.ino);
     }
 }

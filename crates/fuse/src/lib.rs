@@ -3,9 +3,8 @@
 //!
 //! Owns the kernel's binary interface (`abi`), the two transports (`transport`), the worker threads
 //! (`worker`), the translation of each operation (`request`, `ops`, `reply`, `errno`), mounting and
-//! unmounting (`mount`, `session`), and the mount of a cluster (`cluster_mount`). Does not own the
-//! logic of a file system, which is behind the trait [`FileSystem`]. `skep_client::Client`
-//! implements the trait.
+//! unmounting (`mount`, `session`), and the mount of a cluster (`cluster_mount`). The logic of the
+//! file system is behind the trait [`FileSystem`], which `skep_client::Client` implements.
 //!
 //! A request takes this path: a port of the transport receives its bytes, `request` parses them,
 //! `ops` performs the operation, and `reply` encodes the result. The port's next exchange sends the
@@ -17,7 +16,7 @@
 //! client, and the in-memory file system of the tests. The table of opcodes already has all
 //! operations of the kernel.
 //!
-//! Only `transport` has `unsafe` code.
+//! Only `transport` and `callers` have `unsafe` code.
 
 mod abi;
 mod callers;
@@ -42,6 +41,8 @@ mod request;
 mod session;
 mod trace_reports;
 mod transport;
+mod user_load;
+mod waiting;
 mod waits;
 mod worker;
 
@@ -55,9 +56,11 @@ pub use mount::{ServeOptions, remount, serve};
 pub use mount_flags::MountFlags;
 pub use mount_point::check_mount_point;
 pub use ops::xattrs::{
-    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, MAP_XATTR, OPERATIONS_XATTR, PATTERN_XATTR,
-    TIMEOUT_XATTR, TRANSPORT_XATTR, USERS_XATTR,
+    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, LOAD_XATTR, MAP_XATTR, OPERATIONS_XATTR,
+    PATTERN_XATTR, TIMEOUT_XATTR, TRANSPORT_XATTR, USERS_XATTR, WAITING_XATTR,
 };
 pub use request::is_request;
 pub use transport::kernel::check_helper;
 pub use transport::{TransportChoice, TransportKind};
+pub use user_load::{MERGED_LOAD, UserLoad, UserLoadRow};
+pub use waiting::{WaitingRequest, WaitingRequests};

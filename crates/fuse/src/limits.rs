@@ -17,7 +17,7 @@ pub const VALIDITY: Duration = Duration::from_secs(1);
 /// The size in bytes that `stat` recommends for reads and writes (`st_blksize`): one request of the
 /// kernel.
 pub(crate) const PREFERRED_IO_BYTES: u32 = MAX_IO_BYTES as u32;
-/// Maximum number of bytes that an `ioctl` returns. A `struct fsxattr` has 28.
+/// Maximum number of bytes that an `ioctl` returns. A `struct fsxattr` has 28 bytes.
 pub(crate) const MAX_IOCTL_BYTES: usize = 64;
 /// Maximum number of background requests of the kernel (read-ahead, asynchronous direct I/O) in
 /// flight.

@@ -1,6 +1,7 @@
 //! Counts the requests of the kernel that one worker serves, and logs slow requests with their
-//! trace ids. Stores a record of each slow or sampled request of the kernel, with the requests that
-//! it caused to targets, and of every request while a program follows the operations.
+//! trace ids. Stores a record of each slow or sampled request of the kernel, including the requests
+//! to targets that it caused. While a program follows the operations, stores a record of every
+//! request.
 
 use crate::abi::{InHeader, Opcode, operation_name};
 use crate::following::Following;
@@ -75,7 +76,8 @@ impl Meter {
             duration: spent.total,
             ..Completed::default()
         };
-        // The targets log the stages of this request's own requests with the same trace id.
+        // This line has no stages. The targets log the stages of the requests that this request
+        // caused, with the same trace id.
         let name = || operation_name(header.opcode).unwrap_or_default();
         if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {
             tracing::warn!("{line}");

@@ -21,8 +21,8 @@ use std::sync::Arc;
 pub struct ServeOptions {
     /// The directory to mount on.
     pub mount_point: PathBuf,
-    /// The source that `/proc/mounts` shows. By source and directory, `mount -a` recognises the
-    /// file systems in `/etc/fstab` that are mounted already.
+    /// The source that `/proc/mounts` shows. `mount -a` compares the source and the directory with
+    /// `/etc/fstab`, and so skips file systems that are mounted already.
     pub source: String,
     /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
@@ -33,8 +33,8 @@ pub struct ServeOptions {
     pub transport: TransportChoice,
     /// Options of the replies to the kernel.
     pub requests: RequestOptions,
-    /// Whether SIGTERM and SIGINT unmount the file system and end the process. The caller must then
-    /// not have started any thread.
+    /// Whether SIGTERM and SIGINT unmount the file system and end the process. If true, the caller
+    /// must not have started any thread yet.
     pub ends_on_signals: bool,
     /// Called once, as soon as the mount serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
@@ -77,8 +77,8 @@ pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
     })
 }
 
-/// Blocks the signals that end the mount for this thread, and returns them. `None` means that by
-/// the options no signal ends the mount.
+/// Blocks in this thread the signals that end the mount, and returns these signals. `None` means
+/// that, according to the options, no signal ends the mount.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
         true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
@@ -138,14 +138,14 @@ where
             }
         }
     }
-    let what = format!("transport {} is not available here", options.transport);
+    let what = format!("cannot use transport {}: this kernel refused it", options.transport);
     Err(Error::new(ErrorCode::Unsupported, what))
 }
 
-/// Returns the transports to try, best first.
+/// Returns the transports that the mount tries, the best one first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
-    // Checked before `allow_uring`, because a mount that may use only the device must not change a
-    // setting of the host.
+    // This check comes before `allow_uring`, because a mount that may use only the device must not
+    // change a setting of the host.
     if choice == TransportChoice::Only(TransportKind::Device) {
         return Ok(vec![TransportKind::Device]);
     }

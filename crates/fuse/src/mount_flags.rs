@@ -1,7 +1,7 @@
 //! Mount flags that every Linux file system has, under their names in mount(8).
 
-/// Names of flags. Each has a bit for mount(2). True means that the name sets the bit, false that
-/// it clears the bit.
+/// Names of flags, each with its bit for mount(2). True means that the name sets the bit, false
+/// that it clears the bit.
 const WORDS: &[(&str, libc::c_ulong, bool)] = &[
     ("ro", libc::MS_RDONLY, true),
     ("rw", libc::MS_RDONLY, false),
@@ -26,7 +26,7 @@ const WORDS: &[(&str, libc::c_ulong, bool)] = &[
     ("dirsync", libc::MS_DIRSYNC, true),
 ];
 
-/// Flags of a mount. A later name overrides an earlier one.
+/// Flags of a mount. A later name overrides an earlier name for the same bit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MountFlags(libc::c_ulong);
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_options_override_and_unknown_ones_are_refused() {
+    fn later_mount_options_win_and_unknown_ones_are_refused() {
         let mut flags = MountFlags::default();
         for word in ["ro", "nosuid", "noexec", "rw", "sync", "exec"] {
             assert!(flags.take(word), "{word}");

@@ -1,5 +1,5 @@
-//! The directory of a mount: checks whether it is mounted already, and finds the kernel's entry of
-//! the mount.
+//! The directory of a mount: checks whether a file system is mounted on it already, and finds the
+//! kernel's entry of the mount.
 
 use crate::transport::kernel::{self, Unmount};
 use skep_types::{Error, ErrorCode, Result};
@@ -72,11 +72,11 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Checks that a directory is a valid mount point. The dead mount of a killed client does not make
-/// it invalid.
+/// the directory invalid.
 ///
 /// # Errors
 /// - `NotFound` or `NotDirectory`: there is no such directory.
-/// - `InUse`: the directory is mounted already.
+/// - `InUse`: a file system is mounted on the directory already.
 pub fn check_mount_point(path: &Path) -> Result<()> {
     examine(path).map(drop)
 }
@@ -88,7 +88,10 @@ pub fn check_mount_point(path: &Path) -> Result<()> {
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     let (absolute, was_left) = examine(path)?;
     if was_left {
-        tracing::info!("unmounting the mount that a killed client left on {}", absolute.display());
+        tracing::info!(
+            "unmounting {}, because the process of its mount was killed",
+            absolute.display()
+        );
         let cleaned = match kernel::is_root() {
             true => kernel::unmount(&absolute, Unmount::Detach),
             false => kernel::unmount_by_helper(&absolute, Unmount::Detach),
@@ -155,7 +158,7 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     };
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound && kernel::is_root() => {
-            tracing::debug!("cannot run umount(8), using umount2(2): {error}");
+            tracing::debug!("cannot run umount(8), using umount2(2): {error:#}");
             kernel::unmount(mount_point, how)
         }
         Err(_) if find(mount_point).is_none() => Ok(()),
@@ -163,13 +166,13 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     }
 }
 
-/// Raises the read-ahead of a mount to `kib` KiB. The kernel limits it to 128 KiB unless root
-/// raises it.
+/// Raises the read-ahead of a mount to `kib` KiB. The kernel limits the read-ahead to 128 KiB
+/// unless root raises this setting.
 pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
     let Some(entry) = find(mount_point) else { return };
     let setting = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
     if let Err(error) = std::fs::write(&setting, kib.to_string()) {
-        tracing::debug!("cannot raise the read-ahead by {setting}: {error}");
+        tracing::debug!("cannot raise the read-ahead by {setting}: {error:#}");
     }
 }
 

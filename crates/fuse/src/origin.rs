@@ -15,14 +15,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The environment variables that contain the id of a job, in the order of preference. The first is
-/// of Slurm, the second of PBS and its descendants.
+/// The environment variables that contain the id of a job, in the order of preference. Slurm sets
+/// the first, and PBS and its descendants set the second.
 const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
 
 /// Finds the origins of the requests of one worker.
 #[derive(Debug)]
 pub(crate) struct Origins {
-    /// Whether to find jobs.
+    /// Whether the worker looks up the jobs of processes.
     has_jobs: bool,
     /// Cached jobs by process id, each with the time until which the worker uses it.
     known: RefCell<HashMap<u32, (Duration, u32)>>,
@@ -37,7 +37,8 @@ impl Origins {
     /// Returns the origin of a request.
     pub(crate) async fn of(&self, header: &InHeader) -> Origin {
         let job = match header.pid {
-            // The kernel itself writes back a mapped page, or the process is in another container.
+            // Zero means that the kernel itself writes back a mapped page, or that the process is
+            // in another container.
             0 => 0,
             pid if self.has_jobs => self.job(pid).await,
             _ => 0,
@@ -102,7 +103,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn jobs_are_found_by_the_names_of_the_variables() {
+    fn job_id_is_read_only_from_known_environment_variables() {
         assert_eq!(job_in(b"A=1\0SLURM_JOB_ID=4711\0B=2\0"), Some(4711));
         assert_eq!(job_in(b"PBS_JOBID=12.server\0SLURM_JOB_ID=\0"), Some(12));
         assert_eq!(job_in(b"MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0"), None);
@@ -117,8 +118,8 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The program's reply shows that the child process has executed it, and so has the new
-        // environment.
+        // The reply of the program shows that the child process has started this program, and so
+        // has the new environment.
         use std::io::{Read, Write};
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

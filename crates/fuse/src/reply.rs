@@ -13,23 +13,29 @@ use attributes::{
 };
 use skep_client::{HandleId, HeldLock, LockMode, Stat, StatFs};
 use skep_env::Buf;
+use skep_metrics::LineLimit;
 use skep_types::codec::{Codec, Writer, record};
-use skep_types::{Attributes, Error, InodeId};
+use skep_types::{Attributes, Error, ErrorCode, InodeId};
 use std::time::Duration;
+
+thread_local! {
+    /// Limits the log lines about a lack of space. Each worker has its own limit.
+    static NO_SPACE: LineLimit = LineLimit::default();
+}
 
 pub(crate) use attributes::Validity;
 pub(crate) use listing::{DOT, DOT_DOT, Listing};
 
-/// [`OpenOut::open_flags`]: the kernel bypasses its page cache for this handle.
+/// Flag in [`OpenOut::open_flags`]: the kernel bypasses its page cache for this handle.
 const OPEN_DIRECT_IO: u32 = 1 << 0;
-/// [`OpenOut::open_flags`]: the kernel keeps its cached pages of the file.
+/// Flag in [`OpenOut::open_flags`]: the kernel keeps its cached pages of the file.
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
-/// [`OpenOut::open_flags`]: the kernel caches the directory's listing.
+/// Flag in [`OpenOut::open_flags`]: the kernel caches the directory's listing.
 const OPEN_CACHE_DIR: u32 = 1 << 3;
-/// [`OpenOut::open_flags`]: the kernel sends no `FLUSH` (from Linux 5.16 on; earlier kernels ignore
-/// the flag).
+/// Flag in [`OpenOut::open_flags`]: the kernel sends no `FLUSH` (from Linux 5.16 on; earlier
+/// kernels ignore the flag).
 const OPEN_NO_FLUSH: u32 = 1 << 5;
-/// [`OpenOut::open_flags`]: the kernel may have several direct writes in flight.
+/// Flag in [`OpenOut::open_flags`]: the kernel may have several direct writes in flight.
 const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 record! {
@@ -112,7 +118,7 @@ pub(crate) enum ReplyBody {
     /// A directory was opened. True means that the kernel may keep its cached listing of the
     /// directory.
     OpenedDirectory(bool),
-    /// Number of bytes of data, which are in the reply buffer already.
+    /// Number of bytes of the data that is already in the reply buffer.
     Data(usize),
     /// Number of bytes that were written, or that the caller's buffer for an attribute must have.
     Size(u32),
@@ -162,14 +168,22 @@ impl From<i32> for Failure {
 
 impl Failure {
     /// Returns the error number of the failure. Also logs errors of a broken cluster or connection,
-    /// since their details end here.
+    /// since the reply to the kernel contains only the error number.
     pub(crate) fn errno(&self, opcode: u32, node: InodeId) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
             Self::Error(error) => {
-                if errno::is_trouble(error.code()) {
-                    let operation = operation_name(opcode).unwrap_or_default();
+                let operation = operation_name(opcode).unwrap_or_default();
+                if errno::is_trouble(error.code(), &operation) {
                     tracing::warn!("{operation} of inode {node} failed: {error}");
+                }
+                if error.code() == ErrorCode::NoSpace
+                    && NO_SPACE.with(|limit| limit.is_due(skep_env::now()))
+                {
+                    tracing::warn!(
+                        "{operation} of inode {node} fails with ENOSPC: {error}; `skep entry path \
+                         {node}` prints its path"
+                    );
                 }
                 errno::errno(error.code())
             }
@@ -246,7 +260,7 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
 }
 
 /// Encodes a conflicting lock. In the kernel's struct, `end` is the last byte of the lock. In
-/// `HeldLock`, it is the byte after the last.
+/// `HeldLock`, `end` is the byte after the last byte.
 fn lock(held: Option<HeldLock>) -> LockOut {
     let free = LockOut { start: 0, end: 0, kind: libc::F_UNLCK as u32, pid: 0 };
     held.map_or(free, |held| LockOut {

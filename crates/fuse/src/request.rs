@@ -2,9 +2,9 @@
 //! its arguments.
 //!
 //! Each family of operations has one file. The file owns the kernel's argument structs of the
-//! family, the family's request type, the parsing, and the rule whether the worker may drop the
-//! future of a request. [`RawRequest::parse`] only selects the family, by the table of opcodes.
-//! `ops` performs requests, and has one file for each family too.
+//! family, the family's request type, the parsing, and the rule that decides whether the worker may
+//! drop the future of a request. [`RawRequest::parse`] only selects the family, by the table of
+//! opcodes. `ops` performs requests, and has one file for each family too.
 //!
 //! A parsed request owns its arguments, but the bytes of a read or a write are in the buffers of
 //! the port. So an operation without such bytes can continue after its caller was killed, while the
@@ -67,8 +67,8 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Whether the worker may drop the operation's future when its caller is killed. All other
-    /// operations run to completion.
+    /// Whether the worker may drop the operation's future when its caller is killed. If the result
+    /// is `false`, the operation runs to completion.
     pub(crate) fn may_be_dropped(&self) -> bool {
         match self {
             Self::Names(request) => request.may_be_dropped(),
@@ -95,7 +95,7 @@ impl RawRequest {
     /// that the bytes contain no complete header. `has_long_set_xattr` is whether the kernel sends
     /// the long form of `SETXATTR`.
     pub(crate) fn from_bytes(bytes: &Buf, reply: Buf, has_long_set_xattr: bool) -> Option<Self> {
-        let header = InHeader::decode(&mut Reader::new(bytes.bytes())).ok()?;
+        let header = InHeader::decode(&mut Reader::new(&bytes.bytes())).ok()?;
         let len = match Opcode::from_number(header.opcode) {
             Some(Opcode::SetXattr) if !has_long_set_xattr => SHORT_SET_XATTR_BYTES,
             opcode => opcode.map_or(0, Opcode::argument_bytes),
@@ -129,15 +129,16 @@ impl RawRequest {
     }
 
     fn arguments<T: Codec>(&self) -> Result<T, i32> {
-        T::decode(&mut Reader::new(self.arguments.bytes())).map_err(|_| libc::EINVAL)
+        T::decode(&mut Reader::new(&self.arguments.bytes())).map_err(|_| libc::EINVAL)
     }
 
     fn name(&self) -> Result<Vec<u8>, i32> {
-        checked_name(split_name(self.payload.bytes())?.0)
+        checked_name(split_name(&self.payload.bytes())?.0)
     }
 
     fn two_names(&self) -> Result<(Vec<u8>, Vec<u8>), i32> {
-        let (first, rest) = split_name(self.payload.bytes())?;
+        let payload = self.payload.bytes();
+        let (first, rest) = split_name(&payload)?;
         Ok((checked_name(first)?, checked_name(split_name(rest)?.0)?))
     }
 

@@ -1,7 +1,8 @@
 //! The threads of one mount, from its first to its last request.
 //!
 //! The calling thread starts one worker for each CPU. With io_uring it also starts one thread that
-//! reads `/dev/fuse`. Then it waits for signals and for workers to start and end, and unmounts.
+//! reads `/dev/fuse`. Then it waits for signals, and for the start and the end of the workers. At
+//! the end it unmounts the file system.
 
 use crate::checked_files::CheckedFiles;
 use crate::context::{Context, RequestOptions};
@@ -16,9 +17,10 @@ use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
 use crate::transport::uring::UringPort;
 use crate::transport::{TransportChoice, TransportKind};
+use crate::waiting::Waiting;
 use crate::waits::{Interrupts, Waits};
 use crate::worker;
-use skep_client::Forget;
+use skep_client::{Forget, RequestLoad};
 use skep_env::{Mailbox, MailboxSender, Signals};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
@@ -131,6 +133,8 @@ where
     let permission_changes = Arc::new(AtomicU64::new(0));
     let invented_times = Arc::new(AtomicU32::new(0));
     let following = Arc::new(Following::default());
+    let load = Arc::new(RequestLoad::default());
+    let waiting = Arc::new(Waiting::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -143,6 +147,8 @@ where
             permission_changes: Arc::clone(&permission_changes),
             invented_times: Arc::clone(&invented_times),
             following: Arc::clone(&following),
+            load: Arc::clone(&load),
+            waiting: Arc::clone(&waiting),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -180,6 +186,8 @@ struct WorkerStart {
     permission_changes: Arc<AtomicU64>,
     invented_times: Arc<AtomicU32>,
     following: Arc<Following>,
+    load: Arc<RequestLoad>,
+    waiting: Arc<Waiting>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -196,6 +204,7 @@ where
     let name = format!("skep-fuse-{}", start.index);
     skep_env::spawn_thread(name, start.share.cpu, move || {
         kernel::become_io_flusher();
+        start.load.count_this_thread();
         let started_events = events.clone();
         let connecting = connect(start.index);
         let body = async move {
@@ -211,6 +220,8 @@ where
                 features: start.features,
                 invented_times: start.invented_times,
                 following: start.following,
+                load: start.load,
+                waiting: start.waiting,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),
@@ -221,9 +232,9 @@ where
             };
             let fd = Arc::clone(&start.fd);
             let started = move |ok: bool| {
-                // Ports also end if another program has unmounted the file system already. That is
-                // no refusal of the transport, since other workers may have served requests by
-                // then.
+                // Ports also end if another program has unmounted the file system already. This
+                // does not mean that the kernel refused the transport, since other workers may have
+                // served requests before.
                 let is_refused = !ok && kernel::is_connected(&fd);
                 let _ = started_events.send(match is_refused {
                     true => Event::Refused,
@@ -343,7 +354,7 @@ impl Supervisor {
                 }
             }
             Event::Refused => {
-                // A refusal after the begin of the unmount only means that the mount has ended
+                // If the unmount has begun, a refusal of a port only means that the mount has ended
                 // already.
                 self.was_refused |= !self.is_ending;
                 self.start_unmount(Unmount::Abort);
@@ -367,7 +378,8 @@ impl Supervisor {
             Event::Unmounted(how, result) => self.unmounted(how, result),
             Event::GraceIsOver => {
                 tracing::warn!(
-                    "the mount on {} ends with open files: their programs get errors",
+                    "the mount on {} ends while programs have files open: these programs get \
+                     errors",
                     self.mount_point.display()
                 );
                 return false;
@@ -407,8 +419,8 @@ impl Supervisor {
             Ok(()) => {}
             Err(error) if how == Unmount::IfIdle && is_busy(&error) => {
                 tracing::warn!(
-                    "{mount_point} is busy: detaching it; programs with files open on it have {} \
-                     seconds to close them",
+                    "{mount_point} is busy: this mount detaches it, and programs have {} seconds \
+                     to close their files",
                     limits::DETACH_GRACE.as_secs()
                 );
                 self.start_unmount(Unmount::Detach);
@@ -431,7 +443,7 @@ mod tests {
 
     /// Regression test: the mount started again with the other transport after `SIGTERM`.
     #[test]
-    fn signal_during_a_refusal_of_the_transport_ends_the_mount() {
+    fn signal_while_the_kernel_refuses_a_transport_ends_the_mount() {
         let end = |was_refused, left: Vec<Event>| end_of(None, was_refused, left.into_iter());
         assert!(matches!(end(true, vec![]), Ok(End::Refused)));
         assert!(matches!(end(true, vec![Event::Ready, Event::Signal]), Ok(End::Unmounted)));

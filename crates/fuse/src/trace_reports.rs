@@ -1,8 +1,8 @@
 //! Reports the records of slow and sampled operations of a mount to management, since no process
 //! can connect to a mount. Management stores the newest records of all mounts (`skep why --op`).
 //!
-//! Does not own the records (`skep_metrics::TraceStore`). A report that fails is not repeated,
-//! since administrators only look at recent records.
+//! The records are in `skep_metrics::TraceStore`. A report that fails is not repeated, since
+//! administrators only look at recent records.
 
 use skep_client::Mount;
 use skep_exporter::traces::report_of;
@@ -24,7 +24,8 @@ const MAX_SAMPLED: usize = 16;
 pub(crate) async fn report_forever(mount: Arc<Mount>, traces: Arc<TraceStore>) {
     let management = mount.management();
     let mut after = 0;
-    // Retry: reports of records. Every `EVERY`, while the mount exists; a failed one is dropped.
+    // Retry: sends a report of new records every `EVERY`, while the mount exists. The mount does
+    // not send a failed report again.
     loop {
         skep_env::sleep(EVERY).await;
         let kept = traces.read(None, after, usize::MAX);
@@ -35,7 +36,7 @@ pub(crate) async fn report_forever(mount: Arc<Mount>, traces: Arc<TraceStore>) {
         }
         let sent = management.call_once(&report_of(&chosen), PATIENCE).await;
         if let Err(error) = sent {
-            tracing::debug!("cannot report slow operations to management: {error}");
+            tracing::debug!("cannot report slow operations to management: {error:#}");
         }
     }
 }
@@ -59,7 +60,7 @@ mod tests {
     use skep_metrics::{Completed, Origin, TracedCalls};
 
     #[test]
-    fn a_report_has_the_newest_slow_and_sampled_operations() {
+    fn trace_report_has_the_newest_slow_and_sampled_operations() {
         let kept = |number: u64| KeptOperation {
             number,
             reason: if number.is_multiple_of(2) { Reason::Slow } else { Reason::Sampled },

@@ -2,8 +2,8 @@
 //! several threads.
 //!
 //! A worker has several ports of a transport. A port carries one request at a time and owns the
-//! buffers for the request and its reply. Does not own the work between a request and its reply
-//! (`worker`). This work is the same for both transports.
+//! buffers for the request and its reply. `worker` does the work between a request and its reply,
+//! which is the same for both transports.
 
 pub(crate) mod control;
 pub(crate) mod device;

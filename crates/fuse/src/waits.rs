@@ -2,17 +2,17 @@
 //! wait for the kernel to drop cached pages.
 //!
 //! Owns the waiting requests of each worker ([`Waits`]). Owns, for the whole mount, the routing of
-//! an interrupt to the worker of the interrupted request ([`Interrupts`]). Does not own the end of
-//! requests whose callers are killed (`worker`), or the locks themselves (`ops::locks`).
+//! an interrupt to the worker of the interrupted request ([`Interrupts`]). `worker` ends requests
+//! whose callers are killed. `ops::locks` sets and releases the locks.
 //!
 //! # Hazard: when the kernel reports a signal
-//! Only requests that wait by [`Waits::begin`] end at any signal. All other requests end only at
-//! SIGKILL (`worker`). The kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`.
-//! Three facts about Linux 6.18 complicate this:
+//! Any signal to the caller ends a request that waits by [`Waits::begin`]. Among the signals, only
+//! SIGKILL ends any other request (`worker`). The kernel reports a signal by the message
+//! `INTERRUPT`, through `/dev/fuse`. Three facts about Linux 6.18 complicate this:
 //! - Any thread may read the `INTERRUPT`, not only the worker that has the request. So
 //!   [`Interrupts`] maps the request to its worker.
-//! - A thread may read the `INTERRUPT` before a worker reads the request. So [`Interrupts`] stores
-//!   interrupts of requests that do not wait for a while.
+//! - A thread may read the `INTERRUPT` before a worker reads the request. So [`Interrupts`] stores,
+//!   for some time, the interrupts of requests that do not wait.
 //! - Under io_uring the kernel sends no `INTERRUPT` for a signal that arrived before the daemon
 //!   took the request. But this signal is still pending for the caller when the wait begins. So
 //!   each wait begins with a check of the caller's pending signals.
@@ -59,7 +59,8 @@ pub(crate) enum WaitEvent {
 struct InterruptTable {
     /// The worker of each waiting request, by request number.
     waiting: HashMap<u64, MailboxSender<WaitEvent>>,
-    /// Numbers of interrupted requests that do not wait, or do not wait yet. The newest is last.
+    /// Numbers of interrupted requests that do not wait, or do not wait yet. The newest number is
+    /// the last one.
     early: VecDeque<u64>,
 }
 
@@ -70,8 +71,8 @@ struct InterruptTable {
 /// wait.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// Protects only the table. A thread that holds this mutex takes no other lock and does not
-    /// wait.
+    /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
+    /// does not wait.
     table: Mutex<InterruptTable>,
 }
 
@@ -85,7 +86,8 @@ impl Interrupts {
     pub(crate) fn interrupt(&self, unique: u64) {
         self.with(|table| {
             if let Some(worker) = table.waiting.get(&unique) {
-                // The mailbox has space for more events than a worker can have requests.
+                // An error is not possible, because the mailbox has space for more events than a
+                // worker can have requests.
                 let _ = worker.send(WaitEvent::Interrupted(unique));
                 return;
             }
@@ -217,7 +219,7 @@ impl Waits {
         let mount_point = self.mount_point.clone();
         let body = move || {
             if let Err(error) = kernel::stat_fs(&mount_point) {
-                tracing::debug!("cannot wake the queue of CPU {cpu}: {error}");
+                tracing::debug!("cannot wake the queue of CPU {cpu}: {error:#}");
             }
         };
         if let Err(error) = skep_env::spawn_thread("skep-fuse-kick".into(), Some(cpu), body) {

@@ -1,9 +1,9 @@
 //! A worker thread of a mount: its slots, and how it ends the requests of killed callers. Each slot
 //! has a port of the transport and at most one request in flight.
 //!
-//! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
-//! (`waits`), the check whether a caller is being killed (`callers`), or the
-//! exchange of messages between a port and the kernel (`transport`).
+//! Other modules perform the operations (`ops`), register the waits for locks and interrupt them
+//! (`waits`), check whether a caller is being killed (`callers`), and exchange messages with the
+//! kernel (`transport`).
 //!
 //! # Callers that are killed
 //! As on other file systems, a signal that does not kill the caller interrupts a request only if
@@ -40,12 +40,13 @@ use crate::ops;
 use crate::origin::Origins;
 use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
+use crate::waiting::Waiter;
 use crate::waits::{Caller, WaitEvent};
-use long_waits::{LongWaits, UnansweredRequest};
+use long_waits::{Line, LongWaits, SILENT_AFTER, UnansweredRequest};
 use skep_client::{Origin, with_origin};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
-use skep_types::InodeId;
+use skep_types::{InodeId, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -89,6 +90,7 @@ struct RequestUnderWay {
     opcode: u32,
     node: InodeId,
     pid: u32,
+    uid: u32,
     may_be_dropped: bool,
     /// Whether a program may wait for the reply although the thread that sent the request has
     /// ended.
@@ -165,7 +167,9 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     };
     if skep_env::timeout(limits::END_GRACE, all_end).await.is_none() {
         let under_way = worker.slots.borrow().len() - worker.ended.get();
-        tracing::warn!("the mount has ended: dropping {under_way} requests under way");
+        tracing::warn!(
+            "the mount has ended with {under_way} unfinished requests, which get no reply"
+        );
         let slots = worker.slots.take();
         slots.iter().for_each(|slot| drop(slot.task.take()));
     }
@@ -256,12 +260,13 @@ async fn serve<F: FileSystem, P: Port>(
         let (opcode, node) = (request.header.opcode, InodeId::new(request.header.nodeid));
         let outcome = match request.parse() {
             Ok(parsed) => {
-                let pid = request.header.pid;
+                let (pid, uid) = (request.header.pid, request.header.uid);
                 slot.current.set(Some(RequestUnderWay {
                     unique,
                     opcode,
                     node,
                     pid,
+                    uid,
                     may_be_dropped: parsed.may_be_dropped(),
                     may_be_asynchronous: parsed.may_be_asynchronous(),
                 }));
@@ -272,8 +277,8 @@ async fn serve<F: FileSystem, P: Port>(
                 let caller = Caller { unique, pid };
                 let busy = worker.meter.begin();
                 let cause = Cell::new(Origin::default());
-                // The future of an operation has several KiB, so it is pinned here: the futures
-                // around it would move it, and hold its memory twice.
+                // The future of an operation has several KiB, so it is pinned here. Otherwise the
+                // futures around it would move it, and would contain its memory twice.
                 let performing = pin!(async {
                     let origin = worker.origins.of(&header).await.of_next_operation();
                     cause.set(origin);
@@ -362,10 +367,12 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut seen: Vec<SeenRequest> = Vec::new();
     let mut long_waits = LongWaits::default();
     let mut report = skep_client::UnansweredReport::new();
+    let own_number = worker.context.waiting.new_worker();
     loop {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
-            log_waits(&mut long_waits, &[]);
+            log_waits(&mut long_waits, &[], &[]);
             report.set(None);
+            worker.context.waiting.set(own_number, Vec::new());
             worker.is_watched.set(false);
             worker.begun.wait().await;
         }
@@ -373,7 +380,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
         let before = std::mem::take(&mut seen);
         let slots = worker.slots.borrow().clone();
         let lock_waits = worker.context.waits.requests();
-        let mut unanswered = Vec::new();
+        let (mut unanswered, mut waiters) = (Vec::new(), Vec::new());
         for slot in &slots {
             let Some(current) = slot.current.get() else { continue };
             match before.iter().find(|known| known.unique == current.unique) {
@@ -382,9 +389,11 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
                 }
                 Some(known) => {
                     seen.push(*known);
-                    if !lock_waits.contains(&current.unique) {
+                    let is_for_lock = lock_waits.contains(&current.unique);
+                    if !is_for_lock {
                         unanswered.push(unanswered_request(&current, known.since));
                     }
+                    waiters.push(waiter(&current, known.since, is_for_lock));
                 }
                 None => {
                     let (unique, sender) = (current.unique, Sender::of(current.pid));
@@ -392,8 +401,10 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
                 }
             }
         }
-        log_waits(&mut long_waits, &unanswered);
-        report.set(LongWaits::summary(&unanswered, skep_env::now()));
+        let silent = skep_client::silent_targets(SILENT_AFTER);
+        log_waits(&mut long_waits, &unanswered, &silent);
+        worker.context.waiting.set(own_number, waiters);
+        report.set(LongWaits::summary(&unanswered, &silent, skep_env::now()));
     }
 }
 
@@ -406,8 +417,21 @@ fn unanswered_request(current: &RequestUnderWay, since: Duration) -> UnansweredR
     }
 }
 
-fn log_waits(long_waits: &mut LongWaits, unanswered: &[UnansweredRequest]) {
-    if let Some(line) = long_waits.line(unanswered, skep_env::now()) {
-        tracing::warn!("{line}");
+fn waiter(current: &RequestUnderWay, since: Duration, is_for_lock: bool) -> Waiter {
+    Waiter {
+        operation: operation_name(current.opcode).unwrap_or_default(),
+        inode: current.node,
+        pid: current.pid,
+        uid: current.uid,
+        since,
+        is_for_lock,
+    }
+}
+
+fn log_waits(long_waits: &mut LongWaits, unanswered: &[UnansweredRequest], silent: &[TargetId]) {
+    match long_waits.line(unanswered, silent, skep_env::now()) {
+        Some(Line::Wait(text)) => tracing::warn!("{text}"),
+        Some(Line::End(text)) => tracing::info!("{text}"),
+        None => {}
     }
 }

@@ -1,11 +1,11 @@
-//! Measures whether this machine can emulate the rates of a lab, before any part of the lab is
-//! created.
+//! Measures, before a lab is created, how many bytes per second this machine can move, and so
+//! whether it is fast enough to emulate the rates of the lab.
 //!
-//! For half a second, one pair of threads per two processors sends data over loopback, with a
-//! checksum on both sides, as a lab does. A lab can carry the measured rate divided by
-//! [`COST_OF_A_LAB`], since its bytes also pass a mount, a page cache and two more interfaces. The
-//! measurement uses elapsed time and not CPU time, so that the load of other programs on this
-//! machine counts.
+//! For half a second, one pair of threads for each two processors sends data over the loopback
+//! interface. Both threads of a pair compute checksums of the data, as the processes of a lab do. A
+//! lab can move the measured rate divided by [`COST_OF_A_LAB`], since its bytes also pass through a
+//! mount, a page cache and two more interfaces. The measurement counts bytes in elapsed time, not
+//! in CPU time. So the load of other programs on this machine lowers the result.
 
 use skep_types::codec::crc32c;
 use skep_types::{Error, ErrorCode, Result};
@@ -18,17 +18,18 @@ use std::time::Duration;
 
 /// Duration of the measurement.
 const SPAN: Duration = Duration::from_millis(500);
-/// Length in bytes of one message, like one request in a lab.
+/// Length in bytes of one message, which is the length of a typical request in a lab.
 const PIECE: usize = 1 << 20;
-/// Work per byte in a lab, relative to this measurement. It has a factor of 4, since this
-/// measurement moves about four bytes while a lab without limits writes one byte. It has another
-/// factor of 2, since a busy machine cannot emulate rates, so half of the machine must stay idle.
+/// Cost of one byte in a lab, relative to one byte in this measurement. The cost is the product of
+/// two factors. The first factor is 4, because this measurement moves about four bytes in the time
+/// in which a lab without rate limits writes one byte. The second factor is 2, because a busy
+/// machine cannot emulate rates, so half of the machine must stay idle.
 const COST_OF_A_LAB: u64 = 8;
 
-/// Returns the number of bytes per second that a lab on this machine can carry now.
+/// Measures the number of bytes per second that a lab on this machine can move now.
 ///
 /// # Errors
-/// Returns `Io` if loopback cannot be used.
+/// Returns `Io` if the loopback interface cannot be used.
 pub fn capacity() -> Result<u64> {
     let pairs = (thread::available_parallelism().map_or(1, usize::from) / 2).max(1);
     let is_over = Arc::new(AtomicBool::new(false));
@@ -47,8 +48,8 @@ pub fn capacity() -> Result<u64> {
     thread::sleep(SPAN);
     is_over.store(true, Ordering::Relaxed);
     for thread in threads {
-        // An error of a thread is ignored, since a broken connection lowers the measured rate
-        // anyway.
+        // Ignore the error of a thread. A thread with a broken connection moves fewer bytes, which
+        // already lowers the measured rate.
         let _ = thread.join();
     }
     let seconds = (skep_env::now() - start).as_secs_f64();
@@ -58,8 +59,8 @@ pub fn capacity() -> Result<u64> {
 fn send(mut to: TcpStream, is_over: &AtomicBool) {
     let mut piece = vec![0x5a; PIECE];
     while !is_over.load(Ordering::Relaxed) {
-        // The data contains the checksum, so that the compiler cannot omit the computation of the
-        // checksum.
+        // Each message contains the checksum of the previous one. So the compiler cannot remove the
+        // computation of the checksum.
         let sum = crc32c(&piece);
         piece[..4].copy_from_slice(&sum.to_le_bytes());
         if to.write_all(&piece).is_err() {
@@ -78,8 +79,8 @@ fn receive(mut from: TcpStream, moved: &AtomicU64) {
     std::hint::black_box(sums);
 }
 
-/// Returns the problem if a lab needs `wanted` bytes per second on a machine that carries
-/// `capacity`. `None` means that the machine is fast enough.
+/// Returns the problem, as text, if a lab needs `wanted` bytes per second and this machine can move
+/// only `capacity` bytes per second. `None` means that the machine is fast enough.
 fn objection(wanted: u64, capacity: u64) -> Option<String> {
     let megabytes = |bytes: u64| bytes / 1_000_000;
     (wanted > capacity).then(|| {
@@ -92,11 +93,11 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
     })
 }
 
-/// Checks that this machine carries `wanted` bytes per second.
+/// Measures whether this machine can move `wanted` bytes per second. Passes the result to `report`.
 ///
 /// # Errors
-/// Returns `LimitReached` with both rates if this machine is too slow. If `is_forced`, the function
-/// only passes the problem to `report`.
+/// - `LimitReached` with both rates: this machine is too slow, and `is_forced` is not set.
+/// - `Io`: the loopback interface cannot be used.
 pub(crate) fn check(wanted: u64, is_forced: bool, report: &mut dyn FnMut(&str)) -> Result<()> {
     let capacity = capacity()?;
     match objection(wanted, capacity) {
@@ -108,7 +109,7 @@ pub(crate) fn check(wanted: u64, is_forced: bool, report: &mut dyn FnMut(&str)) 
             ),
         )),
         Some(what) => {
-            report(&format!("{what}; continuing because of --force"));
+            report(&format!("{what}; the lab starts anyway because of --force"));
             Ok(())
         }
         None => {
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_is_checked_unless_forced() {
+    fn lab_beyond_host_capacity_is_refused_unless_forced() {
         let found = capacity().unwrap();
         assert!(found > 1_000_000, "{found}");
         let mut reports = String::new();
@@ -134,7 +135,7 @@ mod tests {
         check(u64::MAX, true, &mut report).unwrap();
         check(1, false, &mut report).unwrap();
         assert!(
-            reports.contains("continuing because of --force")
+            reports.contains("the lab starts anyway because of --force")
                 && reports.contains("can emulate about"),
             "{reports}"
         );

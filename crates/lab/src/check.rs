@@ -1,4 +1,5 @@
-//! Checks that run before a lab is started.
+//! Checks whether a lab can be started on this machine. The checks run before any part of the lab
+//! is created.
 
 use crate::command::{NEEDED, call};
 use crate::data;
@@ -9,18 +10,18 @@ use crate::state::{State, namespaces_of};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::Command;
 
-/// Commands that create interfaces and queues of the kinds that a lab uses. They run in a namespace
-/// that the kernel removes when the commands end.
+/// Shell commands that create interfaces and queues of the same kinds as a lab. They run in a
+/// temporary network namespace, which the kernel removes when the commands have ended.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
                            tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
-/// A command that creates a delay of the kind that a lab uses, also in a temporary namespace.
+/// Shell command that delays packets as a lab does. It also runs in a temporary network namespace.
 const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Error {
     Error::new(code, what)
 }
 
-/// Checks that this process may start and remove labs.
+/// Checks that this process has the permissions to start and remove labs.
 ///
 /// # Errors
 /// Returns `NotPermitted` if this process does not run as root.
@@ -29,20 +30,20 @@ pub(crate) fn check_root() -> Result<()> {
         true => Ok(()),
         false => Err(refused(
             ErrorCode::NotPermitted,
-            "cannot start or remove a lab as this user: that takes network namespaces and mounts; \
+            "cannot start or remove a lab as this user: a lab needs network namespaces and mounts; \
              run skep as root",
         )),
     }
 }
 
-/// Checks the description, the name, and the programs and kernel features of this machine.
+/// Checks the description of a lab, its name, and the programs and kernel features that it needs.
 ///
 /// # Errors
-/// - `Configuration`: the description has problems. The error lists all of them.
+/// - `Configuration`: the description has problems. The error lists all problems.
 /// - `NotPermitted`: this process does not run as root.
-/// - `Exists`: the name is in use.
-/// - `NoSpace`: the host has too little memory for targets in memory.
-/// - `Unsupported`: a program or a feature of the kernel is missing.
+/// - `Exists`: the name is in use, or the data directory is not empty.
+/// - `NoSpace`: this machine has too little memory for targets in memory.
+/// - `Unsupported`: this machine lacks a program or a kernel feature.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();
     if !problems.is_empty() {
@@ -80,15 +81,15 @@ pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     Ok(())
 }
 
-/// Checks that `free` bytes of memory are enough for the targets in memory.
+/// Checks that `free` bytes of memory are enough for the storage targets if they are in memory.
 fn check_memory(description: &Description, free: u64) -> Result<()> {
     let targets = u64::from(description.servers) * u64::from(description.targets);
     let needed = targets * MIN_TARGET_MEMORY;
     if description.in_memory && free < needed {
         let mebibytes = |bytes: u64| bytes >> 20;
         let what = format!(
-            "cannot keep {targets} targets in memory: they need at least {} MiB, and {} MiB are \
-             available; use --on-disk, or fewer targets",
+            "cannot store {targets} targets in memory: these targets need at least {} MiB, and {} \
+             MiB are available; use --on-disk, or fewer targets",
             mebibytes(needed),
             mebibytes(free)
         );
@@ -115,15 +116,15 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
         return Err(refused(
             ErrorCode::Exists,
             format!(
-                "cannot start lab '{name}': it {what}; `skep lab down --name {name}` removes it, \
-                 or choose another --name"
+                "cannot start lab '{name}': a lab with this name {what}; remove it with `skep lab \
+                 down --name {name}`, or choose another --name"
             ),
         ));
     }
     if let Some(namespace) = namespaces_of(name).first() {
         let what = format!(
             "cannot start lab '{name}': the network namespace {namespace} of an earlier lab still \
-             exists; `skep lab down --name {name}` removes it"
+             exists; remove it with `skep lab down --name {name}`"
         );
         return Err(refused(ErrorCode::Exists, what));
     }
@@ -134,7 +135,7 @@ fn check_name_is_free(name: &str, description: &Description) -> Result<()> {
     }
 }
 
-/// Returns the number of bytes of memory that are available for targets.
+/// Returns the number of bytes of memory that the storage targets in memory may use.
 pub(crate) fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_in_memory_need_free_memory() {
+    fn lab_with_targets_in_memory_needs_enough_free_memory() {
         let mut lab =
             Description { servers: 2, targets: 4, in_memory: true, ..Description::default() };
         assert!(check_memory(&lab, 512 << 20).is_ok());

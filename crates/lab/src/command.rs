@@ -1,10 +1,10 @@
-//! Runs the system programs that a lab needs.
+//! Runs the programs of the operating system that a lab needs.
 
 use crate::names::PROCESS_VARIABLE;
 use skep_types::{Error, ErrorCode, Result};
 use std::process::{Command, Stdio};
 
-/// The required programs, each with its Debian package.
+/// The programs that a lab needs, each with the Debian package that contains it.
 pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -14,18 +14,18 @@ pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("umount", "mount"),
 ];
 
-/// Returns a command that has a lab's mark in its environment. `down` finds the process of the
-/// command by this mark.
+/// Returns a command with the environment variable [`PROCESS_VARIABLE`], which marks its process as
+/// a process of the lab. Later, `down` finds the process by this variable.
 pub(crate) fn marked(lab: &str, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(PROCESS_VARIABLE, lab);
     command
 }
 
-/// Runs a system command until it exits. Returns its standard output.
+/// Runs a command until it exits. Returns the text that it wrote to its standard output.
 ///
 /// # Errors
-/// Returns `Io` with the command and its standard error if the command fails.
+/// Returns `Io` if the command fails. The error contains the command and its standard error.
 pub(crate) fn call(command: &mut Command) -> Result<String> {
     let error_text = match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
@@ -40,12 +40,12 @@ pub(crate) fn call(command: &mut Command) -> Result<String> {
     Err(Error::new(ErrorCode::Io, what))
 }
 
-/// Runs `ip` with the arguments in `line`, which are separated by blanks.
+/// Runs `ip`. `line` contains the arguments, separated by blanks.
 pub(crate) fn ip(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "ip").args(line.split(' ')))
 }
 
-/// Runs `tc` with the arguments in `line`, which are separated by blanks.
+/// Runs `tc`. `line` contains the arguments, separated by blanks.
 pub(crate) fn tc(lab: &str, line: &str) -> Result<String> {
     call(marked(lab, "tc").args(line.split(' ')))
 }

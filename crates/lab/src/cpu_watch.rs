@@ -1,27 +1,29 @@
-//! Detects whether the processors of this machine limited a measurement. Such a measurement does
-//! not describe the emulated cluster.
+//! Detects whether the processors of this machine were the bottleneck of a measurement. Such a
+//! measurement does not describe the emulated cluster.
 //!
-//! [`CpuWatch`] reads `/proc/stat` at intervals. Each sample is the idle share of the processors
-//! since the previous sample. A sample below [`IDLE_ENOUGH`] is *saturated*. If the share of
-//! saturated samples exceeds [`SATURATED_BEARABLE`], the processors were the limit. Time in which a
-//! processor waits for disks counts as idle. Time of programs that were started with `nice` also
-//! counts as idle, since such programs yield to the lab's programs.
+//! [`CpuWatch`] reads `/proc/stat` at regular intervals. A sample is the idle share of the
+//! processors since the previous reading. A sample below [`IDLE_ENOUGH`] is *saturated*. If more
+//! than the share [`SATURATED_BEARABLE`] of all samples is saturated, the processors were the
+//! bottleneck. Two kinds of time also count as idle: time in which a processor waits for disks, and
+//! time of programs that were started with `nice`. Such programs yield to the programs of the lab.
 
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between samples. It is short enough for runs of a few seconds. The counters advance by
-/// ticks of up to 10 ms, so the error of a sample is about two percent.
+/// Interval between two samples. It is short, so that runs of a few seconds have enough samples.
+/// The counters of the kernel advance in ticks of up to 10 ms, so the error of a sample is about
+/// two percent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Minimum idle share of a sample that is not saturated. Below this share, a process may have
-/// waited for a processor.
+/// Minimum idle share of the processors in a sample that is not saturated. If the share is lower, a
+/// process may have had to wait for a processor.
 pub const IDLE_ENOUGH: f64 = 0.05;
-/// Maximum share of saturated samples in a valid run.
+/// Maximum share of saturated samples in a run with a valid measurement.
 pub const SATURATED_BEARABLE: f64 = 0.10;
 
-/// Ticks of all processors since boot. `idle` are the ticks that were available to the lab.
+/// Ticks since boot, summed over all processors. `idle` counts the ticks in which a processor was
+/// available to the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ticks {
     idle: u64,
@@ -29,13 +31,13 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// Parses the text of `/proc/stat`. `None` means that the format is unknown.
+    /// Parses the text of `/proc/stat`. `None` means that the text has an unknown format.
     fn parse(text: &str) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> =
             line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        // The fields are: user nice system idle iowait irq softirq steal. `user` includes the time
-        // of guests.
+        // The numbers are the ticks of: user, nice, system, idle, iowait, irq, softirq, steal. The
+        // ticks of `user` include the time of virtual machines.
         let idle = ticks.get(1)? + ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, all: ticks.iter().take(8).sum() })
     }
@@ -44,26 +46,27 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Returns the idle share since an earlier reading. `None` means that no tick has passed.
+    /// Returns the idle share since the earlier reading. `None` means that the counters have not
+    /// advanced since then.
     fn idle_since(self, earlier: Self) -> Option<f64> {
         let all = self.all.checked_sub(earlier.all).filter(|all| *all > 0)?;
-        // The kernel sometimes decreases the counter `iowait`.
+        // The kernel sometimes decreases the counter `iowait`, so the difference could be negative.
         Some(self.idle.saturating_sub(earlier.idle) as f64 / all as f64)
     }
 }
 
-/// The use of the processors during a run.
+/// How busy the processors of this machine were during a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Number of samples.
+    /// Number of samples in the run.
     pub samples: usize,
-    /// Number of samples in which hardly any processor was idle.
+    /// Number of saturated samples, in which the processors had almost no idle time.
     pub saturated_samples: usize,
-    /// Mean share of idle time, from 0 to 1.
+    /// Mean idle share of all samples, from 0 to 1.
     pub mean_idle: f64,
-    /// Minimum idle share of all samples, from 0 to 1.
+    /// Idle share of the sample with the least idle time, from 0 to 1.
     pub least_idle: f64,
-    /// Whether the processors were the limit, so that the measurement is invalid.
+    /// Whether the processors were the bottleneck. If so, the measurement is invalid.
     pub is_limit: bool,
 }
 
@@ -77,21 +80,21 @@ impl CpuUse {
         Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
     }
 
-    /// Returns a sentence for users, to print below a result.
+    /// Returns a sentence about the processors, to print below the result of a run.
     pub fn in_words(&self) -> String {
         let Self { samples, saturated_samples, mean_idle, .. } = self;
         match self.is_limit {
             false => format!("The processors were {:.0} % idle on average.", mean_idle * 100.0),
             true => format!(
-                "INVALID: the processors of this host were the limit, in {saturated_samples} of \
-                 {samples} samples, so the result does not describe the emulated cluster. Use \
-                 lower rates."
+                "INVALID: in {saturated_samples} of {samples} samples, the processors of this host \
+                 were busy. So this host was the limit, and the result does not describe the \
+                 emulated cluster. Use lower rates."
             ),
         }
     }
 }
 
-/// Watches the processors of this machine during a run.
+/// Takes samples of the processors of this machine during a run.
 #[derive(Debug)]
 pub struct CpuWatch {
     end: Sender<()>,
@@ -99,7 +102,7 @@ pub struct CpuWatch {
 }
 
 impl CpuWatch {
-    /// Starts a thread that takes samples.
+    /// Starts a thread that takes the samples.
     pub fn start() -> Self {
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -118,9 +121,9 @@ impl CpuWatch {
         Self { end, thread }
     }
 
-    /// Stops taking samples, and returns the use of the processors since the start.
+    /// Ends the thread, and returns how busy the processors were since the start.
     pub fn finish(self) -> CpuUse {
-        // The thread ends as soon as this sender is dropped.
+        // The thread ends as soon as the sender `end` is dropped.
         drop(self.end);
         CpuUse::of(&self.thread.join().unwrap_or_default())
     }
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn run_is_limited_by_cpu_above_a_tenth_of_saturated_samples() {
+    fn run_is_cpu_limited_if_over_a_tenth_of_samples_are_saturated() {
         let mut idle = vec![0.5; 9];
         idle.push(0.0);
         assert!(!CpuUse::of(&idle).is_limit);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn short_watch_has_at_least_one_sample() {
+    fn short_cpu_watch_has_at_least_one_sample() {
         let watch = CpuWatch::start();
         std::thread::sleep(PERIOD * 2);
         assert!(watch.finish().samples >= 1);

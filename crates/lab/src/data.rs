@@ -1,5 +1,5 @@
-//! The data directory of a lab. It contains a marker file with the name of the lab. A directory
-//! without this marker is never removed, unless it is empty.
+//! Creates and removes the data directory of a lab. The directory contains a marker file with the
+//! name of the lab. A directory without this marker is removed only if it is empty.
 
 use crate::command::{call, marked};
 use crate::names::{MARKER_FILE, memory_name};
@@ -9,17 +9,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// An entry of the mount table.
+/// An entry of the kernel's mount table.
 pub(crate) struct Mount {
     pub(crate) source: String,
     pub(crate) point: PathBuf,
 }
 
-/// Returns all mounts at a directory or below it, innermost first.
+/// Returns all mounts on a directory or below it. The innermost mounts come first.
 ///
 /// # Errors
-/// Returns `Io` if the mount table cannot be read. In this case, the caller must not remove the
-/// data.
+/// Returns `Io` if the mount table cannot be read. The caller must then not remove the directory,
+/// since it may contain mounted file systems.
 pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     let table = fs::read_to_string("/proc/self/mounts")?;
     let mut found: Vec<Mount> = table
@@ -34,7 +34,7 @@ pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// Decodes the octal escapes of the mount table, such as `\040` for a blank.
+/// Decodes the octal escapes in a word of the mount table, such as `\040` for a blank.
 fn unescape(word: &str) -> String {
     let mut text = String::new();
     let mut rest = word;
@@ -54,21 +54,21 @@ fn unescape(word: &str) -> String {
     text + rest
 }
 
-/// Whether a file system is mounted on exactly this directory.
+/// Whether a file system is mounted on the directory itself.
 pub(crate) fn is_mount_point(directory: &Path) -> Result<bool> {
     Ok(mounts_below(directory)?.iter().any(|mount| mount.point == directory))
 }
 
-/// Returns the reason why a directory cannot hold the data of a lab. `None` means that it is
-/// suitable.
+/// Returns the reason why a directory cannot become the data directory of a lab. `None` means that
+/// the directory is suitable.
 pub(crate) fn objection(directory: &Path) -> Option<String> {
     let shown = directory.display();
     match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
         Ok(true) => None,
         Ok(false) => Some(match lab_of(directory) {
             Some(lab) => format!(
-                "cannot use {shown}: it has the data of lab '{lab}'; `skep lab down --name {lab}` \
-                 removes it"
+                "cannot use {shown}: this directory has the data of lab '{lab}'; remove the lab \
+                 with `skep lab down --name {lab}`, or name another directory"
             ),
             None => format!(
                 "cannot use {shown}: it is not empty; name a new or empty directory \
@@ -80,19 +80,20 @@ pub(crate) fn objection(directory: &Path) -> Option<String> {
     }
 }
 
-/// Returns the lab that the marker file of a directory names. `None` means that there is no marker.
+/// Returns the name of the lab in the marker file of a directory. `None` means that the directory
+/// has no marker file.
 fn lab_of(directory: &Path) -> Option<String> {
     let text = fs::read_to_string(directory.join(MARKER_FILE)).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Creates the data directory. If the lab's data is in memory, the capacity of the directory is
-/// `memory_bytes`.
+/// Creates the data directory of a lab. If the lab's targets are in memory, mounts an in-memory
+/// file system with a capacity of `memory_bytes` on the directory.
 pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
     let directory = &state.directory;
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
     fs::create_dir_all(directory).map_err(named)?;
-    // The marker must be written before all other files.
+    // Write the marker before any other file, so that `down` can always remove the directory.
     fs::write(directory.join(MARKER_FILE), format!("{}\n", state.name)).map_err(named)?;
     if state.description.in_memory {
         let name = memory_name(&state.name);
@@ -103,11 +104,12 @@ pub(crate) fn make(state: &State, memory_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Removes the data directory of a lab. Returns whether it existed.
+/// Removes the data directory of a lab. Returns whether the directory existed.
 ///
 /// # Errors
-/// - `InUse`: a file system that is not the lab's is mounted in the directory.
-/// - `Exists`: the directory has contents, but not the lab's marker.
+/// - `InUse`: a file system that does not belong to the lab is mounted on the directory or below
+///   it.
+/// - `Exists`: the directory is not empty and does not have the marker of the lab.
 pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     let own = memory_name(lab);
     for mount in mounts_below(directory)? {
@@ -120,11 +122,12 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        // Unmount lazily, since a user's program may still have files of the mount open.
+        // Unmount lazily, since a program of a user may still have files of the file system open.
         call(marked(lab, "umount").arg("--lazy").arg(directory))?;
     }
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
-    // If `up` was killed before it wrote the marker, the directory is empty and has no marker.
+    // If `up` was killed before it wrote the marker, the directory is empty. So first try to remove
+    // an empty directory.
     match fs::remove_dir(directory) {
         Ok(()) => return Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -132,13 +135,13 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
     }
     if lab_of(directory).as_deref() != Some(lab) {
         let what = format!(
-            "cannot remove {}: it is not marked as the data of lab '{lab}'; check its contents, \
-             and remove it by hand",
+            "cannot remove {}: this directory is not marked as the data of lab '{lab}'; check its \
+             contents, and remove it by hand",
             directory.display()
         );
         return Err(Error::new(ErrorCode::Exists, what));
     }
-    // Remove the marker last, so that an interrupted removal can be repeated.
+    // Remove the marker after all other files, so that an interrupted removal can be repeated.
     for entry in fs::read_dir(directory).map_err(named)? {
         let path = entry.map_err(named)?.path();
         if path.ends_with(MARKER_FILE) {

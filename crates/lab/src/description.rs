@@ -1,5 +1,5 @@
-//! The description of a lab. It is read from a file, or is a predefined shape, or is built from
-//! options.
+//! The description of a lab. It is read from a file, is a predefined shape, or is built from the
+//! options of the command.
 
 use crate::limits::{MAX_DELAY, MAX_HOSTS, MAX_METADATA_TARGETS, MAX_NAME, MAX_TARGETS};
 use crate::rate::Rate;
@@ -9,13 +9,13 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default name of a lab.
+/// Default name of a lab, which is used if the user chooses none.
 pub const DEFAULT_NAME: &str = "lab";
-/// Maximum variability in percent. With a higher variability, a target would run at a tenth of its
-/// rate for seconds, like a broken target.
+/// Maximum standard deviation of a target's rate, in percent. With a higher value, a target could
+/// have a tenth of its rate for seconds, like a broken target.
 const MAX_VARIABILITY: u32 = 50;
 
-/// A share in percent, written as `10%`.
+/// A percentage, written as `10%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Percent(pub u32);
@@ -46,7 +46,7 @@ impl std::str::FromStr for Percent {
     }
 }
 
-/// A span of time, written as `1ms` or `250us`.
+/// A duration, written as `1ms` or `250us`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Delay(pub Duration);
@@ -90,35 +90,38 @@ impl std::str::FromStr for Delay {
     }
 }
 
-/// The hosts, rates and other properties of a lab.
+/// The numbers of hosts and targets of a lab, the rates of links and targets, and the other
+/// properties of the lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Description {
-    /// Number of servers, each with one storage service.
+    /// Number of server hosts, each with one storage service.
     pub servers: u16,
-    /// Number of storage targets of each server.
+    /// Number of storage targets on each server.
     pub targets: u16,
-    /// Number of client hosts, each with a mount.
+    /// Number of client hosts, each with one mount of the cluster.
     pub clients: u16,
-    /// Number of metadata targets, all on the metadata host.
+    /// Number of metadata targets. All of them are on the metadata host.
     pub metadata_targets: u16,
-    /// Rate of each server's link, in each direction. `None` means no limit.
+    /// Maximum rate of each server's link, in each direction. `None` means no limit.
     pub link: Option<Rate>,
-    /// Rate of each client's link, in each direction. `None` means no limit.
+    /// Maximum rate of each client's link, in each direction. `None` means no limit.
     pub client_link: Option<Rate>,
-    /// Rate of each target, for reads and writes together. `None` means no limit.
+    /// Maximum rate of each storage target, for reads and writes together. `None` means no limit.
     pub target_rate: Option<Rate>,
-    /// Standard deviation of the rate of a target, as a share of the rate.
+    /// Standard deviation of the rate of a storage target over time, in percent of the rate.
     pub target_variability: Option<Percent>,
-    /// Random seed for the variation of the rates.
+    /// Seed of the random numbers for the variation of the targets' rates.
     pub seed: u64,
-    /// One-way delay of a packet between two hosts. `None` means no added delay.
+    /// Delay of a packet from one host to another host. `None` means that no delay is added.
     pub delay: Option<Delay>,
-    /// Policy that chooses the targets of new files. `None` means the default of Skep.
+    /// Name of the policy that chooses the storage targets of new files. `None` means Skep's
+    /// default policy.
     pub chooser: Option<String>,
-    /// Whether targets are in memory, so that the disk of this machine is not the limit.
+    /// Whether the data of the targets is in memory. Then the disk of this machine cannot be the
+    /// bottleneck.
     pub in_memory: bool,
-    /// Directory for the data of the targets. `None` means a directory below /var/tmp/skep-lab.
+    /// Directory for the data of the lab. `None` means a directory below /var/tmp/skep-lab.
     pub directory: Option<PathBuf>,
 }
 
@@ -143,19 +146,20 @@ impl Default for Description {
 }
 
 impl Description {
-    /// Parses a description from the text of a TOML file.
+    /// Parses a description in TOML format.
     ///
     /// # Errors
-    /// Returns `Configuration` with the invalid line.
+    /// Returns `Configuration` with the invalid line of the text.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text)
             .map_err(|error| Error::new(ErrorCode::Configuration, error.to_string()))
     }
 
-    /// Reads a description from a TOML file.
+    /// Reads a description from a file in TOML format.
     ///
     /// # Errors
-    /// Returns `Configuration` with the file name and, if the file can be read, the invalid line.
+    /// Returns `Configuration` with the name of the file. If the file can be read, the error also
+    /// has the invalid line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Error::new(ErrorCode::Configuration, error.to_string()).within(path.display())
@@ -163,7 +167,8 @@ impl Description {
         Self::parse(&text).map_err(|error| error.within(path.display()))
     }
 
-    /// Returns all problems of the description. The list is empty if the description is valid.
+    /// Returns texts about all problems of the description. The list is empty if the description is
+    /// valid.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let counts = [
@@ -206,8 +211,9 @@ impl Description {
         problems
     }
 
-    /// Returns the maximum total rate of all servers in bytes per second, from the limits of links
-    /// and targets. `None` means that neither links nor targets have a limit.
+    /// Returns the maximum number of bytes per second that all clients and servers can transfer
+    /// together. It is the smallest of three sums: the rates of all servers' links, of all storage
+    /// targets, and of all clients' links. `None` means that none of these rates has a limit.
     pub fn total_rate(&self) -> Option<u64> {
         let of = |rate: Option<Rate>, count: u64| {
             rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
@@ -222,11 +228,11 @@ impl Description {
     }
 }
 
-/// Checks the name of a lab. The name must not contain dashes, since dashes separate the parts of
-/// the longer names that contain it.
+/// Checks the name of a lab. A name must not contain dashes, since longer names contain the name of
+/// the lab and use dashes as separators.
 ///
 /// # Errors
-/// Returns `Configuration` with the rules for names if the name is invalid.
+/// Returns `Configuration` if the name is invalid. The error contains the rules for names.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {
@@ -243,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_overrides_defaults() {
+    fn lab_file_overrides_defaults() {
         let text = "servers = 3\nlink = \"400Mbit\"\ntarget_rate = \"30MB/s\"\n\
                     target_variability = \"10%\"\ndelay = \"1ms\"\n";
         let read = Description::parse(text).unwrap();
@@ -257,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_refused_with_their_name() {
+    fn error_for_an_invalid_lab_value_names_valid_values() {
         let wrong = |text: &str| Description::parse(text).unwrap_err().context().to_owned();
         assert!(wrong("sevrers = 2").contains("unknown field `sevrers`"));
         assert!(wrong("link = \"fast\"").contains("400Mbit"));

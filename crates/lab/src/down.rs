@@ -1,8 +1,8 @@
-//! Removes a lab, or the remains of an incomplete lab.
+//! Removes a lab, even if it was only partly created or partly removed.
 //!
-//! No step assumes that `up` has completed. The removal finds processes by the state file, by their
-//! namespaces, and by a mark in their environment. It finds namespaces by their names, and mounts
-//! by their directories. Any of these parts may be missing already.
+//! No step of the removal assumes that `up` has completed. Processes are found by the state file,
+//! by their network namespaces, and by an environment variable. Network namespaces are found by
+//! their names, and mounts by their directories. Any of these parts may already be missing.
 
 use crate::command::{call, ip, marked};
 use crate::data;
@@ -15,27 +15,27 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Name of the process that starts the lab, in the state's list of processes.
+/// Name of the process that starts the lab, in the list of processes in the lab's state.
 pub(crate) const MAKER: &str = "up";
 
-/// The parts of a lab that were removed, or that would be removed.
+/// The parts of a lab that [`down`] has removed, or that it would remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
-    /// The lab's name.
+    /// Name of the lab.
     pub name: String,
     /// Whether any part of the lab existed.
     pub was_there: bool,
-    /// Number of processes that were killed.
+    /// Number of processes that were killed, or would be killed.
     pub processes: usize,
-    /// Mount points that were unmounted.
+    /// Mount points that were unmounted, or would be unmounted.
     pub mounts: Vec<PathBuf>,
-    /// Network namespaces that were removed.
+    /// Network namespaces that were removed, or would be removed.
     pub namespaces: Vec<String>,
-    /// Directories that were removed.
+    /// Directories that were removed, or would be removed.
     pub directories: Vec<PathBuf>,
 }
 
-/// The existing parts of a lab.
+/// The parts of a lab that exist now.
 struct LabRemains {
     state: Option<State>,
     namespaces: Vec<String>,
@@ -46,7 +46,7 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // If the state cannot be read, the other parts are found without the state.
+        // The state may be unreadable. Then the other parts are found without the state.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {
@@ -61,9 +61,10 @@ impl LabRemains {
         Ok(Self { state, namespaces: namespaces_of(lab), mounts, data, run })
     }
 
-    /// Returns the ids of the lab's running processes.
+    /// Returns the ids of all running processes of the lab.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Look for namespaces again, since `up` may have created more of them.
+        // Look for network namespaces again, since `up` may have created more since the last
+        // search.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -81,19 +82,19 @@ impl LabRemains {
     }
 }
 
-/// Removes all existing parts of a lab.
+/// Removes all parts of a lab that exist.
 ///
 /// # Errors
 /// - `Configuration`: the name is invalid.
 /// - `NotPermitted`: this process does not run as root.
-/// - Another error: a process, mount or directory cannot be removed. The rest of the lab then
-///   stays, and the next call continues.
+/// - Another error: a process, a mount or a directory cannot be removed. The remaining parts then
+///   stay, and another call of this function tries to remove them.
 pub fn down(lab: &str) -> Result<Removed> {
     crate::description::check_name(lab)?;
     crate::check::check_root()?;
     let found = LabRemains::of(lab)?;
-    // First kill the process that starts the lab and its children, since they would create more
-    // parts.
+    // First kill the process that starts the lab, and the children of this process. Otherwise they
+    // would create more parts.
     let maker = found.state.iter().filter(|state| state.is_of_this_boot());
     let maker = maker.flat_map(|state| &state.processes).find(|process| process.name == MAKER);
     let mut processes = 0;
@@ -104,9 +105,9 @@ pub fn down(lab: &str) -> Result<Removed> {
         let still = |pid: &u32| crate::process::start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
-    // The first search ended before that process was killed, so it may have missed parts that the
-    // last steps of the process created. Its last child may still run. So look for parts again
-    // until no namespace is left.
+    // The first search ended before the process that starts the lab was killed. So the search may
+    // have missed parts that this process created last, and a child process may still run. Look for
+    // parts again, until no network namespace and no mount is left.
     let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();
@@ -143,7 +144,7 @@ pub fn down(lab: &str) -> Result<Removed> {
     })
 }
 
-/// Returns the parts that [`down`] would remove.
+/// Returns the parts that [`down`] would remove, and removes nothing.
 ///
 /// # Errors
 /// Returns `Configuration` if the name is invalid.
@@ -164,7 +165,8 @@ pub fn would_remove(lab: &str) -> Result<Removed> {
     })
 }
 
-/// Removes the lab's own directory. The state file is removed last.
+/// Removes the directory of the lab's state, logs and mount points. The state file is removed after
+/// all other files.
 fn remove_run(lab: &str, run: &Path) -> Result<()> {
     let named = |error: std::io::Error| Error::from(error).within(run.display());
     let ignore_missing = |result: std::io::Result<()>| match result {
@@ -179,8 +181,8 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Remove mount points one by one, and only if empty, since files in a mount must never be
-    // removed.
+    // Remove the mount points one by one, and only if they are empty. Otherwise the removal could
+    // delete files of a file system that is still mounted.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
         ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;
@@ -192,7 +194,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
     }
     ignore_missing(fs::remove_dir(run))
         .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
-    // The removal fails if other labs use these directories, so its error is ignored.
+    // Ignore the error. These directories cannot be removed while other labs use them.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);
     }

@@ -1,15 +1,15 @@
-//! Emulated clusters on one host, for the command `skep lab`.
+//! Emulates clusters on one machine, for the command `skep lab`.
 //!
-//! A lab has one host for each server and each client. A host is a network namespace with a link.
-//! The link's rate can be limited in both directions, and packets can be delayed if the kernel
-//! supports this. The rate of each target can also be limited. Services and mounts are processes of
-//! the program `skep`. These processes keep running after `up`, and [`State`] lists them.
+//! A lab has a host for metadata, a host for each server and a host for each client. Each host is a
+//! network namespace with one link to the other hosts. The rate of a link can be limited in each
+//! direction, and packets can be delayed if the kernel supports it. The rate of each storage target
+//! can also be limited. Services and mounts are processes of the program `skep`. They keep running
+//! after [`up`](fn@up) has returned, and [`State`] lists them.
 //!
-//! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, or the remains of an incomplete
-//! lab.
+//! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, even if it was only partly created.
 //!
-//! The crate does not own measurements. Benchmarks and studies run their programs on the hosts of a
-//! lab.
+//! The crate does not own measurements. Benchmarks and studies are other crates, which run their
+//! programs on the hosts of a lab.
 
 mod capacity;
 mod check;

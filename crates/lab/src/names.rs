@@ -1,70 +1,73 @@
-//! Names and addresses of all parts of a lab. Each name contains the name of the lab, so that the
-//! remains of an incomplete lab can be found.
+//! Chooses the names and addresses of all parts of a lab. The names of namespaces, directories and
+//! mounts contain the name of the lab, so `down` can find these parts even if the state file is
+//! missing.
 //!
-//! A lab's network can be reached only from within the lab's namespaces, so all labs use the same
-//! addresses.
+//! The network of a lab can be reached only from the network namespaces of this lab. So all labs
+//! can use the same addresses.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-/// Directory that contains one directory for each lab, with the lab's state, logs and mounts.
+/// Directory that contains a directory for each lab. This directory has the state, the logs and the
+/// mount points of the lab.
 pub const STATE_ROOT: &str = "/run/skep-lab";
-/// Default parent of the data directories of labs.
+/// Directory that contains the data directories of labs, if the user names no other directory.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
-/// Directory in which the system stores the names of network namespaces.
+/// Directory in which Linux lists the network namespaces by name.
 pub const NAMESPACES: &str = "/run/netns";
-/// Environment variable that marks all processes of a lab. Its value is the lab's name.
+/// Environment variable of all processes of a lab. Its value is the name of the lab.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
-/// Name of the file in a data directory that contains the name of the directory's lab.
+/// Name of the marker file in a data directory. The file contains the name of the lab to which the
+/// directory belongs.
 pub(crate) const MARKER_FILE: &str = "skep-lab-data";
-/// Prefix of all names that the lab gives to parts of the system.
+/// Prefix of the names of a lab's network namespaces and in-memory file system.
 const PREFIX: &str = "skep-lab-";
-/// Ports of the services. The ports may be fixed, since two services of the same kind never share a
-/// host.
+/// Port of the management service. The ports of services are fixed, since each host has its own
+/// network namespace and runs at most one service of each kind.
 pub(crate) const MANAGEMENT_PORT: u16 = 7400;
 pub(crate) const METADATA_PORT: u16 = 7410;
 pub(crate) const STORAGE_PORT: u16 = 7420;
 /// Name of the metadata host.
 pub(crate) const METADATA_HOST: &str = "m1";
-/// Length in bits of the address prefix that all hosts share.
+/// Length in bits of the network part of each host's address.
 pub(crate) const ADDRESS_BITS: u8 = 16;
 
-/// Returns the directory of a lab's state.
+/// Returns the directory with a lab's state.
 pub(crate) fn state_directory(lab: &str) -> PathBuf {
     Path::new(STATE_ROOT).join(lab)
 }
 
-/// Returns the name of a lab's network namespace for a host, or for the network that connects the
-/// hosts.
+/// Returns the name of a network namespace of a lab. `host` is the name of a host, or of the
+/// network that connects the hosts.
 pub(crate) fn namespace(lab: &str, host: &str) -> String {
     format!("{PREFIX}{lab}-{host}")
 }
 
-/// Returns the lab that the name of a namespace contains. `None` means that the namespace belongs
-/// to no lab.
+/// Returns the name of the lab in the name of a network namespace. `None` means that the namespace
+/// does not belong to a lab.
 pub(crate) fn lab_of_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(PREFIX)?.split_once('-').map(|(lab, _)| lab)
 }
 
-/// Returns the source that the mount table shows for a lab's in-memory file system.
+/// Returns the name of a lab's in-memory file system in the mount table.
 pub(crate) fn memory_name(lab: &str) -> String {
     format!("{PREFIX}{lab}")
 }
 
-/// The role of a host.
+/// The role of a host in a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The host runs management and metadata.
+    /// The host runs the management service and the metadata service.
     Metadata,
     /// The host runs a storage service.
     Server,
-    /// The host has a mount of the cluster.
+    /// The host has a mount of the cluster's file system.
     Client,
 }
 
-/// Returns name and address of host `number` (from 1) of a role. The addresses are reserved for
-/// tests of networks (RFC 2544).
+/// Returns the name and the address of the host with this role and number. Numbers start at 1. The
+/// addresses are in a range that is reserved for tests of networks (RFC 2544).
 pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
     let last = u8::try_from(number).expect("fewer hosts than addresses: limits.rs");
     match role {
@@ -80,11 +83,11 @@ mod tests {
     use crate::limits::{MAX_HOSTS, MAX_NAME};
     use std::collections::BTreeSet;
 
-    /// Maximum length of the name of a network interface in Linux, in bytes.
+    /// Maximum length in bytes of the name of a network interface in Linux.
     const MAX_INTERFACE: usize = 15;
 
     #[test]
-    fn names_and_addresses_are_different_and_short_enough() {
+    fn lab_names_and_addresses_are_unique_and_short_enough() {
         let mut names = BTreeSet::new();
         let mut addresses = BTreeSet::new();
         let hosts = [(Role::Metadata, 1), (Role::Server, MAX_HOSTS), (Role::Client, MAX_HOSTS)];

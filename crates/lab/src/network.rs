@@ -1,18 +1,18 @@
-//! Creates hosts as network namespaces, and the links between them.
+//! Creates the hosts of a lab as network namespaces, and the links between the hosts.
 //!
-//! All interfaces are in the lab's own namespaces, so the network of this machine stays unchanged.
-//! One namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace,
-//! and one with the host's name in the bridge's namespace. A token bucket at each of the two
-//! interfaces limits the packets that leave the interface. The bucket at `eth0` limits the packets
-//! that the host sends, and the bucket at the bridge limits the packets that the host receives. All
-//! traffic of a host is limited, including traffic of management and metadata, as on a real
-//! network.
+//! All interfaces are in network namespaces of the lab, so the network of this machine does not
+//! change. One namespace contains a bridge. Each host has a link to the bridge, which is a pair of
+//! interfaces: `eth0` in the namespace of the host, and an interface with the host's name in the
+//! namespace of the bridge. A token bucket at each of these two interfaces limits the packets that
+//! leave the interface. The bucket at `eth0` limits what the host sends. The bucket at the other
+//! interface limits what the host receives. The limits apply to all traffic of a host, including
+//! messages to management and metadata, as on a real network.
 //!
 //! # Hazard: large packets
-//! The kernel passes up to 64 KiB to an interface at once, and later splits this data into frames.
-//! If the bucket is smaller than this data, the kernel splits the data earlier. The earlier split
-//! costs processor time, but does not change the rate. So the size of a bucket may depend on the
-//! rate alone ([`Bucket::of`]).
+//! The kernel passes up to 64 KiB to an interface at once, and splits this data into frames later.
+//! If the burst of the token bucket is smaller than this data, the split happens earlier, at the
+//! bucket. This takes more CPU time, but does not change the rate. So the burst need not be 64 KiB,
+//! and [`Bucket::of`] computes it from the rate alone.
 
 use crate::command::{ip, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};
@@ -23,14 +23,14 @@ use serde_json::Value;
 use skep_types::{Error, ErrorCode, Result};
 use std::time::Duration;
 
-/// Length in bytes of an Ethernet header, which the kernel counts with each frame.
+/// Length in bytes of the header of an Ethernet frame. The kernel counts it as part of each frame.
 const HEADER_BYTES: u32 = 14;
-/// Name of the bridge's interface.
+/// Name of the bridge, which is also a network interface.
 const BRIDGE: &str = "bridge";
-/// Name of the interface at a host's end of its link.
+/// Name of the interface at the host's end of a link.
 pub(crate) const HOST_END: &str = "eth0";
 
-/// The token bucket of one direction of a link.
+/// The token bucket that limits one direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
     bytes_per_second: u64,
@@ -46,14 +46,15 @@ impl Bucket {
         Self { bytes_per_second, burst_bytes: burst.max(smallest) }
     }
 
-    /// Returns the bucket in the syntax of tc(8), where `bps` means bytes per second.
+    /// Returns the token bucket in the syntax of tc(8), in which `bps` means bytes per second.
     fn words(self) -> String {
         let Self { bytes_per_second, burst_bytes } = self;
         format!("tbf rate {bytes_per_second}bps burst {burst_bytes} limit {QUEUE_BYTES}")
     }
 }
 
-/// Returns the lines for tc(8) that limit and delay the packets that leave an interface.
+/// Returns the arguments of tc(8), one line for each call, that limit and delay the packets that
+/// leave an interface.
 fn discipline(device: &str, rate: Option<u64>, delay: Option<Duration>) -> Vec<String> {
     let delayed =
         delay.map(|delay| format!("netem delay {}us limit {DELAYED_PACKETS}", delay.as_micros()));
@@ -69,7 +70,7 @@ fn discipline(device: &str, rate: Option<u64>, delay: Option<Duration>) -> Vec<S
     }
 }
 
-/// Creates the namespace with the bridge.
+/// Creates the network namespace that contains the bridge, and the bridge.
 pub(crate) fn make_bridge(state: &State) -> Result<()> {
     let State { name, network, .. } = state;
     ip(name, &format!("netns add {network}"))?;
@@ -77,7 +78,7 @@ pub(crate) fn make_bridge(state: &State) -> Result<()> {
     ip(name, &format!("-n {network} link set {BRIDGE} up")).map(drop)
 }
 
-/// Creates a host and its link.
+/// Creates the network namespace of a host, and the link between the host and the bridge.
 pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     let State { name: lab, network, .. } = state;
     let Host { name, namespace, address, link_bytes_per_second: rate, .. } = host;
@@ -88,8 +89,8 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
          {namespace}"
     ))?;
     let delay = state.description.delay.map(|delay| delay.0);
-    // Each packet leaves exactly one host, so only the host's end delays packets, and the bridge's
-    // end does not.
+    // A packet between two hosts leaves the `eth0` of exactly one host. So only `eth0` delays
+    // packets, and the interface at the bridge does not.
     for line in discipline(HOST_END, *rate, delay) {
         tc(lab, &format!("-n {namespace} {line}"))?;
     }
@@ -102,16 +103,16 @@ pub(crate) fn make_host(state: &State, host: &Host) -> Result<()> {
     ip(format!("-n {network} link set {name} master {BRIDGE} up")).map(drop)
 }
 
-/// The number of bytes that a host has sent and received.
+/// The traffic of a host since the host was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Number of bytes that left the host, with all headers.
+    /// Number of bytes that the host has sent, including the headers of packets.
     pub sent_bytes: u64,
-    /// Number of bytes that reached the host, with all headers.
+    /// Number of bytes that the host has received, including the headers of packets.
     pub received_bytes: u64,
 }
 
-/// Returns the number of bytes that a host has sent and received since it was created.
+/// Returns the traffic of a host since the host was created.
 ///
 /// # Errors
 /// Returns `Io` if the host does not exist.

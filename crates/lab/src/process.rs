@@ -1,5 +1,5 @@
-//! The processes of a lab, identified by process id and start time, by namespace, and by a mark in
-//! their environment.
+//! Finds and kills the processes of a lab. A process is identified by its id and its start time, by
+//! its network namespace, or by the environment variable of the lab.
 
 use crate::limits::{END_PATIENCE, TICK};
 use crate::names::{NAMESPACES, PROCESS_VARIABLE};
@@ -10,38 +10,39 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A process that was started for a lab.
+/// A process of a lab, identified by its id and its start time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Role of the process, such as `storage` or `mount`.
+    /// Name of the process, such as `storage` or `mount`.
     pub name: String,
     /// Name of the host on which the process runs.
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// Start time in ticks of the kernel's clock since boot. A later process with the same id has a
-    /// different start time.
+    /// Start time of the process, in ticks of the kernel's clock since boot. If a later process
+    /// gets the same id, it has a different start time.
     pub start_time: u64,
 }
 
-/// Returns the fields of `/proc/<pid>/stat` after the process name. The name may contain any
-/// character.
+/// Returns the fields in `/proc/<pid>/stat` after the name of the process. The name itself may
+/// contain any characters, including blanks and parentheses.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Indexes of fields in `/proc/<pid>/stat`, counted from zero at the first field after the name.
+/// Index of the field with the state of the process, in the fields after the name. The other
+/// indexes below are counted in the same way.
 const STATE_FIELD: usize = 0;
 const PARENT_FIELD: usize = 1;
 const START_FIELD: usize = 19;
 
-/// Returns the start time of a process. `None` means that no such process runs.
+/// Returns the start time of a process. `None` means that no process with this id is running.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let fields = stat_fields(pid)?;
     let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
-    // A process whose first thread has ended may still have other threads.
+    // A process whose main thread has ended may still have other threads, so it is still running.
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     if has_ended && threads() < 2 {
         return None;
@@ -50,45 +51,47 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    /// Returns the process with the id `pid`, which was just started. `None` means that the process
-    /// has exited.
+    /// Returns the process with the id `pid`, which has just been started. `None` means that it has
+    /// already ended.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
         let start_time = start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
     }
 
-    /// Whether the process still runs.
+    /// Whether the process is still running.
     pub fn runs(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 }
 
-/// Returns the ids of all processes of this machine.
+/// Returns the ids of all processes on this machine.
 fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the identity of the namespace to which a file refers: device and inode number.
+/// Returns the identity of the namespace that a file represents: the device and the inode number of
+/// the file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-/// Whether a process has a lab's mark. A process gets the mark if `up` or another process of the
-/// lab starts it.
+/// Whether a process has the environment variable of the lab. `up` sets the variable for the
+/// processes that it starts, and their child processes inherit it.
 fn is_marked(pid: u32, lab: &str) -> bool {
     let mark = format!("{PROCESS_VARIABLE}={lab}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
 }
 
-/// Returns the ids of all processes but this one that run in one of these namespaces or have the
-/// lab's mark.
+/// Returns the ids of all processes that run in one of these network namespaces, or that have the
+/// environment variable of the lab. Omits this process.
 pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     let inside: BTreeSet<_> =
         namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
-    // While a namespace is being created, its file is a plain file or refers to this machine's own
-    // namespace. The result must not contain processes in this machine's own namespace.
+    // While a network namespace is being created, its file may be an ordinary file, or may
+    // represent the network namespace of this machine. Processes in the namespace of this machine
+    // must not be found.
     let own = identity(Path::new("/proc/self/ns/net"));
     let is_inside = |pid: u32| {
         let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));
@@ -103,7 +106,7 @@ pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     found
 }
 
-/// Returns the ids of the children of a process.
+/// Returns the ids of the child processes of a process.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     let mut found = all();
@@ -113,12 +116,12 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` returns, until `find` returns none twice in a row. One empty
-/// result is not enough, since a starting process gets its mark a short time after its start.
-/// Returns the number of killed processes.
+/// Kills all processes that `find` returns, and calls `find` again. Ends when `find` has returned
+/// no process two times in a row. One empty result is not enough, since a process gets its
+/// environment variable a short time after its start. Returns the number of killed processes.
 ///
 /// # Errors
-/// Returns `TimedOut` with the processes that do not exit in time.
+/// Returns `TimedOut` with the ids of the processes that did not end in time.
 pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
     let deadline = skep_env::now() + END_PATIENCE;
     let mut killed = BTreeSet::new();
@@ -131,14 +134,14 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         was_empty = left.is_empty();
         if skep_env::now() > deadline {
             let what = format!(
-                "cannot end the processes {left:?} of the lab: they are still \
-                                running after SIGKILL"
+                "cannot end the processes {left:?} of the lab: these processes still run after \
+                 SIGKILL"
             );
             return Err(Error::new(ErrorCode::TimedOut, what));
         }
         for pid in left {
             killed.insert(pid);
-            // An error is ignored, since the process may have just exited.
+            // Ignore the error, since the process may have ended in the meantime.
             let _ = skep_env::send_signal(pid, libc::SIGKILL);
         }
         std::thread::sleep(TICK);
@@ -150,19 +153,19 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// A child process that is killed even if the test fails.
+    /// A child process that is killed at the end of the test, even if the test fails.
     struct Ended(Child);
 
     impl Drop for Ended {
         fn drop(&mut self) {
-            // If the test passed, the process has exited already.
+            // If the test has passed, the process has already ended, so this error is ignored.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 
     #[test]
-    fn processes_are_identified_by_start_time_and_mark() {
+    fn lab_processes_are_found_by_start_time_and_environment() {
         let lab = format!("t{}", std::process::id());
         let mut command = Command::new("sleep");
         let child = Ended(command.arg("1000").env(PROCESS_VARIABLE, &lab).spawn().unwrap());
@@ -171,7 +174,8 @@ mod tests {
         assert!(process.runs());
         let other = Process { start_time: process.start_time + 1, ..process.clone() };
         assert!(!other.runs());
-        // The kernel shows the environment of a process only a short time after the start.
+        // The environment of a process becomes visible only a short time after the start of the
+        // process.
         let deadline = skep_env::now() + END_PATIENCE;
         while of_lab(&lab, &[]).is_empty() {
             assert!(skep_env::now() < deadline);

@@ -1,16 +1,16 @@
-//! Parses and formats rates such as `400Mbit` and `30MB/s`.
+//! Parses and formats rates of links and storage targets, such as `400Mbit` and `30MB/s`.
 
 use crate::limits::{MAX_RATE, MIN_RATE};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt;
 use std::str::FromStr;
 
-/// A rate in bytes per second, within the range that a lab can emulate.
+/// A rate in bytes per second. It is within the range of rates that a lab can emulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
-/// Units, each with its number of bytes per second. As usual for networks, the units in bits have
-/// factors of 1000.
+/// The units of rates, each with its number of bytes per second. Units in bits use factors of 1000,
+/// as is usual for networks.
 const UNITS: [(&str, f64); 9] = [
     ("kbit", 1e3 / 8.0),
     ("Mbit", 1e6 / 8.0),
@@ -29,7 +29,7 @@ impl Rate {
         self.0
     }
 
-    /// Returns the rate in bits, as is usual for links: `400Mbit`.
+    /// Returns the rate as text in bits per second, which is the usual unit for links: `400Mbit`.
     pub fn in_bits(self) -> String {
         let bits = self.0 as f64 * 8.0;
         match bits {
@@ -40,7 +40,7 @@ impl Rate {
     }
 }
 
-/// Rounds to three decimal places.
+/// Rounds a number to three decimal places.
 fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

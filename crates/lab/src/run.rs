@@ -14,57 +14,58 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time limit for a command to exit after its timeout. Then the command is killed.
+/// Time limit for a command to end after SIGTERM, which it gets at its timeout. After this time,
+/// the command gets SIGKILL.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Environment variable whose value is the name of the host on which a command runs.
+/// Environment variable that contains the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
-/// Maximum number of output lines in the queue to the caller. A program that writes faster than the
-/// caller reads must wait.
+/// Maximum number of output lines that wait for the caller. If the queue is full, the command must
+/// wait until the caller has read some lines.
 const WAITING_LINES: usize = 1024;
-/// Maximum length in bytes of a line. Longer lines are passed to the caller in pieces.
+/// Maximum length in bytes of an output line. A longer line is passed to the caller in pieces.
 const MAX_LINE: u64 = 64 << 10;
 
 /// The result of a command on one host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostRun {
-    /// Name of the host.
+    /// Name of the host on which the command ran.
     pub host: String,
     /// Exit code of the command. `None` means that a signal ended the command.
     pub exit_code: Option<i32>,
     /// The signal that ended the command, if any.
     pub signal: Option<i32>,
-    /// Whether the command was signalled because of the timeout.
+    /// Whether the command got SIGTERM because of the timeout.
     pub is_timed_out: bool,
-    /// Duration of the command in seconds.
+    /// Seconds from the start of the run until the command ended on this host.
     pub seconds: f64,
-    /// Number of bytes that left the host during the run, with all headers.
+    /// Number of bytes that the host sent during the run, including the headers of packets.
     pub sent_bytes: u64,
-    /// Number of bytes that reached the host during the run, with all headers.
+    /// Number of bytes that the host received during the run, including the headers of packets.
     pub received_bytes: u64,
 }
 
-/// The result of a command on all its hosts.
+/// The results of a command on all hosts of the run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
-    /// Results in the order in which the caller named the hosts.
+    /// The result for each host, in the order in which the caller named the hosts.
     pub hosts: Vec<HostRun>,
-    /// Seconds from the start of the first command to the end of the last command.
+    /// Seconds from the start of the run until the command and its output had ended on all hosts.
     pub seconds: f64,
-    /// Use of this machine's processors during the run.
+    /// How busy the processors of this machine were during the run.
     pub cpu: CpuUse,
-    /// Whether measurements in this run are valid. They are valid if the processors were not the
-    /// limit.
+    /// Whether measurements in this run are valid. They are invalid if the processors of this
+    /// machine were the bottleneck.
     pub is_valid: bool,
 }
 
 impl Run {
-    /// Whether the command exited with 0 on all hosts.
+    /// Whether the command exited with code 0 on all hosts.
     pub fn is_success(&self) -> bool {
         self.hosts.iter().all(|run| run.exit_code == Some(0))
     }
 }
 
-/// The output stream to which a line was written.
+/// The stream to which a command wrote an output line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -81,14 +82,14 @@ struct HostProcess {
     is_timed_out: bool,
 }
 
-/// Runs a command on hosts. If a host has a mount, the mount is the working directory. Passes each
-/// line of output to `on_line`. Does not wait for background processes that the command leaves
-/// behind.
+/// Runs a command on several hosts at the same time. On a client host, the working directory of the
+/// command is the mount. Passes each output line to `on_line`. Does not wait for background
+/// processes that the command leaves behind.
 ///
 /// # Errors
-/// - `InvalidArgument`: the command is empty.
-/// - `Io`: the command cannot be started on a host. The function then kills the command on the
-///   other hosts.
+/// - `InvalidArgument`: the command is empty, or no host is named.
+/// - `Io`: the command cannot be started on one of the hosts, or the traffic of a host cannot be
+///   read. If the command cannot be started, it is killed on the other hosts.
 pub fn run(
     state: &State,
     hosts: &[&Host],
@@ -119,8 +120,9 @@ pub fn run(
     let mut report_line =
         |(index, stream, line): OutputLine| on_line(&hosts[index].name, stream, &line);
     await_all(&mut running, start, timeout, &received, &mut report_line)?;
-    // Readers end with the command, unless a background process holds the pipe open. In both cases,
-    // pass only the lines to the caller that are in the queue now.
+    // Usually, the threads that read the output have ended together with the command. But a
+    // background process may still have the output pipe open. So pass only the lines that are
+    // already in the queue, and do not wait for more.
     for line in received.try_iter() {
         report_line(line);
     }
@@ -142,7 +144,8 @@ pub fn run(
     Ok(Run { hosts: runs, seconds, is_valid: !cpu.is_limit, cpu })
 }
 
-/// Index of the host, the stream, and the line without its line end.
+/// An output line: the index of the host, the stream, and the bytes of the line, including the line
+/// end.
 type OutputLine = (usize, Stream, Vec<u8>);
 type LineSender = std::sync::mpsc::SyncSender<OutputLine>;
 
@@ -160,7 +163,8 @@ fn start_on(
         starting.current_dir(point);
     }
     starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The child has a separate process group, and is terminated when this process ends.
+    // The child process gets a process group of its own. It gets SIGTERM when the calling thread
+    // ends.
     let mut child = skep_env::spawn_child(&mut starting)
         .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
     let readers = vec![
@@ -191,14 +195,16 @@ fn reader(
     })
 }
 
-/// Sends a signal to a command and to all processes that it started.
+/// Sends a signal to the command on one host, and to all processes in its process group.
 fn end(running: &mut HostProcess, signal: i32) {
     if running.status.is_none() {
         let _ = skep_env::send_group_signal(running.child.id(), signal);
     }
 }
 
-/// Waits until all processes have ended, and passes their output lines to `on_line`.
+/// Passes output lines to `on_line` until all commands and their output have ended. If background
+/// processes have the output open, waits at most [`END_PATIENCE`] after the end of the commands.
+/// Signals commands that exceed the timeout.
 fn await_all(
     running: &mut [HostProcess],
     start: Duration,

@@ -1,5 +1,5 @@
-//! Starts the services and mounts of a lab. Each service or mount is a separate process of the
-//! program `skep` on its host.
+//! Starts the services and mounts of a lab. Each of them is a process of the program `skep`, which
+//! runs on one host of the lab.
 
 use crate::command::{call, marked};
 use crate::limits::{START_PATIENCE, TICK};
@@ -16,26 +16,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Shell command that sets the host name for all programs of the host, then executes the program.
+/// Shell command that sets the host name that programs on a host see, and then runs a program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
-/// Size at which a process renames its log to `FILE.old`.
+/// Size of a log at which a mount process renames the log to `FILE.old` and begins a new one.
 const LOG_LIMIT: &str = "16MiB";
-/// Number of log lines that an error shows.
+/// Number of lines of a log that an error message contains.
 const SHOWN_LINES: usize = 5;
 
-/// Starts the lab's processes.
+/// Starts the services and mounts of a lab.
 pub(crate) struct Starter<'a> {
     /// Path of the program `skep`.
     pub(crate) program: &'a Path,
     pub(crate) state: &'a mut State,
-    /// The socket on which processes report that they are ready. It has a path, since abstract
-    /// socket names are local to a network namespace.
+    /// The socket to which processes report that they are ready. It has a path in the file system,
+    /// since abstract socket names are visible only in one network namespace.
     readiness: UnixDatagram,
     socket: PathBuf,
 }
 
-/// Returns a command that runs a program on a host, under the process id of the command. The
-/// program stays in the mount namespace of this machine, so that its mounts are visible everywhere.
+/// Returns a command that runs a program on a host. The program has the same process id as the
+/// command. It runs in the mount namespace of this machine, so that its mounts are visible to all
+/// processes.
 fn on_host(lab: &str, host: &Host) -> Command {
     let mut command = marked(lab, "nsenter");
     command.arg(format!("--net={NAMESPACES}/{}", host.namespace));
@@ -58,17 +59,18 @@ impl<'a> Starter<'a> {
         Ok(Self { program, state, readiness, socket })
     }
 
-    /// Returns the directory of a service on a host.
+    /// Returns the directory of the service `name` on a host.
     fn place(&self, host: &Host, name: &str) -> PathBuf {
         self.state.directory.join(&host.name).join(name)
     }
 
-    /// Runs `skep` on a host until it exits. Returns its standard output.
+    /// Runs `skep` on a host until it exits. Returns the text of its standard output.
     pub(crate) fn skep(&self, host: &Host, arguments: &[OsString]) -> Result<String> {
         call(on_host(&self.state.name, host).arg(self.program).args(arguments))
     }
 
-    /// Runs `skep` with the arguments `words` on the metadata host, for the lab's cluster.
+    /// Runs a `skep` command on the metadata host. `words` are its arguments, without the options
+    /// that name the cluster of the lab.
     pub(crate) fn administer(&self, words: &[&str]) -> Result<String> {
         let host = self.metadata_host();
         let mut arguments = texts(words);
@@ -82,7 +84,7 @@ impl<'a> Starter<'a> {
         hosts.next().expect("each lab has one").clone()
     }
 
-    /// Starts management and metadata.
+    /// Starts the management service and the metadata service.
     pub(crate) fn start_metadata(&mut self) -> Result<()> {
         let host = self.metadata_host();
         let mut arguments = texts(&["management", "--directory"]);
@@ -99,7 +101,7 @@ impl<'a> Starter<'a> {
         self.start_service("metadata", &host, METADATA_PORT, &targets, &[])
     }
 
-    /// Starts the storage service of a server.
+    /// Starts the storage service of a server host.
     pub(crate) fn start_storage(&mut self, host: &Host) -> Result<()> {
         let targets = self.state.targets.iter().filter(|target| target.server == host.name);
         let (targets, rates): (Vec<_>, Vec<_>) =
@@ -142,12 +144,13 @@ impl<'a> Starter<'a> {
         self.start(kind, host, arguments)
     }
 
-    /// Mounts the cluster on a client host.
+    /// Mounts the cluster's file system on a client host.
     pub(crate) fn start_mount(&mut self, host: &Host) -> Result<()> {
         let point = host.mount_point.clone().expect("a client has one");
         fs::create_dir_all(&point).map_err(|error| Error::from(error).within(point.display()))?;
-        // The source of the mount names the token file, so that commands about paths in the mount
-        // need no options.
+        // Name the token file as the cluster to mount. The mount table then shows the path of this
+        // file as the source of the mount. So `skep` commands about files in the mount find the
+        // cluster and the token without options.
         let mut arguments = texts(&["mount", "--foreground", "--cluster"]);
         arguments.push(self.state.token_file.clone().into());
         arguments.extend(texts(&["--log-limit", LOG_LIMIT]));
@@ -155,7 +158,8 @@ impl<'a> Starter<'a> {
         self.start("mount", host, arguments)
     }
 
-    /// Starts a process that keeps running, adds it to the state, and waits until it is ready.
+    /// Starts `skep` as a process that keeps running, adds the process to the state of the lab, and
+    /// waits until the process is ready.
     fn start(&mut self, name: &str, host: &Host, arguments: Vec<OsString>) -> Result<()> {
         let log = self.state.log_directory.join(format!("{}-{name}.log", host.name));
         let file = OpenOptions::new()
@@ -203,15 +207,16 @@ impl<'a> Starter<'a> {
         }
     }
 
-    /// Waits until all targets are online, then formats the cluster.
+    /// Waits until all targets are online. Then formats the cluster, and sets its placement policy.
     pub(crate) fn format(&self, pause: Duration) -> Result<()> {
         let wanted =
             self.state.targets.len() + usize::from(self.state.description.metadata_targets);
         let deadline = skep_env::now() + START_PATIENCE;
         loop {
             let text = self.administer(&["target", "list", "--output", "json"])?;
-            let list: serde_json::Value = serde_json::from_str(&text)
-                .map_err(|error| Error::new(ErrorCode::Io, format!("target list: {error}")))?;
+            let list: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
+                Error::new(ErrorCode::Io, format!("cannot read the list of targets: {error}"))
+            })?;
             let targets = list.as_array().map(Vec::as_slice).unwrap_or_default();
             let online = targets.iter().filter(|target| target["reachability"] == "Online");
             let online = online.count();
@@ -235,7 +240,7 @@ impl<'a> Starter<'a> {
     }
 }
 
-/// Returns the last lines of a log, indented.
+/// Returns the last lines of a log, each with an indent.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

@@ -1,14 +1,14 @@
-//! The predefined shapes of labs.
+//! The predefined descriptions of labs, called shapes.
 
 use crate::description::Description;
 use serde::Serialize;
 
-/// A predefined lab with a name.
+/// A predefined description of a lab, with a name.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shape {
-    /// Name of the shape on the command line.
+    /// Name of the shape in commands.
     pub name: &'static str,
-    /// Purpose of the shape.
+    /// The purpose of the shape.
     pub about: &'static str,
     /// Description of the lab.
     pub description: Description,
@@ -36,7 +36,7 @@ pub fn shapes() -> Vec<Shape> {
     ]
 }
 
-/// Returns the shape with this name. `None` means that no shape has this name.
+/// Returns the shape with the name `name`. `None` means that no shape has this name.
 pub fn shape(name: &str) -> Option<Shape> {
     shapes().into_iter().find(|shape| shape.name == name)
 }

@@ -1,7 +1,8 @@
-//! The state of a lab, stored in a file for other commands and for the removal of the lab.
+//! The state of a lab, which is stored in a file. Other commands use the state to find the parts of
+//! the lab, and `down` uses it to remove them.
 //!
-//! `up` writes the file with the names of all parts before it creates any part of the lab. It
-//! writes the file again after each start of a process.
+//! `up` writes the file before it creates any part of the lab. So the file contains the names of
+//! all parts that may exist. `up` writes the file again after the start of each process.
 
 use crate::description::{Description, check_name};
 use crate::names::{
@@ -15,41 +16,42 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Version of the file format.
+/// Version of the format of the state file.
 const VERSION: u32 = 1;
-/// Name of the file in the lab's state directory.
+/// Name of the state file in the lab's state directory.
 const STATE_FILE: &str = "lab.json";
 
-/// The phase of a lab.
+/// How far the start of a lab has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// `up` is still running, or was interrupted.
+    /// `up` is still starting the lab, or was interrupted.
     Starting,
-    /// All mounts are ready.
+    /// The lab is started: all services and mounts are ready.
     Up,
 }
 
-/// A host of a lab: a network namespace with one link.
+/// A host of a lab, which is a network namespace with one link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Name of the host in the lab, such as `s1`, `c3` or `m1`.
+    /// Name of the host within the lab: `m1` for metadata, `s1` and so on for servers, `c1` and so
+    /// on for clients.
     pub name: String,
-    /// Role of the host.
+    /// Role of the host in the lab.
     pub role: Role,
     /// Name of the host's network namespace.
     pub namespace: String,
     /// Address of the host in the lab's network.
     pub address: String,
-    /// Rate of the host's link, in each direction. `None` means no limit.
+    /// Maximum rate of the host's link, in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
-    /// Directory on which the cluster is mounted for programs of this host. `None` means that the
-    /// host is not a client.
+    /// Directory on which the client mounts the cluster's file system. `None` means that the host
+    /// is not a client.
     pub mount_point: Option<PathBuf>,
 }
 
 impl Host {
-    /// Returns the command prefix that runs a command on this host.
+    /// Returns the words to put before a command so that the command runs on this host.
     pub fn enter(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec()
     }
@@ -58,45 +60,47 @@ impl Host {
 /// A storage target of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Name of the target's server.
+    /// Name of the server host that has the target.
     pub server: String,
-    /// Directory of the target.
+    /// Path of the target's directory.
     pub directory: PathBuf,
-    /// Rate of the target, for reads and writes together. `None` means no limit.
+    /// Maximum rate of the target, for reads and writes together. `None` means no limit.
     pub rate_bytes_per_second: Option<u64>,
-    /// Standard deviation of the rate, in percent of the rate.
+    /// Standard deviation of the target's rate over time, in percent of the rate.
     pub variability_percent: u32,
 }
 
-/// All parts of a lab, as stored in its file.
+/// The state of a lab, with the names of all its parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Version of the file format.
+    /// Version of the format of the state file.
     pub version: u32,
-    /// The lab's name.
+    /// Name of the lab.
     pub name: String,
-    /// Whether the lab is starting or up.
+    /// Whether the lab is still starting, or is up.
     pub phase: Phase,
-    /// Description of the requested lab.
+    /// Description from which the lab was created.
     pub description: Description,
-    /// Boot id of the kernel when the lab was started. Processes of an earlier boot no longer
-    /// exist.
+    /// Boot id of the kernel at the start of the lab. If the kernel has another boot id now, the
+    /// processes of the lab no longer exist.
     pub boot: String,
-    /// Name of the network namespace that has the bridge between the hosts.
+    /// Name of the network namespace that contains the bridge.
     pub network: String,
-    /// Address of management, reachable only from within the lab.
+    /// Address of the management service. It can be reached only from the hosts of the lab.
     pub cluster: String,
-    /// Path of the file with the cluster's token.
+    /// Path of the file with the join token of the lab's cluster.
     pub token_file: PathBuf,
-    /// Directory that contains the directories of services and targets.
+    /// Data directory of the lab, with the directories of all services and targets.
     pub directory: PathBuf,
-    /// Directory that contains the logs.
+    /// Directory with the logs of all services and mounts.
     pub log_directory: PathBuf,
-    /// All hosts in this order: the metadata host, servers, clients.
+    /// All hosts of the lab. The metadata host comes first, then the servers, then the clients.
     pub hosts: Vec<Host>,
-    /// All storage targets. If possible, the cluster numbers them in this order.
+    /// All storage targets of the lab, ordered by server. Usually, the cluster numbers the targets
+    /// in this order.
     pub targets: Vec<Target>,
-    /// All processes that were started, including processes that have exited.
+    /// All service and mount processes that were started, even if they have ended. During the
+    /// start, the list also contains the process that starts the lab.
     pub processes: Vec<Process>,
 }
 
@@ -105,7 +109,7 @@ fn configuration(what: String) -> Error {
 }
 
 impl State {
-    /// Returns the initial state of a lab. No part of the lab exists yet.
+    /// Returns the state of a lab that will be started. Creates nothing.
     pub(crate) fn plan(name: &str, description: &Description) -> Self {
         let run = state_directory(name);
         let directory = match &description.directory {
@@ -156,11 +160,13 @@ impl State {
         }
     }
 
-    /// Reads the state of a lab from its file.
+    /// Reads the state of a lab from the state file.
     ///
     /// # Errors
     /// - `NotFound`: there is no lab with this name.
-    /// - `Configuration`: the name is invalid, or the state cannot be read.
+    /// - `Configuration`: the name is invalid, or the state file has invalid contents or another
+    ///   version.
+    /// - Another error: the state file cannot be read.
     pub fn load(name: &str) -> Result<Self> {
         check_name(name)?;
         let path = state_directory(name).join(STATE_FILE);
@@ -185,7 +191,7 @@ impl State {
             .map_err(|error| configuration(format!("{}: {error}", path.display())))?;
         if state.version != VERSION || state.name != name {
             return Err(configuration(format!(
-                "cannot use {}: another version of skep wrote it; remove the lab with that \
+                "cannot use {}: another version of skep wrote this file; remove the lab with that \
                  version, or with `skep lab down --name {name}`",
                 path.display()
             )));
@@ -193,7 +199,7 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces the file atomically, so that readers see either the old state or the new state.
+    /// Writes the state file atomically, so that readers see either the old state or the new state.
     pub(crate) fn save(&self) -> Result<()> {
         let path = state_directory(&self.name).join(STATE_FILE);
         let temporary = path.with_extension("new");
@@ -203,15 +209,15 @@ impl State {
         written.map_err(|error| Error::from(error).within(path.display()))
     }
 
-    /// Returns the hosts with a role.
+    /// Returns the hosts that have the role `role`.
     pub fn hosts_of(&self, role: Role) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(move |host| host.role == role)
     }
 
-    /// Returns the host with a name.
+    /// Returns the host with the name `name`.
     ///
     /// # Errors
-    /// Returns `NotFound` with the names of the existing hosts.
+    /// Returns `NotFound` with the names of all hosts if no host has this name.
     pub fn host(&self, name: &str) -> Result<&Host> {
         self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
             let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
@@ -221,7 +227,7 @@ impl State {
         })
     }
 
-    /// Whether the machine has not been rebooted since the lab was started.
+    /// Whether this machine is still in the same boot as at the start of the lab.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         self.boot == this_boot()
     }
@@ -231,14 +237,14 @@ fn this_boot() -> String {
     skep_env::boot_id().map_or_else(|_| "unknown".into(), |id| format!("{id:032x}"))
 }
 
-/// Returns the names of the files in a directory. The list is empty if the directory cannot be
+/// Returns the names of the entries of a directory. The list is empty if the directory cannot be
 /// read.
 fn files_in(directory: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Returns the names of all labs that exist at least in part.
+/// Returns the names of all labs that have at least one existing part.
 pub fn names() -> BTreeSet<String> {
     let namespaces = files_in(NAMESPACES);
     let named = namespaces.iter().filter_map(|name| lab_of_namespace(name)).map(str::to_owned);
@@ -246,7 +252,7 @@ pub fn names() -> BTreeSet<String> {
     named.chain(directories).filter(|name| check_name(name).is_ok()).collect()
 }
 
-/// Returns the namespaces whose names contain a lab's name.
+/// Returns the names of all network namespaces of a lab.
 pub(crate) fn namespaces_of(lab: &str) -> Vec<String> {
     let mut found = files_in(NAMESPACES);
     found.retain(|name| lab_of_namespace(name) == Some(lab));
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_names_all_parts_of_the_lab() {
+    fn planned_state_names_all_hosts_and_targets_of_the_lab() {
         let text = "servers = 2\ntargets = 3\nclients = 2\nlink = \"400Mbit\"\n\
                     target_rate = \"30MB/s\"\ntarget_variability = \"10%\"\n";
         let plan = State::plan("x", &Description::parse(text).unwrap());

@@ -1,4 +1,4 @@
-//! Reports the status of a lab: its hosts, links, processes and mounts.
+//! Determines the current status of a lab's hosts, links, processes and mounts.
 
 use crate::data::is_mount_point;
 use crate::names::{NAMESPACES, Role};
@@ -8,24 +8,25 @@ use serde::Serialize;
 use skep_types::Result;
 use std::path::{Path, PathBuf};
 
-/// The current status of a lab.
+/// The status of a lab, and of each of its hosts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
-    /// The lab's name.
+    /// Name of the lab.
     pub name: String,
-    /// Whether the lab is starting or up.
+    /// Whether the lab is still starting, or is up.
     pub phase: Phase,
-    /// Whether all hosts exist, and all processes and mounts are running.
+    /// Whether the start of the lab has completed, all hosts exist, and all processes and mounts
+    /// are running.
     pub is_well: bool,
-    /// Address of management, reachable only from within the lab.
+    /// Address of the management service. It can be reached only from the hosts of the lab.
     pub cluster: String,
-    /// Path of the file with the cluster's token.
+    /// Path of the file with the join token of the lab's cluster.
     pub token_file: PathBuf,
-    /// Directory that contains the directories of services and targets.
+    /// Data directory of the lab, with the directories of all services and targets.
     pub directory: PathBuf,
-    /// Directory that contains the logs.
+    /// Directory with the logs of all services and mounts.
     pub log_directory: PathBuf,
-    /// Status of each host of the lab.
+    /// The status of each host.
     pub hosts: Vec<HostStatus>,
     /// All storage targets of the lab.
     pub targets: Vec<crate::Target>,
@@ -34,44 +35,46 @@ pub struct Status {
 /// The status of one host of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct HostStatus {
-    /// Name of the host in the lab.
+    /// Name of the host within the lab.
     pub name: String,
-    /// Role of the host.
+    /// Role of the host in the lab.
     pub role: Role,
     /// Name of the host's network namespace.
     pub namespace: String,
-    /// Whether the namespace exists.
+    /// Whether the network namespace of the host exists.
     pub is_there: bool,
     /// Address of the host in the lab's network.
     pub address: String,
-    /// Rate of the host's link, in each direction. `None` means no limit.
+    /// Maximum rate of the host's link, in each direction. `None` means no limit.
     pub link_bytes_per_second: Option<u64>,
-    /// Number of bytes that the host has sent over its link since the link was created, with all
-    /// headers. `None` means that the host does not exist.
+    /// Number of bytes that the host has sent since its link was created, including the headers of
+    /// packets. `None` means that the host does not exist.
     pub sent_bytes: Option<u64>,
-    /// Number of bytes that the host has received over its link since the link was created, with
-    /// all headers. `None` means that the host does not exist.
+    /// Number of bytes that the host has received since its link was created, including the headers
+    /// of packets. `None` means that the host does not exist.
     pub received_bytes: Option<u64>,
-    /// Directory on which the cluster is mounted. `None` means that the host is not a client.
+    /// Directory on which the client mounts the cluster's file system. `None` means that the host
+    /// is not a client.
     pub mount_point: Option<PathBuf>,
-    /// Whether the cluster is mounted. `None` means that the host is not a client.
+    /// Whether the file system is mounted on this directory. `None` means that the host is not a
+    /// client.
     pub is_mounted: Option<bool>,
-    /// Status of each process of the host.
+    /// The status of each process that was started on the host.
     pub processes: Vec<ProcessStatus>,
 }
 
 /// The status of one process of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessStatus {
-    /// Name of the process, such as `storage`.
+    /// Name of the process, such as `storage` or `mount`.
     pub name: String,
     /// Process id.
     pub pid: u32,
-    /// Whether the process still runs.
+    /// Whether the process is still running.
     pub runs: bool,
 }
 
-/// Returns the status of a lab.
+/// Determines the current status of a lab.
 ///
 /// # Errors
 /// Returns `Io` if the mount table cannot be read.
@@ -93,7 +96,8 @@ pub fn status(state: &State) -> Result<Status> {
 }
 
 impl HostStatus {
-    /// Whether the host exists, and all its processes and its mount are running.
+    /// Whether the host exists, has at least one process, and all its processes are running. On a
+    /// client, the file system must also be mounted.
     pub fn is_well(&self) -> bool {
         self.is_there
             && self.is_mounted != Some(false)

@@ -1,4 +1,5 @@
-//! Starts a lab. Checks the machine, then creates the network, the services and the mounts.
+//! Starts a lab: checks the machine, then creates the network, and then starts the services and
+//! mounts.
 
 use crate::capacity;
 use crate::check::{check, free_memory};
@@ -16,11 +17,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Runs all checks, and returns the state of the lab that [`up`] would start. Creates nothing.
-/// Passes the capacity of this machine to `report`.
+/// Runs all checks before the start of a lab, and returns the initial state of this lab. Creates
+/// nothing. Passes the measured capacity of this machine to `report`.
 ///
 /// # Errors
-/// Returns the errors of [`up`].
+/// Returns the errors that [`up`] returns before it creates any part.
 pub fn plan(
     name: &str,
     description: &Description,
@@ -36,20 +37,20 @@ pub fn plan(
 }
 
 /// Starts a lab, and returns its state when all mounts are ready. `program` is the path of `skep`.
-/// Passes the name of each step to `report`. After a failure, removes all created parts. If
-/// `is_forced`, starts the lab even on a machine that is too slow for the rates.
+/// Passes the name of each step to `report`. If a step fails, removes all parts that were created.
+/// If `is_forced` is set, starts the lab even if this machine is too slow for its rates.
 ///
 /// # Errors
-/// Before any part is created:
+/// Errors before any part of the lab is created:
 /// - `Configuration`: the description is invalid.
 /// - `NotPermitted`: this process does not run as root.
-/// - `Exists`: the name or a directory is in use.
-/// - `NoSpace`: the host has too little memory for targets in memory.
-/// - `Unsupported`: the kernel lacks a required feature, or a program is missing.
+/// - `Exists`: the name of the lab is in use, or its data directory is not empty.
+/// - `NoSpace`: this machine has too little memory for targets in memory.
+/// - `Unsupported`: this machine lacks a program or a kernel feature.
 /// - `LimitReached`: this machine is too slow for the rates.
 ///
-/// After the first part is created: the error of the failed step. If a service did not start, the
-/// error has the end of the service's log.
+/// Errors later: the error of the step that failed. If a service or a mount did not become ready,
+/// the error contains the end of its log.
 pub fn up(
     name: &str,
     description: &Description,
@@ -61,15 +62,15 @@ pub fn up(
     claim(&mut state)?;
     let made = make(&mut state, program, report);
     if made.is_err() {
-        // The error of `make` is the cause, so an error of `down` is ignored. A later `down`
-        // removes the rest.
+        // Return the error of `make`, which is the cause, and ignore an error of `down`. The user
+        // can remove the remaining parts with another `down`.
         let _ = down(name);
     }
     made.map(|()| state)
 }
 
-/// Creates the lab's directory, and so claims its name. If two processes do this at the same time,
-/// only one succeeds.
+/// Creates the lab's state directory, and so reserves the name of the lab. If two processes try
+/// this at the same time, only one of them succeeds.
 fn claim(state: &mut State) -> Result<()> {
     let run = state_directory(&state.name);
     let named = |error: std::io::Error| Error::from(error).within(run.display());

@@ -1,17 +1,18 @@
-//! The authority: the state machine of the cluster behind its replicated log, and what heartbeats
-//! report.
+//! The authority: the state machine of the cluster behind its replicated log, together with the
+//! information from heartbeats.
 //!
-//! Owns the order of steps of a command: check it on a copy of the state, propose it, wait until it
-//! is applied, publish the new map under the next version. A reply or map never contains the effect
-//! of a command that no majority has synced.
+//! Owns the order of the steps of a command: check the command on a copy of the state, propose it,
+//! wait until it is applied, and publish the new map under the next version. No reply and no map
+//! contains the effect of a command before a majority has synced the command.
 //!
-//! Several members of management have an authority each. Only the leader's one answers
-//! ([`Authority::check_leader`]), publishes maps, and knows what heartbeats report. The others keep
-//! the map of the leader. Does not own the beginning and end of a lead ([`crate::leadership`]).
+//! Several members of management have an authority each. Only the leader's authority replies to
+//! nodes ([`Authority::check_leader`]), publishes maps, and has the information from heartbeats.
+//! The authorities of the other members have the leader's newest map. [`crate::leadership`] begins
+//! and ends a leadership.
 //!
 //! # Invariants
-//! The version of a map that this member has published belongs to its own lead: see
-//! [`Authority::check_invariants`].
+//! A map that this member publishes has a version that belongs to the member's own leadership (see
+//! [`Authority::check_invariants`]).
 
 mod commands;
 mod reports;
@@ -20,6 +21,7 @@ use crate::limits::{COLLECT_MARGIN, CONFIRMED_FOR};
 use crate::log_level_changes::LogLevelChanges;
 use crate::loss_reports::LossReports;
 use crate::machine::Machine;
+use crate::map_log;
 use crate::reported_waits::ReportedWaits;
 use skep_cluster::SoftState;
 use skep_cluster::losses::LogEnd;
@@ -28,10 +30,8 @@ use skep_cluster::versions::{VersionSequence, starts_of};
 use skep_consensus::Member;
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::{Capacity, Reachability};
-use skep_types::{
-    ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, NodeKind, Result, TargetId,
-};
+use skep_types::map::Capacity;
+use skep_types::{ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, Result, TargetId};
 use skep_wire::consensus::leader_text;
 use skep_wire::management::{AskTakeOver, ClientEntry, MapUpdate};
 use std::cell::RefCell;
@@ -45,11 +45,11 @@ pub(crate) struct Authority {
     member: Rc<Member<Machine>>,
     own: NodeId,
     inner: RefCell<AuthorityState>,
-    /// Notified when a newer map is published, and when this member begins or ends to lead.
+    /// Notified when a newer map is published, and when this member begins or ceases to lead.
     pub(crate) changed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
-    /// The requests of nodes that wait for a group.
+    /// The requests that wait for a group, as nodes have reported them.
     pub(crate) waits: ReportedWaits,
 }
 
@@ -61,35 +61,38 @@ impl fmt::Debug for Authority {
 
 #[derive(Debug)]
 struct AuthorityState {
-    /// The state that only a leader has. `None` means that this member does not lead.
+    /// The state that only a leader has. `None` means that this member is not the leader.
     lead: Option<Lead>,
-    /// The map that management sends to nodes; the newest map of the leader on other members.
+    /// The map that management sends to nodes. On a member that is not the leader, this is the
+    /// newest map of the leader.
     published: Rc<ClusterMap>,
     /// The published map, encoded as the body of a `MapUpdate` at the first request. The encoding
-    /// is cached because each new map goes to all nodes.
+    /// is cached, because management sends each new map to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
 /// The state of a leader, from its election until the next one.
 #[derive(Debug)]
 pub(crate) struct Lead {
-    /// The number of starts that only this lead has.
+    /// The number of `Start` commands up to the start of this leadership. Each leadership has its
+    /// own number.
     starts: u64,
-    /// Time when the leader asked the majority that has confirmed it last.
+    /// Time at which the leader sent the newest question about its leadership to which a majority
+    /// has replied with a confirmation.
     confirmed_at: Duration,
     soft: SoftState,
     /// The versions of published maps.
     versions: VersionSequence,
-    /// Free space of the whole cluster when the map was published or at the last tick, whichever is
-    /// later.
+    /// Free space of the whole cluster. Updated when a map is published, and at each tick.
     total_capacity: Option<Capacity>,
-    /// Until when the leader collects heartbeats before its first map.
+    /// Time until which the leader collects heartbeats before it publishes its first map.
     collects_until: Option<Duration>,
-    /// The state's number of changes when the map was published.
+    /// The value of [`Machine::changes`] when the map was published.
     published_changes: u64,
-    /// Whether the soft state has changed since the map was published.
+    /// Whether the soft state (the information from heartbeats) has changed since the map was
+    /// published.
     is_soft_newer: bool,
-    /// The members of groups that may lack records, as they have reported to this leader.
+    /// The members of groups that have reported to this leader that they may lack records.
     losses: LossReports,
 }
 
@@ -98,7 +101,7 @@ fn now_ms() -> u64 {
 }
 
 impl Authority {
-    /// Creates the authority of the member `own`, which does not lead yet.
+    /// Creates the authority of the member `own`, which is not the leader yet.
     pub(crate) fn new(member: Rc<Member<Machine>>, own: NodeId) -> Rc<Self> {
         let published = Rc::new(member.with_state(|it| it.state.map().clone()));
         Rc::new(Self {
@@ -111,7 +114,7 @@ impl Authority {
         })
     }
 
-    /// Returns the member of the replicated log.
+    /// Returns this node's member of the replicated log.
     pub(crate) fn member(&self) -> &Rc<Member<Machine>> {
         &self.member
     }
@@ -126,12 +129,23 @@ impl Authority {
         self.member.leader() == Some(u64::from(self.own.raw()))
     }
 
-    /// Whether this member has begun to lead, and has not ended it.
+    /// Returns the leader that this member knows. `None` means that this member knows no leader, or
+    /// that it is the leader itself and no majority has confirmed this lately.
+    pub(crate) fn known_leader(&self) -> Option<NodeId> {
+        if self.is_elected() {
+            return self.check_leader().is_ok().then_some(self.own);
+        }
+        let leader = u32::try_from(self.member.leader()?).ok()?;
+        Some(NodeId::new(leader))
+    }
+
+    /// Whether this member has begun to lead, and still leads.
     pub(crate) fn is_leading(&self) -> bool {
         self.inner.borrow().lead.is_some()
     }
 
-    /// Checks that this member leads, and that a majority has confirmed it a moment ago.
+    /// Checks that this member is the leader, and that a majority has confirmed this within
+    /// [`CONFIRMED_FOR`].
     ///
     /// # Errors
     /// `NotLeader` with the addresses of the leader.
@@ -144,7 +158,7 @@ impl Authority {
         }
     }
 
-    /// Like [`Self::check_leader`], and checks that this lead has published a map.
+    /// Like [`Self::check_leader`], and also checks that this leader has published a map.
     ///
     /// # Errors
     /// `NotLeader`, without addresses if this member will serve in a moment.
@@ -169,10 +183,11 @@ impl Authority {
         Error::new(ErrorCode::NotLeader, leader_text(&addresses))
     }
 
-    /// Begins to lead. `starts` is the number of this lead, and `confirmed_at` the time when the
-    /// majority was asked that has confirmed it. If the newest map of former leaders is not here,
-    /// the leader first collects heartbeats for one interval: otherwise each election would show
-    /// all nodes as unreachable for a moment.
+    /// Begins to lead. `starts` is the number of starts that belongs to this leadership.
+    /// `confirmed_at` is the time at which the leader sent the question that the majority
+    /// confirmed. If this member does not have the previous leader's map, the leader first collects
+    /// heartbeats for one interval. Otherwise each election would show all nodes as unreachable for
+    /// a moment.
     pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
         let mut inner = self.inner.borrow_mut();
         let has_map = inner.published.version.raw() > 0;
@@ -200,21 +215,22 @@ impl Authority {
         inner.lead = Some(lead);
     }
 
-    /// Ends the lead: another member leads, or may lead.
+    /// Ends the leadership, because another member leads or may lead.
     pub(crate) fn end_lead(&self) {
         self.inner.borrow_mut().lead = None;
         self.changed.notify();
     }
 
-    /// Records that a majority has confirmed this leader when it was asked at `asked_at`.
+    /// Records that a majority has confirmed the leadership. The leader sent the question at
+    /// `asked_at`.
     pub(crate) fn note_confirmed(&self, asked_at: Duration) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.confirmed_at = lead.confirmed_at.max(asked_at);
         }
     }
 
-    /// Publishes what has changed while the leader could not publish: it collected heartbeats, or
-    /// no majority confirmed it.
+    /// Publishes the changes that happened while the leader could not publish, either because it
+    /// was collecting heartbeats or because no majority confirmed its leadership.
     pub(crate) fn publish_what_waits(&self) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.collects_until.take_if(|until| skep_env::now() >= *until);
@@ -222,7 +238,7 @@ impl Authority {
         self.publish_changes();
     }
 
-    /// On a member that does not lead: records the newest map of the leader.
+    /// Records the newest map of the leader, if this member is not the leader itself.
     pub(crate) fn note_map(&self, map: &ClusterMap) {
         let mut inner = self.inner.borrow_mut();
         if inner.lead.is_none() && map.version > inner.published.version {
@@ -233,9 +249,9 @@ impl Authority {
         }
     }
 
-    /// Records that a member of a group may lack records. Returns the reports of its group to this
-    /// leader: a new leader counts no report that a former one has received. A member that does not
-    /// lead returns an empty map.
+    /// Records that a member of a group may lack records. Returns the reports that this leader has
+    /// received from the members of that group. Reports to previous leaders do not count. Returns
+    /// an empty map if this member is not the leader.
     pub(crate) fn note_loss(&self, report: &AskTakeOver) -> BTreeMap<TargetId, LogEnd> {
         let mut inner = self.inner.borrow_mut();
         let note = |lead: &mut Lead| lead.losses.note(report, skep_env::now());
@@ -253,21 +269,22 @@ impl Authority {
         self.inner.borrow().lead.as_ref()?.total_capacity
     }
 
-    /// Returns the published map as the body of a `MapUpdate`, or `None` if the map is not newer
-    /// than `known`, or if this leader has published none yet.
+    /// Returns the published map as the body of a `MapUpdate`. `None` means that the map is not
+    /// newer than `known`, or that this leader has not published a map yet.
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
         let AuthorityState { published, encoded, lead } = &mut *inner;
         let is_own = lead.as_ref().is_some_and(|lead| lead.collects_until.is_none());
-        // A node can have a newer map than management if management's directory is an old copy. The
-        // heartbeat of such a node raises the version: `continue_above`.
+        // A node can have a newer map than management if management's directory was restored from
+        // an older backup. The heartbeat of such a node raises the version (`continue_above`).
         (is_own && published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
         })
     }
 
-    /// Returns at most `most` clients whose ids are above `after`, in ascending order of ids.
+    /// Returns the clients whose ids are above `after`, in ascending order of ids, but at most
+    /// `most` of them.
     pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
         let inner = self.inner.borrow();
         let now = now_ms();
@@ -287,7 +304,7 @@ impl Authority {
         })
     }
 
-    /// Returns the host names of the servers that have reported one.
+    /// Returns the host name of each server that has reported it.
     pub(crate) fn hosts(&self) -> Vec<(NodeId, String)> {
         self.member.with_state(|it| it.state.hosts().to_vec())
     }
@@ -297,7 +314,8 @@ impl Authority {
         self.member.with_state(|it| it.state.evictions().cloned().collect())
     }
 
-    /// Returns the id of the server with this uuid. `None` means that it has not registered.
+    /// Returns the id of the server with this uuid. `None` means that no server with this uuid has
+    /// registered.
     pub(crate) fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
         self.member.with_state(|it| it.state.server_with_uuid(uuid))
     }
@@ -312,7 +330,8 @@ impl Authority {
         self.member.with_state(|it| it.state.map().has_removed(node))
     }
 
-    /// Checks that the published map is of this cluster, and that its version belongs to this lead.
+    /// Checks that the published map is a map of this cluster, and that its version belongs to this
+    /// leadership.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.
@@ -363,9 +382,11 @@ impl Authority {
         self.member.with_state(|it| it.state.mark_closed(&mut map));
         lead.published_changes = changes;
         lead.is_soft_newer = false;
-        log_reachability(published, &map);
-        // Updated here too, not only at each tick: a client that mounts right after the first
-        // targets have registered must not get a capacity of zero.
+        for line in map_log::reachability_lines(published, &map) {
+            line.write();
+        }
+        // Update the capacity here too, and not only at each tick, because a client that mounts
+        // right after the first targets have registered must not get a capacity of zero.
         lead.total_capacity = lead.soft.total_capacity(&map);
         *published = Rc::new(map);
         *encoded = None;
@@ -373,30 +394,6 @@ impl Authority {
         self.changed.notify();
         if cfg!(debug_assertions) {
             self.check_invariants();
-        }
-    }
-}
-
-/// Logs the servers whose reachability differs between two maps.
-fn log_reachability(before: &ClusterMap, now: &ClusterMap) {
-    for node in now.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        let Some(former) = before.node(node.id) else { continue };
-        let addresses = node.addresses.join(", ");
-        let (id, name) = (node.id, &node.name);
-        match (former.reachability, node.reachability) {
-            (former, now) if former == now => {}
-            (_, Reachability::Online) => {
-                tracing::info!("{name} ({id}) at {addresses} is online");
-            }
-            (Reachability::Online, Reachability::ProbablyOffline) => tracing::warn!(
-                "{name} ({id}) at {addresses} has sent no heartbeat for a while; operations on its \
-                 targets may wait for it"
-            ),
-            (_, Reachability::ProbablyOffline) => {}
-            (_, Reachability::Offline) => tracing::warn!(
-                "{name} ({id}) at {addresses} is offline; operations on its targets wait until it \
-                 is back"
-            ),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Registrations with a closed token, which an administrator has revoked for new nodes.
+//! Registrations by nodes with a closed token. An administrator has revoked such a token for new
+//! nodes.
 //!
-//! A connection that proves a closed secret names a node id, which the handshake cannot verify. So
-//! management refuses the registration of every node that cannot show that it has joined before.
-//! This module owns this check. It does not own the choice of the secret (`skep_rpc::secret`) or
-//! other requests over such a connection, because a member may continue with a closed token
-//! (`docs/design/0019-tokens.md`).
+//! When a node proves a closed secret in the handshake of a connection, it also states its node id.
+//! The handshake cannot verify this id. So management refuses the registration of every node that
+//! cannot show that it has joined before. This module makes this check. It does not check other
+//! requests over such a connection, because a node of the cluster may continue with a closed token
+//! (`docs/design/0019-tokens.md`). `skep_rpc::secret` chooses the secret.
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Peer, Secrets};
@@ -13,16 +14,16 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, RegisterServer};
 
-/// Whether a connection that carries a registration must end, because an administrator has revoked
-/// its token after the connection was opened. The peer then opens a new connection, in whose
-/// handshake it proves its newest token.
+/// Whether a connection on which a registration has arrived must end, because an administrator has
+/// revoked the peer's token since the connection was opened. The peer then opens a new connection,
+/// and proves its newest token in the handshake.
 pub(crate) fn must_prove_again(secrets: &Secrets, peer: Peer, incoming: &Incoming) -> bool {
     let registers = [RegisterServer::ID, RegisterClient::ID].contains(&incoming.header.message);
     registers && !peer.has_closed_secret && !secrets.is_open(peer.secret)
 }
 
 /// Refuses a registration with a closed token, except a registration of a server with a known uuid.
-/// Only this server and management have the uuid, since no message to another node contains it.
+/// Only this server and management know the uuid, because no message to another node contains it.
 ///
 /// # Errors
 /// - `AuthenticationFailed` for a registration of a client or of an unknown server.
@@ -44,9 +45,8 @@ pub(crate) fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> R
         return Ok(());
     }
     let what = format!(
-        "cannot register as a new node, as node {}: the token is revoked for new nodes; copy the \
-         newest token (`skep cluster token --cluster DIRECTORY` on the management host) to the \
-         token file",
+        "cannot register {} as a new node: its token is revoked for new nodes; copy the newest \
+         token (`skep cluster token --cluster DIRECTORY` on the management host) to the token file",
         peer.node
     );
     Err(Error::new(ErrorCode::AuthenticationFailed, what))

@@ -1,9 +1,10 @@
-//! Backups of management's directory, their restoration, and the recovery of a member after the
-//! loss of the other members. Management may run during a backup.
+//! Backups of management's directory, and the recovery of a member after the loss of the other
+//! members. Management may run during a backup.
 //!
-//! A copy is a complete directory of management with a snapshot of the state and an empty log. The
-//! directory is marked as a copy, so its first start continues with higher ids and as another
-//! member (`directory`). This module does not own the format of the files (`skep_consensus`).
+//! A backup is a complete directory of management with a snapshot of the state and an empty log.
+//! The directory contains a mark that it is a backup. Therefore its first start continues with
+//! higher ids and as another member (module `directory`). `skep_consensus` defines the format of
+//! the files.
 
 use crate::directory::{member_settings, read};
 use crate::former_log;
@@ -21,16 +22,16 @@ use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// A finished copy of management's directory.
+/// A finished backup of management's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectoryCopy {
     /// The cluster of the directory.
     pub cluster: ClusterId,
-    /// Index of the last entry of the log whose effect the copy contains.
+    /// Index of the last log entry whose effect the backup contains.
     pub last_command: Lsn,
 }
 
-/// Copies the directory of management. Reads and checks all files first.
+/// Copies the directory of management to the backup `to`. Reads and checks all files first.
 ///
 /// # Errors
 /// - `Configuration` if `from` is not a directory of management, or if `to` is not empty.
@@ -41,8 +42,8 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     let identity = read_identity(from)?;
     let Some(identity) = identity.filter(|it| it.kind == DirectoryKind::Management) else {
         return wrong(format!(
-            "cannot copy {}: it is not a directory of management; name the one of the option \
-             --directory of `skep management`",
+            "cannot copy {}: this is not a directory of management; name the directory of the \
+             option --directory of `skep management`",
             from.display()
         ));
     };
@@ -56,10 +57,11 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     };
     create_empty(to)?;
     restored::mark(to, RESTORED_MARK)?;
-    // The first start replaces this member by a member with a new id.
+    // The log of a backup has one member, with the id of the original. A restored directory must
+    // not vote under this id, so the mark makes its first start found a log with a new id.
     let member = member_settings(to, token.cluster, identity.node);
     Member::found(&member, token.addresses.clone(), (last_command.raw(), &machine))?;
-    // Copy the identity last, so that an interrupted copy is not mistaken for a complete one.
+    // Copy the identity last, so that an interrupted backup is not mistaken for a complete one.
     for name in [TOKEN_FILE, FORMER_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {
@@ -79,28 +81,28 @@ fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machi
         return Ok(stored);
     }
     let what = format!(
-        "cannot use {}: its management node has not received the log yet; use the directory of \
-         another management node",
+        "cannot use {}: the management node of this directory has not received the log yet; use \
+         the directory of another management node",
         directory.display()
     );
     Err(Error::new(ErrorCode::Configuration, what))
 }
 
-/// The contents of a member's directory.
+/// Facts about the directory of a member that [`recover`] makes the only member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// The cluster of the directory.
     pub cluster: ClusterId,
-    /// Index of the last entry of the log that the directory has.
+    /// Index of the last entry of the directory's log.
     pub last: u64,
-    /// The members that voted, as the directory knows them.
+    /// The ids of the voting members, according to the directory.
     pub members: Vec<u64>,
 }
 
-/// Makes a stopped member, whose directory is `directory`, the only member after the majority of
-/// the members is lost for ever. Its next start continues as after a restoration, because the lost
-/// members may have acknowledged changes that this member does not have. Changes nothing unless
-/// `is_confirmed`.
+/// Makes the stopped member in `directory` the only member, after the majority of the members is
+/// lost for ever. The next start of the member continues as after a restore from a backup, because
+/// the lost members may have acknowledged changes that this member does not have. Changes nothing
+/// unless `is_confirmed`.
 ///
 /// # Errors
 /// - `Configuration` if `directory` is not a directory of management, or if management runs there.
@@ -116,7 +118,7 @@ pub fn recover(directory: &Path, is_confirmed: bool) -> Result<Recovery> {
     Ok(Recovery { cluster, last: stored.last.index, members: stored.voters })
 }
 
-/// Whether a directory of management may lack a file.
+/// Whether a file may be missing from a directory of management.
 fn is_optional(name: &str) -> bool {
     name == ADDRESS_FILE || name == FORMER_FILE
 }
@@ -132,7 +134,8 @@ fn create_empty(directory: &Path) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "cannot write a copy to {}: the directory is not empty; name a new one, or move it away",
+        "cannot write a copy to {}: the directory is not empty; name a new directory, or move this \
+         one away",
         directory.display()
     );
     Err(Error::new(ErrorCode::Configuration, what))

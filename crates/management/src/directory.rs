@@ -1,14 +1,16 @@
-//! Management's directory: identity, join token, and the files of its member of the replicated log.
+//! Management's directory: its identity, its join token, and the files of its member of the
+//! replicated log.
 //!
-//! This module owns the preparation of a directory before its member is opened: the first member of
-//! a new cluster, a further member, the conversion of the files of a former version, and the
-//! continuation of a copy. It does not own the format of the files (`skep_consensus`,
-//! `former_log`).
+//! This module owns the preparation of a directory before its member is opened. It creates the
+//! first member of a new cluster or an additional member, converts the files of an older version of
+//! the program, and prepares a directory that was restored from a backup. `skep_consensus` and
+//! `former_log` define the formats of the files.
 //!
-//! # A copy continues as another member
-//! The votes of a copy are old, and other members may still run. So the first start of a copy gives
-//! its node a new uuid and id, and makes it the only member of a new log. Its state does not have
-//! the nodes of the other members any more, and it refuses their messages for the previous id.
+//! # A backup continues as another member
+//! The votes in a backup are old, and other members may still run. So the first start of a backup
+//! gives its node a new uuid and id, and makes the node the only member of a new log. The state
+//! then no longer contains the nodes of the other members, and the node refuses their messages to
+//! its previous id.
 
 use crate::former_log;
 use crate::machine::Machine;
@@ -29,15 +31,16 @@ use skep_wire::management::RegisterServer;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for the reply of the cluster that a new member joins.
+/// Longest wait of a new member for the reply of the cluster that it joins.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
-/// cluster, and the chosen addresses.
+/// cluster, and the addresses of management.
 ///
-/// `given` is a token that exists before the cluster, because hosts that start at the same time as
-/// management have it already. The cluster gets the id and the secret of `given`. `None` means that
-/// both are random. In both cases `settings` name the addresses in the token.
+/// `given` is a token that existed before the cluster, so that hosts that start at the same time as
+/// management can already have it. The cluster gets its id and its secret from `given`. `None`
+/// means that both are random. In both cases the addresses in the returned token come from
+/// `settings`.
 ///
 /// # Errors
 /// - `Configuration` if the directory is not blank.
@@ -45,7 +48,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///
-/// The context contains a hint on how to fix the problem.
+/// The context of an error contains a hint on how to fix the problem.
 pub async fn initialise(
     settings: &ManagementSettings,
     given: Option<JoinToken>,
@@ -64,13 +67,13 @@ pub async fn initialise(
     .await
 }
 
-/// Initialises a blank directory for a further management node of the cluster of a token, and
-/// registers the node. The node becomes a member by `skep management add`. Returns the id of the
-/// node.
+/// Initialises a blank directory for an additional management node of the cluster to which `token`
+/// belongs, and registers the node. The node becomes a member by `skep management add`. Returns the
+/// id of the node.
 ///
 /// # Errors
 /// The errors of [`initialise`], and the error of management if it refuses the registration or does
-/// not answer.
+/// not reply.
 pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<NodeId> {
     let path = settings.node.directory.clone();
     fill(settings, token, async |directory, token, own| {
@@ -93,7 +96,7 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
 }
 
 /// Initialises a blank directory, and calls `fill` with the directory, the token and the addresses
-/// of this host. Removes all files again if that fails.
+/// of this host. Removes all files again if this function fails.
 async fn fill(
     settings: &ManagementSettings,
     mut token: JoinToken,
@@ -102,8 +105,8 @@ async fn fill(
     let path = &settings.node.directory;
     let mut directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
     let filled = async {
-        // Listens briefly to choose the address, which becomes part of the token and must not
-        // change later.
+        // Listen for a moment to choose the address. The address becomes part of the token and must
+        // not change later.
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let advertised = advertise::of_management(&listener, &settings.node.advertise, &[])?;
         fill(&mut directory, &mut token, &advertised.addresses).await?;
@@ -145,8 +148,8 @@ pub(crate) fn member_settings(path: &Path, cluster: ClusterId, node: NodeId) -> 
     MemberSettings { directory: path.to_owned(), cluster, id: u64::from(node.raw()) }
 }
 
-/// Creates the files of the only member of a new log, which begins with `state`. Registers the node
-/// of the directory in the state.
+/// Creates the files of the only member of a new log, whose first state is `state`. Registers the
+/// node of the directory in the state.
 fn found(
     directory: &mut Directory,
     settings: &ManagementSettings,
@@ -162,8 +165,9 @@ fn found(
     Ok(node)
 }
 
-/// Makes the directory of management ready for its member: converts the files of a former version,
-/// and continues a copy. `addresses` are the addresses of this host. Returns the id of the member.
+/// Prepares the directory of management for its member: converts the files of an older version, and
+/// continues a backup as another member. `addresses` are the addresses of this host. Returns the id
+/// of the member.
 ///
 /// # Errors
 /// - `Corrupt` with the file if a file is damaged.
@@ -180,7 +184,10 @@ pub(crate) fn make_ready(
         if !has_log(&path) {
             let state = former_log::read(&path, cluster)?;
             found(directory, settings, addresses, state)?;
-            tracing::info!("{}: converted the command log of a former version", path.display());
+            tracing::info!(
+                "{}: converted the command log of an earlier version of skep",
+                path.display()
+            );
         }
         former_log::remove(&path)?;
     }
@@ -188,17 +195,17 @@ pub(crate) fn make_ready(
         continue_copy(directory, settings, addresses)?;
         restored::unmark(&path, RESTORED_MARK)?;
         tracing::warn!(
-            "{} was put back from a copy: new ids and map versions continue above all that were \
-             assigned after the copy was made, and this node is the only management node",
+            "{} was restored from a backup: new ids and map versions begin above all that were \
+             assigned after the backup was made, and this node is the only management node",
             path.display()
         );
     }
     let node = directory.identity().node;
     if !has_log(&path) || node.raw() == 0 {
         let what = format!(
-            "cannot start management: {} has lost the files of its member; make this directory \
-             empty, remove node {node} with `skep management remove {node}` on another management \
-             node, and initialise this one again with --init --join",
+            "cannot start management: {} has lost the files of its member; empty this directory, \
+             remove node {node} with `skep management remove {node}` on another management node, \
+             and initialise this directory again with --init --join",
             path.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));
@@ -206,8 +213,8 @@ pub(crate) fn make_ready(
     Ok(node)
 }
 
-/// Makes the member of a copied directory the only member of a new log, under a new id. After a
-/// crash, the next start repeats this, because the mark of the copy is removed last.
+/// Makes the member of a backup the only member of a new log, under a new id. After a crash, the
+/// next start does this again, because the mark of the backup is removed last.
 fn continue_copy(
     directory: &mut Directory,
     settings: &ManagementSettings,
@@ -221,7 +228,8 @@ fn continue_copy(
     for node in former.map(|node| node.id).collect::<Vec<_>>() {
         state.apply(&Command::RemoveServer { node })?;
     }
-    // The new snapshot has the complete state, so the log of the copy is not needed any more.
+    // The new snapshot contains the complete state, so the log of the backup is not needed any
+    // more.
     let identity = *directory.identity();
     let own = registration(settings, (NodeId::default(), skep_env::random_u128()), addresses);
     let uuid = own.uuid;
@@ -232,15 +240,16 @@ fn continue_copy(
     directory.become_node(uuid, node)
 }
 
-/// Returns the registered addresses of the node of a directory. `None` means that the directory has
-/// no readable state.
+/// Returns the registered addresses of the node whose directory is `directory`. `None` means that
+/// the directory has no readable state.
 pub(crate) fn registered_addresses(directory: &Directory) -> Option<Vec<String>> {
     let identity = directory.identity();
     let state = read(directory.path(), identity.cluster).ok()?.machine.state;
     state.map().node(identity.node).map(|node| node.addresses.clone())
 }
 
-/// Reads the state in a directory of management. Changes nothing, and management may run meanwhile.
+/// Reads the state in a directory of management. Changes nothing, so management may run at the same
+/// time.
 ///
 /// # Errors
 /// - `Corrupt` with the file if a file is damaged.

@@ -1,10 +1,11 @@
-//! A member of management that does not lead is a node like others: it registers with the leader,
-//! sends heartbeats, and follows the cluster map. So the map of the former leader is here if this
-//! member is elected.
+//! The work of a member of management that is not the leader. Like other nodes, it registers with
+//! the leader, sends heartbeats, and gets each new cluster map. So the member has the map of the
+//! previous leader when it is elected.
 //!
-//! Ends the process of a member that the leader refuses: it was removed, so it never leads again.
+//! The process ends if the leader refuses the member. Such a member was removed, so it never leads
+//! again.
 //!
-//! Does not own the leadership ([`crate::leadership`]).
+//! [`crate::leadership`] does the work of a member that may lead.
 
 use crate::authority::Authority;
 use crate::limits::TICK;
@@ -25,9 +26,9 @@ pub(crate) struct Refusal {
 
 #[derive(Debug, Clone)]
 enum Refused {
-    /// At the first registration of this process.
+    /// The leader refused the first registration of this process.
     AtTheStart(Error),
-    /// After this process had been registered: an administrator has removed the member.
+    /// The leader refused a later registration, because an administrator has removed the member.
     Later(Error),
 }
 
@@ -37,19 +38,19 @@ impl Refusal {
         self.noted.notify();
     }
 
-    /// Waits until the leader refuses this member. Then the process ends. Returns the refusal as an
-    /// error if this process was never a member: its start has failed.
+    /// Waits until the leader refuses this member, and the process must end. If the leader refused
+    /// the first registration, the start has failed, so returns the refusal as an error.
     pub(crate) async fn until_refused(&self) -> Result<()> {
         loop {
             let noted = self.noted.wait();
             match self.refused.borrow().clone() {
                 Some(Refused::AtTheStart(error)) => {
-                    return Err(error.within("this management node cannot take part"));
+                    return Err(error.within("this management node cannot become a member"));
                 }
                 Some(Refused::Later(error)) => {
                     tracing::warn!(
-                        "this management node was removed, and ends: {error}. Disable its service, \
-                         so that it does not start again"
+                        "this management node was removed, and stops: {error}. Disable its \
+                         service, so that the service does not start again"
                     );
                     return Ok(());
                 }
@@ -60,7 +61,7 @@ impl Refusal {
     }
 }
 
-/// Keeps this member in the cluster while another one leads, until the process ends.
+/// Keeps this member registered in the cluster while another member leads, until the process ends.
 pub(crate) async fn keep(
     authority: Rc<Authority>,
     token: JoinToken,
@@ -73,7 +74,7 @@ pub(crate) async fn keep(
         let following =
             skep_env::spawn(follow(Rc::clone(&authority), token.clone(), own.clone(), refusal));
         until(|| authority.is_leading()).await;
-        // Ends the heartbeats to the former leader.
+        // Ends the heartbeats to the previous leader.
         drop(following);
     }
 }

@@ -1,11 +1,11 @@
-//! The command log of versions before management on several nodes: the files `log` and `snapshot`.
-//! At its start, management converts these files.
+//! The command log of versions in which management ran on a single node: the files `log` and
+//! `snapshot`. Management converts these files at its start.
 //!
-//! This module owns the conversion. It does not own the format of the new files (`skep_consensus`).
+//! This module owns the conversion. `skep_consensus` defines the format of the new files.
 //!
 //! # Crash rule
-//! The new files are complete before management removes the old files. A start that finds both
-//! removes the old files, so the old state never replaces a newer state.
+//! The new files are complete before management removes the old files. A start that finds old and
+//! new files removes the old files, so the old state never replaces a newer state.
 
 use skep_cluster::{ClusterState, Proposal};
 use skep_format::log::{LogOwner, scan};
@@ -20,13 +20,14 @@ const LOG_FILE: &str = "log";
 /// Name of the file that contains the state before the first command of the log.
 const SNAPSHOT_FILE: &str = "snapshot";
 
-/// Whether a directory has a command log of a former version.
+/// Whether a directory has a command log of an older version.
 pub(crate) fn exists(directory: &Path) -> bool {
     directory.join(LOG_FILE).exists()
 }
 
 /// Returns the state after all commands in the log and the snapshot. Reads the log before the
-/// snapshot, because a running management of a former version replaces the snapshot before the log.
+/// snapshot, because a running management process of an older version replaces the snapshot before
+/// the log.
 ///
 /// # Errors
 /// - `Corrupt` with the file if synced bytes are damaged, or if a file belongs to another cluster.
@@ -44,7 +45,7 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     if head.first.raw() > applied.raw() + 1 {
         let missing = format!(
             "commands are missing: the log starts at command {}, and the snapshot ends at \
-             {applied}; put back a copy of the directory",
+             {applied}; restore the directory from a backup",
             head.first
         );
         return Err(corrupt(&path, missing));
@@ -63,7 +64,7 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     Ok(state)
 }
 
-/// Removes the old files, after the new files are complete.
+/// Removes the old files. The caller must have completed the new files.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -92,10 +93,10 @@ fn corrupt(path: &Path, problem: String) -> Error {
     Error::new(ErrorCode::Corrupt, format!("{}: {problem}", path.display()))
 }
 
-/// Returns the error for a file of management that cannot be opened or read.
+/// Returns the error for a management file that cannot be opened or read.
 fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     Error::from(error).within(format_args!(
-        "cannot open {}; if the file is gone, put back a copy of the directory",
+        "cannot open {}; if the file is lost, restore the directory from a backup",
         path.display()
     ))
 }
@@ -116,7 +117,7 @@ pub(crate) mod tests {
         Command::RegisterClient(ClientRegistration { host, ..Default::default() }).into()
     }
 
-    /// Writes the files of a former version: the snapshot `state`, and a log of later proposals.
+    /// Writes the files of an older version: a snapshot with `state`, and a log with `proposals`.
     pub(crate) fn write(directory: &Path, state: &ClusterState, proposals: &[Proposal]) {
         let (cluster, applied) = (state.map().cluster, Lsn::new(4));
         let snapshot = Snapshot { cluster, applied, state: Bytes(state.snapshot()) };
@@ -132,7 +133,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn state_has_all_complete_commands_of_the_log() {
+    fn converted_state_has_all_complete_commands_of_the_log() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut state = ClusterState::new(CLUSTER);
@@ -140,14 +141,14 @@ pub(crate) mod tests {
         write(path, &state, &proposals);
         proposals.iter().for_each(|it| drop(state.execute(it).unwrap()));
         assert_eq!(read(path, CLUSTER).unwrap(), state);
-        // A crash has torn the last command, which was never acknowledged.
+        // Damage the last command, as if a crash had torn it before it was acknowledged.
         let log = std::fs::read(path.join(LOG_FILE)).unwrap();
         std::fs::write(path.join(LOG_FILE), &log[..log.len() - 1]).unwrap();
         assert_eq!(read(path, CLUSTER).unwrap().map().nodes.len(), 2);
     }
 
     #[test]
-    fn damaged_and_foreign_files_are_refused_by_name() {
+    fn error_names_a_damaged_or_foreign_log_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let proposals: Vec<_> = (0..3).map(client).collect();

@@ -1,15 +1,16 @@
-//! The leadership of a member of management: begins and ends it, and confirms it with a majority.
+//! The leadership of a member of management: begins it, ends it, and asks a majority to confirm it.
 //!
-//! A member serves nodes only while it leads ([`Authority::check_leader`]). Its lead begins when a
-//! majority has confirmed it and has stored its `Start` command, and ends when another leader is
-//! known. While it leads, the leader asks the majority at intervals whether it still leads. If the
-//! majority has not answered for [`crate::limits::CONFIRMED_FOR`], the leader refuses all nodes
-//! until the majority answers again, because another member may lead.
+//! A member serves nodes only while it is the leader ([`Authority::check_leader`]). Its leadership
+//! begins when a majority has confirmed it and has stored the member's `Start` command. It ends
+//! when the member knows of another leader. At intervals, the leader asks the other members whether
+//! it is still the leader. If no majority has confirmed this for [`crate::limits::CONFIRMED_FOR`],
+//! the leader refuses all requests of nodes until a majority confirms again, because another member
+//! may be the leader.
 //!
-//! This module owns neither elections (`skep_consensus`) nor the work of a leader
-//! ([`crate::authority`]).
+//! `skep_consensus` runs the elections, and [`crate::authority`] does the work of a leader.
 
 use crate::authority::Authority;
+use crate::leader_log::LeaderLog;
 use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, FULL_DISK_PAUSE, TICK};
 use skep_cluster::Command;
 use skep_types::registration::ServerRegistration;
@@ -21,22 +22,26 @@ use std::time::Duration;
 pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
     let mut asked_at = Duration::ZERO;
     let mut was_leader = false;
+    let mut log = LeaderLog::default();
     loop {
         let (is_elected, is_leading) = (authority.is_elected(), authority.is_leading());
         if is_elected && !is_leading {
             match begin(&authority, &own).await {
-                Ok(()) => tracing::info!("this node leads management"),
+                Ok(()) => {}
                 Err(error) => {
-                    tracing::debug!("cannot lead management yet: {error}");
+                    tracing::debug!("cannot lead management yet: {error:#}");
                     if error.code() == ErrorCode::NoSpace {
-                        // The pause limits the log, because each attempt logs the full disk.
+                        // The pause limits the number of log lines, because each attempt on a full
+                        // disk logs an error.
                         skep_env::sleep(FULL_DISK_PAUSE).await;
                     }
                 }
             }
         } else if is_leading && !is_elected {
             authority.end_lead();
-            tracing::warn!("this node does not lead management any more");
+            tracing::info!(
+                "this node does not lead management any more; it follows the next leader"
+            );
         } else if is_leading && skep_env::now() >= asked_at + CONFIRM_INTERVAL {
             asked_at = skep_env::now();
             if authority.member().is_only_voter()
@@ -50,10 +55,18 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
         authority.publish_what_waits();
         let is_leader = authority.check_leader().is_ok();
         if was_leader && !is_leader {
-            // Wake the requests that wait at this member.
+            // Wake the requests that wait at this member, so that their senders ask the new leader.
             authority.changed.notify();
         }
         was_leader = is_leader;
+        let members = authority.member().voters();
+        // Observe the leader only as a member. A node that was not yet added to the members knows
+        // no members and needs no leader.
+        if members.contains(&u64::from(own.node.raw()))
+            && let Some(line) = log.observe(authority.known_leader(), skep_env::now())
+        {
+            line.write(own.node, members.len());
+        }
         match authority.is_leading() {
             true => skep_env::sleep(TICK).await,
             false => drop(skep_env::timeout(TICK, authority.member().status_changed()).await),
@@ -61,19 +74,22 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
     }
 }
 
-/// Begins the lead of this member, which was elected.
+/// Begins the leadership of this member after its election.
 async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
-    // When the command is applied, a majority has stored it, which confirms the leader, and all
-    // commands of previous leaders are applied.
+    // When the `Start` command is applied, a majority has stored it, which confirms the leadership.
+    // All commands of previous leaders are then applied, too.
     let asked_at = skep_env::now();
-    // The number of starts comes with the outcome, because the state may have the number of another
-    // leader by now.
+    // Take the number of starts from the outcome of the command, because the state may already
+    // contain the start of another leader.
     let starts = authority.write(&Command::Start.into()).await?.starts;
     authority.begin_lead(starts, asked_at);
     match authority.propose(&Command::RegisterServer(own.clone()).into()).await {
         Ok(_) => {}
         Err(error) if error.code() == ErrorCode::NotLeader => return Err(error),
-        Err(error) => tracing::error!("management keeps its former name and addresses: {error}"),
+        Err(error) => tracing::error!(
+            "management keeps its previous name and addresses, since it cannot register the new \
+             ones: {error}"
+        ),
     }
     authority.note_host(own.node, &skep_service::host_name()).await?;
     authority.note_alive(own.node, &[]);

@@ -15,11 +15,13 @@ mod directory;
 mod follower;
 mod former_log;
 mod handlers;
+mod leader_log;
 mod leadership;
 mod limits;
 mod log_level_changes;
 mod loss_reports;
 mod machine;
+mod map_log;
 pub mod members;
 mod meter;
 mod reported_waits;
@@ -53,12 +55,12 @@ use skep_wire::traces::ReportTraces;
 use std::rc::Rc;
 use token_file::TokenFile;
 
-/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
-/// call it before the process starts other threads.
+/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process, so
+/// the caller must call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start, with a hint how to fix it. Examples are a blank directory, a
-/// directory of another kind, a damaged log, and an address in use.
+/// The error that prevents the start, with a hint on how to fix it. Examples are a blank directory,
+/// a directory of another kind, a damaged log, and an address in use.
 pub fn run(settings: &ManagementSettings) -> Result<()> {
     skep_env::restrict_new_files();
     let signals = skep_service::end_signals()?;
@@ -72,7 +74,7 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
         notify::stopping();
         match ended {
             UntilSignal::Signal(number) => {
-                tracing::info!("management ends (signal {number})");
+                tracing::info!("management stops (signal {number})");
                 Ok(())
             }
             UntilSignal::Ready(ended) => ended,
@@ -93,7 +95,8 @@ struct RunningManagement {
 }
 
 impl RunningManagement {
-    /// Starts management. If this is its only member, it serves when this returns.
+    /// Starts management. If this member is the only one, it serves nodes when this function
+    /// returns.
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
         skep_env::sleep(skep_service::quarantine::start(path)).await;
@@ -157,11 +160,11 @@ impl RunningManagement {
     async fn until_ended(&self) -> Result<()> {
         let failed = async { Err(self.authority.member().failure().await) };
         let ended = futures_lite::future::or(failed, self.refusal.until_refused()).await;
-        ended.map_err(|error| error.within("management ends"))
+        ended.map_err(|error| error.within("management stops"))
     }
 
-    /// Waits until this member serves, if it is the only one. Several members have started before
-    /// they can elect a leader.
+    /// Waits until this member serves nodes, if it is the only member. If there are several
+    /// members, they must all start before they can elect a leader, so this function does not wait.
     async fn until_served(&self) -> Result<()> {
         let Self { authority, .. } = self;
         let served = async {
@@ -178,13 +181,14 @@ impl RunningManagement {
 
 impl Drop for RunningManagement {
     fn drop(&mut self) {
-        // The tasks of the log go on without their owner. In tests the event loop does so too.
+        // The tasks of the log continue without an owner, so end the member explicitly. This
+        // matters in tests, where the event loop continues, too.
         let member = Rc::clone(self.authority.member());
         skep_env::spawn(async move { member.end().await }).detach();
     }
 }
 
-/// Updates what depends on time, until the process ends.
+/// Calls [`Authority::tick`] at intervals, until the process ends.
 async fn tick(authority: Rc<Authority>) {
     loop {
         skep_env::sleep(limits::TICK).await;
@@ -192,8 +196,9 @@ async fn tick(authority: Rc<Authority>) {
     }
 }
 
-/// Returns the addresses of this management node: those in the token, unless the settings or the
-/// addresses of this host have changed. The token may have addresses of other members too.
+/// Returns the addresses of this management node. They are the addresses in the token, unless the
+/// settings or the addresses of this host have changed. The token may also contain addresses of
+/// other members.
 fn addresses(
     listener: &TcpListener,
     settings: &ManagementSettings,
@@ -203,12 +208,12 @@ fn addresses(
     let chosen = advertise::of_management(listener, &settings.node.advertise, former);
     match chosen {
         Ok(chosen) => Ok(chosen.addresses),
-        // At boot, the network may come up later than management.
+        // While a host boots, management may start before the network of the host is up.
         Err(error) if error.code() == ErrorCode::Configuration => {
             let former = directory::registered_addresses(&directory.directory);
             let former = former.unwrap_or_else(|| directory.token.addresses.clone());
             tracing::warn!(
-                "management continues to use its former addresses, {}: {error}",
+                "management continues to use its previous addresses, {}: {error}",
                 former.join(", ")
             );
             Ok(former)
@@ -228,8 +233,8 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
     let refusals = RefusalLog::new("management");
     let admission = Admission::new(Rc::clone(&refusals));
-    // Retry: accept after an error, such as no free file descriptor. Every `limits::TICK`, without
-    // limit.
+    // Retry: after a failed accept, for example because no file descriptor is free. Every
+    // `limits::TICK`, without limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -238,8 +243,8 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
                 skep_env::spawn(serve(accepted, incarnation, Rc::clone(&service))).detach();
             }
             Err(error) => {
-                // Most likely the process is out of file descriptors. Connections that end will
-                // free some.
+                // The most probable reason is that the process has no free file descriptor. Each
+                // connection that ends frees one, so try again after a pause.
                 refusals.note("any host", error);
                 skep_env::sleep(limits::TICK).await;
             }
@@ -247,7 +252,7 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
     }
 }
 
-/// An accepted connection, with the permission to run its handshake.
+/// An accepted connection, with the permission to begin its handshake.
 struct Accepted {
     stream: TcpStream,
     ticket: Ticket,
@@ -271,7 +276,7 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     meter.connections(1);
     loop {
         match requests.next().await {
-            // The peer connects again when this member has started again.
+            // End the connection. The peer connects again when this member has started again.
             Ok(Some(_)) if authority.member().has_ended() => break,
             Ok(Some(incoming)) if message::is_figures_request(incoming.header.message) => {
                 message::answer(&meter.figures, &incoming, &outbox);
@@ -298,7 +303,7 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
             }
             Ok(None) => break,
             Err(error) => {
-                tracing::debug!("management ended the connection from {peer}: {error}");
+                tracing::debug!("management ended the connection from {peer}: {error:#}");
                 break;
             }
         }
@@ -307,8 +312,8 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     outbox.close();
 }
 
-/// Checks that this member may execute a request of a node: it leads, or the request is for each
-/// member.
+/// Checks that this member may execute a request of a node: the member is the leader, or every
+/// member handles the request.
 fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> Result<()> {
     match incoming.header.message {
         AskMember::ID if authority.has_removed(peer.node) => {

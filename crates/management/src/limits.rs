@@ -2,39 +2,39 @@
 
 use std::time::Duration;
 
-/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies to them
-/// at once that there is no newer map.
+/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies at once
+/// that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may give up its targets as lost. A restart of a
 /// host, or of a switch, takes less time.
 pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
 /// Interval between checks of reachability and leases. A lease is many times longer.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// Management replies to a waiting request this long before the request's deadline, so that the
-/// reply arrives in time.
+/// How long before the deadline of a waiting request management replies, so that the reply arrives
+/// in time.
 pub(crate) const ANSWER_BEFORE_DEADLINE: Duration = Duration::from_millis(500);
 /// Longest wait of a request that has no deadline.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Pause between a change and the replies to waiting nodes, per waiting node. It corresponds to the
-/// cost of sending a map to one node. With ten thousand waiting clients, each client gets at most
-/// five maps a second.
+/// The pause between a change and the replies to waiting nodes, divided by the number of waiting
+/// nodes. It corresponds to the cost of sending a map to one node. With ten thousand waiting
+/// clients, each client gets at most five maps a second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
-/// Upper bound of the pause between a change and the replies to waiting nodes. A heartbeat's reply
-/// brings the new map after this time anyway.
+/// Upper bound of the pause between a change and the replies to waiting nodes. After this time, a
+/// node gets the new map in the reply to its heartbeat anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which a leader asks the majority whether it still leads. It equals the interval of
-/// the heartbeats between members.
+/// Interval at which a leader asks the majority whether it is still the leader. It equals the
+/// interval of the heartbeats between members.
 pub(crate) const CONFIRM_INTERVAL: Duration = Duration::from_millis(150);
-/// Longest wait for the majority to confirm the leader. It is shorter than [`CONFIRMED_FOR`], so
-/// that one lost answer does not end a lead.
+/// Longest wait of a leader for the confirmation of the majority. It is shorter than
+/// [`CONFIRMED_FOR`], so that one lost reply does not end a leadership.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
-/// Time after an answer of the majority during which a leader serves nodes. It equals the longest
-/// silence before an election. Nodes ignore the maps of a leader that serves a moment too long,
+/// Time for which a leader serves nodes after a confirmation of the majority. It equals the longest
+/// silence before an election. If a leader serves for a moment too long, nodes ignore its maps,
 /// because the maps of its successor have higher versions.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
 /// Time for which a new leader without a map collects heartbeats, in addition to one heartbeat
-/// interval. A node that has missed the previous leader sends its next heartbeat after that
-/// interval.
+/// interval. A node whose heartbeat the previous leader did not receive sends its next heartbeat
+/// after one interval.
 pub(crate) const COLLECT_MARGIN: Duration = Duration::from_millis(500);
 /// Longest wait for a majority to store a command. Two elections take less time.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(4);
@@ -47,10 +47,14 @@ pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);
 /// Maximum number of members of management to which one member keeps connections. The connection
 /// that was used least recently is closed.
 pub(crate) const MAX_MEMBER_LINKS: usize = 16;
-/// Maximum number of unconfirmed changes of clients' log levels. A request waits for each of these
-/// changes.
+/// Maximum number of unconfirmed changes of clients' log levels. For each of these changes, a
+/// request waits.
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;
-/// Pause after which an elected leader tries again to store its start on a full disk.
+/// Pause after which an elected leader tries again to store its `Start` command on a full disk.
 pub(crate) const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after which a member tries again to write the addresses of the others into its token file.
+/// Pause after which a member tries again to write the addresses of the other members into its
+/// token file.
 pub(crate) const TOKEN_FILE_PAUSE: Duration = Duration::from_secs(1);
+/// Time without a leader after which a member logs that there is no leader. Two elections take less
+/// time.
+pub(crate) const NO_LEADER_AFTER: Duration = Duration::from_secs(4);

@@ -1,9 +1,9 @@
-//! Pending changes of clients' log levels. Clients accept no connections, so a change waits here
-//! for the client's next heartbeat. Each reply to a heartbeat contains the change until the client
-//! confirms it.
+//! Pending changes of clients' log levels. Clients accept no connections, so this module stores a
+//! change until the client's next heartbeat. Each reply to a heartbeat contains the change until
+//! the client confirms it.
 //!
-//! The changes are in memory only. The administration tool waits for the confirmation, and repeats
-//! its request if management ends before that.
+//! The changes are in memory only. The administration tool waits for the confirmation, and sends
+//! its request again if management ends before the confirmation.
 
 use crate::limits::MAX_LOG_ORDERS;
 use skep_env::local::{Receiver, Sender, oneshot};
@@ -27,7 +27,7 @@ struct Orders {
 
 impl LogLevelChanges {
     /// Adds a change for a client, and returns its number. The returned receiver gets the client's
-    /// confirmation, or `None` if a later change for the same client replaced this change.
+    /// confirmation. It gets `None` if a later change for the same client replaced this change.
     ///
     /// # Errors
     /// `LimitReached` if `MAX_LOG_ORDERS` changes are pending already.
@@ -39,8 +39,8 @@ impl LogLevelChanges {
         let mut inner = self.inner.borrow_mut();
         if inner.orders.len() >= MAX_LOG_ORDERS {
             let context = format!(
-                "cannot change the log level of client {client}: {MAX_LOG_ORDERS} such changes \
-                 wait already"
+                "cannot change the log level of client {client}: {MAX_LOG_ORDERS} changes of log \
+                 levels wait already; repeat the command later"
             );
             return Err(Error::new(ErrorCode::LimitReached, context));
         }
@@ -65,7 +65,7 @@ impl LogLevelChanges {
         }
     }
 
-    /// Removes a change whose request does not wait any more.
+    /// Removes a change because no request waits for it any more.
     pub(crate) fn give_up(&self, client: NodeId, number: u64) {
         drop(self.take(client, number));
     }

@@ -1,8 +1,8 @@
-//! The members of metadata groups that may have lost records, as they report themselves. Soft state
-//! of one leader: members report again every half second until their group changes. A new leader
+//! The reports of members of metadata groups that they may have lost records. They are soft state
+//! of one leader. Members report again every half second until their group changes. A new leader
 //! begins without reports, so it decides only after each serving member has reported to it.
 //!
-//! Does not own the decision ([`skep_cluster::losses`]).
+//! [`skep_cluster::losses`] makes the decision.
 
 use skep_cluster::losses::LogEnd;
 use skep_types::{Epoch, GroupId, TargetId};
@@ -10,10 +10,10 @@ use skep_wire::management::AskTakeOver;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for which a report counts. Members repeat it every half second.
+/// Time for which a report is valid. Members report again every half second.
 const VALID: Duration = Duration::from_secs(10);
 
-/// The reports of the members of one group in one epoch, with their times.
+/// The reports of the members of one group in one epoch, with the times of the reports.
 #[derive(Debug, Default)]
 struct GroupReports {
     epoch: Epoch,
@@ -25,8 +25,8 @@ struct GroupReports {
 pub(crate) struct LossReports(BTreeMap<GroupId, GroupReports>);
 
 impl LossReports {
-    /// Adds a report at `now`, and returns the valid ones of the group. The caller has checked that
-    /// the group has this epoch and member, so the number of reports has a limit.
+    /// Adds a report at the time `now`, and returns the valid reports of the group. The caller has
+    /// checked that the group has this epoch and this member, so the number of reports has a limit.
     pub(crate) fn note(
         &mut self,
         report: &AskTakeOver,
@@ -48,7 +48,7 @@ mod tests {
     use skep_types::Lsn;
 
     #[test]
-    fn only_recent_reports_of_the_newest_epoch_count() {
+    fn only_recent_loss_reports_of_the_newest_epoch_count() {
         let mut reports = LossReports::default();
         let mut count = |epoch, target, at| {
             let report = AskTakeOver {

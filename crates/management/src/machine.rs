@@ -1,7 +1,6 @@
-//! The state machine of the cluster, as the replicated log drives it.
+//! The state machine of the cluster, to which the replicated log applies the commands.
 //!
-//! This module owns the encoding of outcomes. It does not own the effect of a command
-//! (`skep_cluster`).
+//! This module encodes the outcomes. `skep_cluster` defines the effect of a command.
 
 use skep_cluster::{ClusterState, Outcome, Proposal};
 use skep_consensus::{LogPosition, StateMachine};
@@ -16,17 +15,19 @@ pub(crate) struct Machine {
     pub(crate) changes: u64,
 }
 
-/// First the number of the error code of a refusal, or zero, and its context. Then the outcome of a
-/// command that succeeded, and the number of starts after the command.
+/// The encoded outcome of a command: first the number of the error code (zero for success) and the
+/// error's context, then the outcome of a successful command, and the number of starts in the state
+/// after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));
 
-/// An applied command.
+/// The result of a command that the log has applied.
 #[derive(Debug)]
 pub(crate) struct Applied {
-    /// The outcome or the refusal.
+    /// The outcome of the command, or the error of the state machine if it refused the command.
     pub(crate) result: Result<Outcome>,
-    /// Number of starts after the command. Other commands may be applied by the time when the
-    /// proposer reads this number, so the proposer must not take it from the state.
+    /// Value of the number of starts in the state after this command. The proposer must use this
+    /// number instead of the number in the state, because other commands may be applied before the
+    /// proposer reads the state.
     pub(crate) starts: u64,
 }
 
@@ -51,7 +52,10 @@ impl Applied {
 impl StateMachine for Machine {
     fn apply(&mut self, _: LogPosition, command: &[u8]) -> Result<Vec<u8>> {
         let proposal = Proposal::from_bytes(command).map_err(|error| {
-            let what = format!("{error}; a newer program proposed it: install that version here");
+            let what = format!(
+                "{error}; a management node with a newer program wrote this command: install that \
+                 version on this host"
+            );
             Error::new(ErrorCode::Unsupported, what)
         })?;
         let result = self.state.execute(&proposal);
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_names_the_starts_after_its_own_command() {
+    fn command_outcome_has_the_current_number_of_starts() {
         let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
         let first = apply(&mut machine, Command::Start);
         assert!(first.result.unwrap().changed);
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn command_of_a_newer_program_is_not_skipped() {
+    fn unknown_command_of_a_newer_version_is_an_error() {
         let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
         let error = machine.apply(FIRST, &[0xff; 30]).unwrap_err();
         assert!(error.context().contains("install that version"), "{error}");

@@ -1,16 +1,17 @@
 //! Messages between the members of management: connections to the other members, and the replies to
 //! their messages.
 //!
-//! This module owns the connections. It owns neither the meaning of the messages (`skep_consensus`)
-//! nor the choice of the members. Management on one node has no other member, and sends nothing.
+//! This module owns the connections. `skep_consensus` defines the meaning of the messages, and
+//! decides which nodes are members. Management on one node has no other member, and sends nothing.
 //!
 //! A call of the replicated log has a short time limit, 150 ms for a heartbeat. A handshake may
-//! take longer. So an attempt to connect continues after the end of the call that began it.
+//! take longer. So an attempt to connect continues even after the call that began the attempt has
+//! ended.
 //!
 //! # Hazard: another member at the address
-//! A member whose directory was emptied returns under a new id, maybe at the same address. If it
+//! A member whose directory was emptied returns under a new id, perhaps at the same address. If it
 //! replied to messages for its previous id, it could vote twice in one election. So each message
-//! names the member for which it is, and [`answer`] refuses messages for another member.
+//! contains the id of its receiver, and [`answer`] refuses messages for another id.
 
 use crate::limits::{MAX_MEMBER_LINKS, MEMBER_SILENCE};
 use skep_consensus::{MAX_MESSAGE_BYTES, Member, StateMachine, Transport};
@@ -44,27 +45,27 @@ impl fmt::Debug for MemberConnections {
 #[derive(Default)]
 struct MemberLink {
     connection: RefCell<Option<Rc<Connection>>>,
-    /// The attempt to connect to the member. It ends when the link is dropped.
+    /// The attempt to connect to the member. The attempt ends when the link is dropped.
     connecting: RefCell<Option<skep_env::Task<()>>>,
     is_connecting: Cell<bool>,
     /// Error of the last attempt to connect.
     failure: RefCell<Option<Error>>,
     /// Notified when an attempt to connect has ended.
     attempted: Notify,
-    /// Time of the last reply, or of the last attempt to connect if it is later.
+    /// Time of the last reply of the member, or of the last attempt to connect, whichever is later.
     last_contact: Cell<Duration>,
     last_used: Cell<Duration>,
 }
 
 impl MemberConnections {
     /// Creates the connections of the member with this identity. The member connects to another
-    /// member only at the first message.
+    /// member only when it sends the first message.
     pub fn new(identity: Identity) -> Self {
         Self { identity, links: RefCell::default() }
     }
 
-    /// Returns the link to a member. Removes the link that was used least recently if there are too
-    /// many.
+    /// Returns the link to a member. If there are too many links, removes the link that was used
+    /// least recently.
     fn link(&self, to: u64) -> Rc<MemberLink> {
         let mut links = self.links.borrow_mut();
         if links.len() >= MAX_MEMBER_LINKS && !links.contains_key(&to) {
@@ -92,7 +93,7 @@ impl MemberLink {
     }
 
     /// Returns the open connection, or opens a connection. All callers share one attempt to
-    /// connect, which continues if a caller stops waiting.
+    /// connect. The attempt continues even if a caller stops waiting.
     async fn connection(
         self: &Rc<Self>,
         identity: &Identity,
@@ -141,7 +142,7 @@ impl Transport for MemberConnections {
         let link = self.link(to);
         let connecting = link.connection(&self.identity, addresses);
         let Some(connection) = skep_env::timeout(limit, connecting).await else {
-            let what = format!("no connection within {limit:?}");
+            let what = format!("no connection within {:.2} s", limit.as_secs_f64());
             return Err(within(Error::new(ErrorCode::TimedOut, what)));
         };
         let connection = connection.map_err(within)?;
@@ -169,8 +170,8 @@ impl Transport for MemberConnections {
 }
 
 /// Replies to a message of another member. `own` is the id of this member. The caller reads the
-/// next message of a connection after this function has returned, so that only one message of each
-/// connection is in memory.
+/// next message of a connection only after this function has returned, so that only one message of
+/// each connection is in memory.
 pub async fn answer<S: StateMachine>(
     member: &Member<S>,
     own: NodeId,

@@ -1,7 +1,8 @@
 //! Counts the requests to management, and shows the metrics of its process.
 //!
-//! The time of a change includes the wait until it is stored. `GetMap`, `SetClientLogLevel` and
-//! `AddMember` may wait for an event before their reply; this wait is not counted.
+//! The duration of a request that changes the state includes the wait until the change is stored.
+//! `GetMap`, `SetClientLogLevel` and `AddMember` may wait for an event before their reply. This
+//! wait is not part of their duration.
 
 use skep_exporter::message::Figures;
 use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
@@ -9,7 +10,7 @@ use skep_rpc::{Incoming, Outbox};
 use skep_service::PROGRAM_VERSION;
 use std::rc::Rc;
 
-/// Counts the requests of the process, on its only thread.
+/// Counts the requests of the process. Only the process's single thread uses it.
 pub(crate) struct Meter {
     table: OperationTable,
     pub(crate) figures: Rc<Figures>,
@@ -30,12 +31,13 @@ impl Meter {
         Rc::new(Self { table, figures: Figures::new(registry) })
     }
 
-    /// Changes the number of open connections.
+    /// Adds `change` to the number of open connections.
     pub(crate) fn connections(&self, change: i64) {
         self.table.connections().add(change);
     }
 
-    /// Counts a request that `handle` handles. The request has failed if `handle` refuses it.
+    /// Counts the request that `handle` handles. If `handle` returns an error, the request counts
+    /// as failed.
     pub(crate) async fn count(
         &self,
         incoming: Incoming,

@@ -1,5 +1,5 @@
-//! The requests of nodes that wait for a group, as the nodes report them in heartbeats. This is
-//! soft state, so a restart of management forgets it until the next heartbeats.
+//! The requests that wait for a group at their senders, as nodes report them in heartbeats. This is
+//! soft state. A restart of management loses it, and the next heartbeats restore it.
 
 use skep_types::NodeId;
 use skep_wire::limits::{MAX_LISTED_REQUEST_WAITS, MAX_REPORTED_WAITS, MAX_WAIT_ERROR_CHARS};
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The waits of each node that has reported some in its last heartbeat.
+/// The waits of each node whose last heartbeat has reported at least one wait.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedWaits(RefCell<BTreeMap<NodeId, Vec<RequestWait>>>);
 
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_listed_until_the_next_heartbeat_without_them() {
+    fn reported_waits_are_listed_until_a_heartbeat_omits_them() {
         let reported = ReportedWaits::default();
         let [one, two, gone] = [1, 2, 3].map(NodeId::new);
         reported.report(one, vec![wait(6_000)]);
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn list_of_many_waits_has_a_limit() {
+    fn list_of_reported_waits_is_bounded() {
         let reported = ReportedWaits::default();
         for node in 1..=200 {
             reported.report(NodeId::new(node), vec![wait(6_000); MAX_REPORTED_WAITS + 1]);
         }
         let list = reported.list(|_| true);
         assert_eq!((list.waits.len(), list.nodes), (MAX_LISTED_REQUEST_WAITS, 200));
-        // An error of a faulty node must not make the reply too long.
+        // An over-long error text of a faulty node must not make the reply too long.
         let long = RequestWait { error: "x".repeat(100_000), ..wait(1) };
         reported.report(NodeId::new(1), vec![long]);
         let list = reported.list(|node| node == NodeId::new(1));

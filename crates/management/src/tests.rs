@@ -1,10 +1,10 @@
-//! Tests of management over real sockets, with members like real services and clients.
+//! Tests of management over real sockets. The tests act like real services and clients.
 
 mod commands;
 mod conversion;
-mod copies;
 mod nodes;
 mod requests;
+mod restored_copies;
 
 use super::*;
 use skep_cluster::Command;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-/// Creates the directory of a new cluster; returns its settings and its join token.
+/// Creates the directory of a new cluster. Returns its settings and its join token.
 fn cluster() -> (tempfile::TempDir, ManagementSettings, JoinToken) {
     let directory = tempfile::tempdir().unwrap();
     let mut settings = ManagementSettings::default();
@@ -198,7 +198,7 @@ fn map_has_all_members_also_after_a_restart() {
         until("its end is pushed too", || cell.load().node(id).is_none()).await;
         let before = cell.load();
         drop(running);
-        // The sockets of an event loop are closed when its process ends, not when its thread ends.
+        // The sockets of an event loop are closed when the process ends, not when the thread ends.
         // So the second management must listen on another address.
         std::fs::remove_file(settings.node.directory.join("address")).unwrap();
         let _running = InThread::start(&settings);
@@ -225,8 +225,8 @@ fn server_starts_with_a_cached_map_and_registers_later() {
         let mut request = server(NodeKind::Storage, 10);
         request.server.node = registered.node;
         request.server.targets[0].target = registered.targets[0];
-        // Simulates that management was restored from an older copy: the cached map is newer than
-        // management's.
+        // Simulate a management directory that was restored from an older backup: the cached map is
+        // newer than management's map.
         let mut kept = registered.map;
         kept.version = MapVersion::new(1 << 60);
         let (member, nothing) =
@@ -245,7 +245,7 @@ fn server_starts_with_a_cached_map_and_registers_later() {
         assert!(newest.version < kept.version);
         assert_eq!(newest.node(registered.node).unwrap().reachability, Reachability::Online);
         // If management replies, the service does not use its cached map. If management refuses the
-        // service, a cached map does not help either.
+        // service, the service does not use the cached map either.
         let (_, again) =
             Membership::begin(&token, request.clone(), Some(kept.clone())).await.unwrap();
         assert_eq!(again.unwrap().node, registered.node);
@@ -283,8 +283,8 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
     });
 }
 
-/// Before the fix, management removed clients at the request of a metadata target that had lost
-/// contact with them, although management received their heartbeats.
+/// Regression test: management removed clients at the request of a metadata target that had lost
+/// contact with them, although management received the clients' heartbeats.
 #[test]
 fn client_in_contact_stays_until_an_administrator_evicts_it() {
     let (_directory, settings, token) = cluster();
@@ -303,7 +303,7 @@ fn client_in_contact_stays_until_an_administrator_evicts_it() {
             admin.call(&request, PATIENCE).await.unwrap();
             assert_eq!(has_client().await, unless_heard);
         }
-        // A client that has sent no heartbeat for a lease is removed in both cases.
+        // If a client has sent no heartbeat for a lease, management removes it in both cases.
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
         let silent = join_client(&token).await.node();
@@ -344,8 +344,8 @@ fn eviction_by_a_deposed_metadata_target_is_refused() {
     });
 }
 
-/// A member that has all records takes over at once. Members that may lack records only do if all
-/// of them have reported that.
+/// A member that has all records takes over at once. Members that may lack records take over only
+/// if all of them have reported this.
 #[test]
 fn silent_primary_is_replaced_by_a_member_with_all_records() {
     let (_directory, settings, token) = cluster();
@@ -436,7 +436,7 @@ fn blank_directories_and_directories_in_use_are_refused() {
         assert!(error.context().contains("in use"), "{error}");
         let error = initialise(&settings, None).await.unwrap_err();
         assert!(error.context().contains("already"), "{error}");
-        // If the address is in use, no half-initialised directory stays behind.
+        // If the address is in use, the start leaves no half-initialised directory.
         blank.node.listen = running.listens_on.clone();
         let error = initialise(&blank, None).await.unwrap_err();
         assert!(error.context().contains("another program listens"), "{error}");

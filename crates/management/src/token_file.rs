@@ -1,8 +1,9 @@
 //! The addresses in the join token of a management node: its own addresses first, then the
-//! addresses of the other management nodes. So nodes and commands that use the token reach a member
-//! that runs.
+//! addresses of the other management nodes. So nodes and commands that use the token find a running
+//! member.
 //!
-//! Owns when the file is written. Does not own the secrets in it (`skep_service::tokens`).
+//! This module decides when the file is written. `skep_service::tokens` changes the secrets in the
+//! file.
 
 use crate::authority::Authority;
 use crate::limits::TOKEN_FILE_PAUSE;
@@ -24,24 +25,24 @@ pub(crate) struct TokenFile {
 }
 
 impl TokenFile {
-    /// `own` are the addresses of this node.
+    /// Creates the [`TokenFile`] of the file at `path`. `own` are the addresses of this node.
     pub(crate) fn new(path: PathBuf, authority: &Authority, own: Vec<String>) -> Self {
         let is_alone = authority.member().is_only_voter();
         Self { path, node: authority.own(), is_alone, own }
     }
 
-    /// At a start: puts the own addresses first. The other ones stay, unless this is the only
-    /// member.
+    /// At a start, puts this node's own addresses first into the token. Keeps the other addresses,
+    /// unless this node is the only member.
     pub(crate) fn write(&self, directory: &mut NodeDirectory) -> Result<()> {
         let former = &directory.token.addresses;
         if !former.iter().any(|address| self.own.contains(address))
             || self.is_alone && *former != self.own
         {
             tracing::warn!(
-                "the addresses of management change from {} to {}: a service or mount that uses the \
-                 former ones needs the new token, which `skep cluster token --cluster DIRECTORY` \
-                 prints; `skep token install` gives it to a service, which uses the new addresses \
-                 from its next start",
+                "the addresses of management change from {} to {}: a service or mount that uses \
+                 the previous addresses needs the new token. `skep cluster token --cluster \
+                 DIRECTORY` prints this token, and `skep token install` gives it to a service, \
+                 which uses the new addresses from its next start",
                 former.join(", "),
                 self.own.join(", ")
             );
@@ -58,7 +59,8 @@ impl TokenFile {
         Ok(())
     }
 
-    /// Follows the addresses of the other management nodes in the map until the process ends.
+    /// Writes the addresses of the other management nodes into the token whenever the map changes,
+    /// until the process ends.
     pub(crate) async fn follow(self, authority: Rc<Authority>, token: JoinToken) {
         let mut written = token.addresses;
         loop {
@@ -70,7 +72,8 @@ impl TokenFile {
                     Ok(()) => written = addresses,
                     Err(error) => {
                         tracing::warn!("cannot write the addresses into the join token: {error}");
-                        // Retry: the file. With the next map, or after this time, without limit.
+                        // Retry: write the file. With the next map, or after this time, without
+                        // limit.
                         skep_env::timeout(TOKEN_FILE_PAUSE, changed).await;
                         continue;
                     }

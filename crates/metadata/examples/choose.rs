@@ -1,9 +1,10 @@
-//! Measures the cost of choosing the targets of a file, in isolation.
+//! Measures the time that the choosers take to choose the targets of a file, without the rest of
+//! the program.
 //!
-//! `choose [FILES]` prints the time for preparing each cluster map, which happens whenever the map
-//! changes. For each chooser, a further line has the nanoseconds for one choice, by target count.
-//! The default chooser has a second line, with the servers in failure domains. This program is not
-//! a test, because it asserts nothing.
+//! `choose [FILES]` prints the time that a target needs to prepare each of several cluster maps. A
+//! target does so whenever the map changes. For each chooser, one more line has the nanoseconds for
+//! one choice, by target count. The default chooser has a second line, for servers that are in
+//! failure domains. This program is not a test, because it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
@@ -49,7 +50,7 @@ fn nanoseconds(taken: Duration, times: u64) -> u64 {
     taken.as_nanos() as u64 / times.max(1)
 }
 
-/// Returns the cost of one choice of a chooser, for each target count.
+/// Returns the nanoseconds that a chooser takes for one choice, for each target count.
 fn measured(candidates: &Candidates, chooser: Chooser, files: u64) -> String {
     let per_count = [1, 4, 8, 64].map(|count| {
         let mut cursor = Cursor::default();

@@ -1,5 +1,5 @@
-//! The work that a target does without a request, as independent jobs. Each job is a struct with
-//! its own state. A restart rebuilds this state from the store.
+//! The background jobs of a target: work that no request of a client has started. Each job is a
+//! struct with its own state. A restart rebuilds this state from the store.
 //!
 //! | job | module |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | recovers the size of files whose writer died | `size_recovery` |
 //! | makes storage truncate the chunk files of truncated files | `truncations` |
 //! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
-//! | deletes the records of sessions and transactions that ended long ago | `forget` |
+//! | deletes old records of ended sessions and of other groups' ended transactions | `forget` |
 //!
 //! This module does not own the target. A job gets a [`JobContext`] and returns [`JobTask`]s.
 
@@ -58,23 +58,24 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Notifies the jobs that a transaction has written a key, or has deleted it if `is_present` is
-    /// not set.
+    /// Notifies the jobs that a transaction has written a key. `is_present` is false if the
+    /// transaction has deleted the key.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         self.items.on_write(key, is_present);
     }
 
-    /// Updates the work items when a sync of the log up to record `last` begins.
+    /// Assigns the new work items to the sync of the log up to record `last`, which begins now.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         self.items.before_sync(last);
     }
 
-    /// Updates the work items when the engine has the changes of all log records up to `stored`.
+    /// Passes new work items to the jobs. The engine now has the changes of all log records up to
+    /// `stored`.
     pub(crate) fn after_store(&mut self, stored: Lsn, limits: &Limits) {
         self.removals.add(self.items.stored(stored), limits.queued_removals);
     }
 
-    /// Adds a session that, according to the store, ended before the target started.
+    /// Adds a session whose end the target found in the store when it started.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.session_ends.add(session);
     }
@@ -92,7 +93,7 @@ impl Background {
         self.prepared.load(context)
     }
 
-    /// Starts all due work of the background jobs.
+    /// Starts the work of all background jobs that must begin now.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.numbers.start(context);
         self.prepared.ask(context);
@@ -115,7 +116,7 @@ impl Background {
         Ok(())
     }
 
-    /// Passes the reply to a background call to the job that made the call.
+    /// Passes the reply to a background call to the job that sent the call.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: BackgroundCall,
@@ -149,7 +150,7 @@ impl Background {
         }
     }
 
-    /// Updates the jobs after internal work was committed in log record `lsn`.
+    /// Updates the jobs after a job's transaction was committed in log record `lsn`.
     pub(crate) fn after_commit<E: Engine>(
         &mut self,
         work: InternalWork,
@@ -172,7 +173,7 @@ impl Background {
             InternalWork::ApplyTruncation { inode, .. }
             | InternalWork::SettleTruncation { inode, .. } => {
                 self.truncations.after_commit(inode, context);
-                // A size recovery of the file may have waited for the truncation.
+                // The truncation may have delayed a size recovery of the same file.
                 self.items.look_again();
             }
             InternalWork::DeleteKeys(_)
@@ -192,10 +193,10 @@ impl Background {
         self.prepared.after_end(transaction, context);
     }
 
-    /// Adds the prepared transaction to the jobs, if the `Prepare` request has created it.
+    /// Adds the transaction of a `Prepare` request to the jobs, if the request has prepared it.
     ///
     /// # Errors
-    /// An error of the engine.
+    /// Returns the error if the engine fails.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -209,12 +210,12 @@ impl Background {
         &self.prepared
     }
 
-    /// Returns the number of prepared transactions whose decision could not be carried out.
+    /// Returns the number of prepared transactions whose decision this target could not carry out.
     pub(crate) fn stuck_transactions(&self) -> usize {
         self.prepared.stuck()
     }
 
-    /// Records that the target could not carry out the decision on a prepared transaction.
+    /// Remembers that the target could not carry out the decision on a prepared transaction.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         self.prepared.set_problem(transaction, problem);
     }
@@ -226,14 +227,14 @@ impl Background {
         self.truncations.check_invariants();
     }
 
-    /// Counts the missing storage replies of each file: first the replies to truncations, then to
-    /// syncs.
+    /// Returns how many replies of storage are missing for each file: first replies to truncations,
+    /// then replies to syncs.
     pub(crate) fn missing_truncation_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         self.truncations.missing_replies()
     }
 }
 
-/// Runs a piece of the target's internal work as a transaction.
+/// Runs the transaction of a background job.
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     work: &InternalWork,

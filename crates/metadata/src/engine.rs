@@ -1,17 +1,17 @@
-//! The ordered key-value store below a metadata target: a small trait with two engines, fjall for
-//! services and an in-memory engine for simulation and tests.
+//! The ordered key-value store below a metadata target: a small trait and two engines. Services use
+//! fjall; the simulation and tests use an engine in memory.
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
 //! batch only after every serving member of its group has synced the log records of the batch. With
-//! the batch, the target passes the number of its last log record. Applied batches become durable
-//! together, at a checkpoint.
+//! each batch, the target passes the number of the last log record in it. Applied batches become
+//! durable together, at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;
 
 use skep_types::{Lsn, Result};
 
-/// Keys with their new values. `None` removes the key.
+/// The changes of a batch: keys with their new values. `None` removes the key.
 pub type Mutations = std::collections::BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// An ordered key-value store.
@@ -22,17 +22,20 @@ pub trait Engine {
     /// `DeviceFailed` if the engine cannot read or write the store. The target then stops.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// Returns up to `limit` pairs whose key starts with `prefix` and is greater than `after`, in
-    /// ascending key order.
+    /// Returns up to `limit` key-value pairs whose key starts with `prefix` and is greater than
+    /// `after`, in ascending key order.
     ///
     /// # Errors
-    /// Like [`Self::get`].
+    /// The same as for [`Self::get`].
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// Applies a batch atomically. In the same atomic step, the engine stores `applied` as the
     /// number of the last log record whose changes it has.
     ///
     /// # Errors
-    /// Like [`Self::get`].
+    /// The same as for [`Self::get`].
     fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()>;
+
+    /// Returns the approximate number of key-value pairs. It may include removed pairs.
+    fn approximate_pairs(&self) -> u64;
 }

@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, TargetId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Measures the free space of the file system that holds a target.
+/// Measures the free space of the file system on which a target stores its data.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceGauge {
     target: TargetId,
@@ -28,14 +28,15 @@ impl FreeSpaceGauge {
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
     }
 
-    /// Counts `bytes` that the target has logged since the last measurement. Many logged bytes
-    /// bring the next measurement forward.
+    /// Counts `bytes` that the target has logged since the last measurement. When
+    /// `FREE_SPACE_LOG_BYTES` have been logged, the next call of [`Self::look`] measures, even if
+    /// the last measurement is recent.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
     }
 
-    /// Measures the free space if a measurement is due. Returns the event for the target; `None`
-    /// means that the last measurement stays valid.
+    /// Measures the free space if it is time for a measurement. Returns the event for the target.
+    /// `None` means that the previous measurement is still valid.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Event> {
         let is_fresh = self.looked_at.is_some_and(|at| now < at + FREE_SPACE_VALID);
         if is_fresh && self.logged_since < FREE_SPACE_LOG_BYTES {
@@ -43,12 +44,14 @@ impl FreeSpaceGauge {
         }
         self.looked_at = Some(now);
         self.logged_since = 0;
-        // If the measurement fails, the last measurement stays valid.
+        // If the measurement fails, the target continues with the previous one.
         let found = space(&self.directory).ok()?;
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {
             Some(what) if !self.is_short => tracing::error!("{what}"),
-            None if self.is_short => tracing::info!("target {} has space again", self.target),
+            None if self.is_short => {
+                tracing::info!("target {} has free space again, and accepts new data", self.target)
+            }
             _ => {}
         }
         self.is_short = shortage.is_some();
@@ -57,8 +60,8 @@ impl FreeSpaceGauge {
 
     fn shortage(&self, found: &Space) -> String {
         format!(
-            "target {} refuses new data: it has only {} MiB and {} inodes free on the disk under \
-            {}; delete files, or free space on that disk",
+            "target {} cannot take new data: only {} MiB and {} inodes are free on the disk under \
+             {}; delete files, or free space on that disk",
             self.target,
             found.free_bytes >> 20,
             found.free_inodes,
@@ -66,9 +69,9 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// Adds a hint on how to free space to an error of the log or the store, if the disk is full.
-    /// The error itself may not name the cause, because fjall reports only its first failure, and
-    /// only to its own threads.
+    /// If the disk is full, adds to an error of the log or the store a hint on how to free space.
+    /// The error itself may not name the full disk, because fjall reports the cause only to its own
+    /// threads, and only once.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -79,8 +82,8 @@ impl FreeSpaceGauge {
             return error;
         }
         let what = format!(
-            "cannot write the log: the disk under {} is full: free space there and start the \
-            service again; no acknowledged change is lost ({})",
+            "cannot write the log: the disk under {} is full; free space on this disk, and start \
+             the service again; no acknowledged change is lost ({})",
             self.directory.display(),
             error.context()
         );
@@ -93,7 +96,7 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// Returns how many bytes of a file system of `total_bytes` must stay free for requests that add
+/// Returns how many bytes of a file system with `total_bytes` are reserved for requests that add
 /// nothing, such as unlink and close.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
@@ -108,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_short_below_the_reserve_or_with_few_inodes() {
+    fn free_space_is_short_below_the_reserve_or_with_few_inodes() {
         let total_bytes = 100 << 30;
         let enough =
             Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };

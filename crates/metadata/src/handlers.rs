@@ -105,18 +105,20 @@ pub(crate) fn dispatch<E: Engine>(
         st::WhichExist::ID => with(c, which_exist::run),
         md::ListGroupFiles::ID => with(c, list_group_files::run),
         other => {
-            let what = format!("message {other} is not for a metadata target");
+            let what = format!(
+                "cannot execute message {other}: a metadata target does not serve this message"
+            );
             Err(Error::new(ErrorCode::Unsupported, what).into())
         }
     }
 }
 
-/// Returns the inode in a request's body that determines which group serves the request. `None`
-/// means that any group can serve it.
+/// Returns the inode that determines which group serves a request, from the body of the request.
+/// `None` means that any group can serve it.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // The directory of the new name determines the group. The directory is not the first field
-        // in the body.
+        // For a link, this inode is the directory of the new name, which is not the first field in
+        // the body.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);
@@ -125,7 +127,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
             let rename = md::Rename::from_bytes(body).ok()?;
             return Some(rename.to_directory);
         }
-        // Inode zero stands for the locks of all files of the target.
+        // Here, inode zero means the locks of all files of the target.
         fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
         md::Exchange::ID => {
             let exchange = md::Exchange::from_bytes(body).ok()?;

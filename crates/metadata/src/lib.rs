@@ -2,15 +2,15 @@
 //!
 //! This crate owns the state of metadata targets, including the names of chunk files but not their
 //! contents. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to
-//! sockets, log and clock. [`engine`] is the key-value store below the state machine. The private
-//! modules own these parts of the state machine:
+//! sockets, log and clock. [`engine`] is the key-value store below the state machine. The state
+//! machine consists of these modules:
 //!
-//! - `handlers`: the requests, one file for each.
+//! - `handlers`: the handlers of requests, one file for each request.
 //! - `tx`: transactions.
 //! - `namespace`: the rules for names, inodes and opens.
 //! - `locks`: the file locks of applications.
 //! - `sharing`: the notifications about shared files.
-//! - `sessions`: the clients' sessions.
+//! - `sessions`: the sessions of clients.
 //! - [`shipping`]: the log of a group of several targets, and the role of a backup.
 //! - `background`: the work that a target does without a request.
 

@@ -1,7 +1,7 @@
 //! File locks of applications (`flock`, `fcntl`): the held locks, the queues of waiters, and the
 //! requests that wait.
 //!
-//! This module does not own the locks of undecided transactions; `tx::locks` does.
+//! The module `tx::locks` owns the locks of undecided transactions.
 
 pub(crate) mod file_locks;
 mod queue;

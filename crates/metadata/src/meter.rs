@@ -1,11 +1,12 @@
 //! Counts the requests of a metadata target, and the work of its log and its key-value store.
 //!
-//! The state machine of the target has no clock and counts nothing. The service around it sees when
-//! a request arrives, which batch takes it, and when its reply leaves; the meter derives the stages
-//! from these times. If the reply leaves at the end of the batch that took the request, the request
-//! has only waited and been processed. If the reply leaves with a later batch, the time between the
-//! two batches counts as `log_sync` if the later batch began with the end of a sync, otherwise as
-//! `others`.
+//! The state machine of the target has no clock and counts nothing. The service around the state
+//! machine reports three events of each request to the meter: its arrival, the batch that takes it,
+//! and the sending of its reply. From the times of these events the meter derives the stages of the
+//! request. If the reply leaves at the end of the batch that took the request, the request has only
+//! the stages `waiting` and `processing`. If the reply leaves with a later batch, the request has
+//! one more stage, from the end of the first batch to the reply. This stage is `log_sync` if the
+//! later batch contained the end of a sync, otherwise `others`.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the clients for which requests wait
 //! ([`crate::sessions::silent_holders`]).
@@ -37,9 +38,9 @@ const WRITE_INLINE_BYTES: usize = 38;
 /// Length of a `ReadInlineReply` without the bytes that were read.
 const READ_INLINE_REPLY_BYTES: usize = 16;
 
-/// Length of an inode id. The body of a request about a directory begins with one.
+/// Length of an inode id. The body of a request about a directory begins with an inode id.
 const INODE_ID_BYTES: usize = 8;
-/// Time between two updates of the clients for which requests wait.
+/// Time between two updates of the list of silent clients for which requests wait.
 const HOLDERS_EVERY: Duration = Duration::from_millis(250);
 
 /// Returns the directory whose entries a request reads or changes. A request that changes two
@@ -56,7 +57,7 @@ fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
             | md::ReadDirectory::ID
             | md::Rename::ID
     );
-    // The directory is the first field of each of them.
+    // In all these messages, the directory is the first field.
     let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_directory)?;
     InodeId::from_bytes(id).ok().map(InodeId::raw)
 }
@@ -76,7 +77,7 @@ fn inode_of(message: u16, body: &[u8]) -> u64 {
             | WriteInline::ID
             | ReadInline::ID
     );
-    // The inode is the first field of each of them.
+    // In all these messages, the inode is the first field.
     let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_inode);
     id.and_then(|id| InodeId::from_bytes(id).ok()).map_or(0, InodeId::raw)
 }
@@ -86,11 +87,16 @@ fn is_wait(message: u16) -> bool {
     matches!(message, WaitNotifications::ID | WaitLock::ID)
 }
 
+/// Whether no program waits for the reply to a request, so that a slow reply is no news.
+fn is_of_no_program(message: u16) -> bool {
+    message == md::KeepAlive::ID
+}
+
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);
 
-/// Hashes request keys. Both numbers count up, so a multiplication spreads them well enough; the
-/// standard hash function would take most of the meter's time.
+/// Hashes request keys. Both numbers of a key count up, so a multiplication spreads the keys well
+/// enough. The standard hash function would take most of the meter's time.
 #[derive(Default)]
 struct KeyHasher(u64);
 
@@ -108,26 +114,29 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// A request without a reply.
+/// A request that has arrived and has not got its reply yet.
 #[derive(Debug)]
 struct Arrival {
     origin: Origin,
     trace: u128,
-    /// Id of the inode that the request is about; zero for other requests.
+    /// Id of the inode that the request reads or changes, or zero.
     inode: u64,
     written_bytes: u64,
-    /// Whether a client waits for notifications. Each idle client has such a request all the time.
+    /// Whether the request waits for notifications. Each idle client has such a request all the
+    /// time.
     is_standing: bool,
     at: Duration,
-    /// Time at which the batch that took the request began. `None` means that the request waits.
+    /// Time at which the batch that took the request began. `None` means that no batch has taken
+    /// it.
     taken_at: Option<Duration>,
-    /// Time at which that batch ended.
+    /// Time at which the batch that took the request ended.
     batch_end: Option<Duration>,
-    /// Number among the open requests. `None` if the purpose of the request is to wait.
+    /// Number of the request among the open requests. `None` means that the purpose of the request
+    /// is to wait.
     open: Option<u64>,
 }
 
-/// The batch that is running.
+/// The batch in progress.
 #[derive(Debug, Default)]
 struct Batch {
     started: Duration,
@@ -135,7 +144,7 @@ struct Batch {
     has_synced: bool,
 }
 
-/// The figures of the log and the store.
+/// The metrics of the log and the store.
 #[derive(Debug)]
 struct LogFigures {
     bytes: Arc<Counter>,
@@ -162,21 +171,22 @@ pub(crate) struct Meter {
     log: LogFigures,
     arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
     open: OpenRequests,
-    /// Number of standing requests that a batch has taken.
+    /// Number of requests for notifications that a batch has taken and that have no reply yet.
     standing: usize,
     batch: Batch,
-    /// The running sync of the log, with the number of records that it covers.
+    /// The sync of the log in progress, with the number of records that it covers.
     running_sync: Running,
-    /// The running checkpoint, with the bytes that were in the log when it began.
+    /// The checkpoint in progress, with the bytes of log that it covers.
     running_checkpoint: Running,
     target: TargetId,
     /// Chooses the slow syncs of the log that get a line in the log of the service.
     slow_syncs: SlowOperations,
-    /// Chooses the slow requests that get a line.
+    /// Chooses the slow requests that get a line in the log of the service.
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
-    /// End of the last counted interval, and the total idle time of the thread at that moment.
+    /// End of the last interval of working time that was counted, and the thread's total idle time
+    /// at that moment.
     worked: Option<(Duration, Duration)>,
 }
 
@@ -241,7 +251,7 @@ impl Meter {
         self.show_queues(waiting);
     }
 
-    /// Records that a request of `client` has arrived.
+    /// Handles the arrival of a request of `client`.
     pub(crate) fn arrived(
         &mut self,
         connection: ConnectionId,
@@ -268,12 +278,13 @@ impl Meter {
             open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
-        // A faulty peer may use the tag of a request without a reply.
+        // A faulty peer may use the tag of a request that has not got its reply yet. End that
+        // request here.
         before.and_then(|it| it.open).into_iter().for_each(|number| self.open.end(number));
         self.table.queued().add(1);
     }
 
-    /// Records that a batch begins to handle `events`.
+    /// Handles the beginning of a batch, which takes `events`.
     pub(crate) fn begin_batch(&mut self, events: &[Event], now: Duration) {
         self.batch.started = now;
         self.batch.has_synced = false;
@@ -296,7 +307,10 @@ impl Meter {
                     if let Some(line) =
                         self.slow_syncs.line(&synced, now, || "a sync of the log".into())
                     {
-                        tracing::warn!("target {}: {line}; all changes wait for it", self.target);
+                        tracing::warn!(
+                            "target {}: {line}; all changes wait for this sync",
+                            self.target
+                        );
                     }
                     self.log.unsynced.add(-self.running_sync.covered);
                     self.running_sync.covered = 0;
@@ -312,7 +326,7 @@ impl Meter {
     }
 
     /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds to each
-    /// reply the times of its request. The caller is about to perform the actions.
+    /// reply the times of its request. The caller performs the actions after this call.
     pub(crate) fn end_batch(&mut self, actions: &mut [Action], now: Duration) {
         for action in actions {
             match action {
@@ -346,12 +360,12 @@ impl Meter {
                 arrival.batch_end = Some(now);
             }
         }
-        // The batch has taken all requests that had arrived.
+        // The batch has taken all requests that had arrived, so no request waits for a batch.
         self.show_queues(0);
     }
 
-    /// Counts the time in which the thread worked since the last call: the time until `now` without
-    /// the idle time. `idle` is the idle time of the thread so far.
+    /// Counts how long the thread has worked since the last call, which is the time until `now`
+    /// minus the idle time in between. `idle` is the total idle time of the thread.
     pub(crate) fn count_work(&mut self, now: Duration, idle: Duration) {
         let (counted_to, idle_before) = self.worked.replace((now, idle)).unwrap_or((now, idle));
         let spent = now.saturating_sub(counted_to);
@@ -359,8 +373,8 @@ impl Meter {
         self.log.working.add(u64::try_from(worked.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Publishes the silent clients for which requests wait, which `found` returns, unless the last
-    /// update is recent.
+    /// Publishes the silent clients for which requests wait. `found` returns these clients. Does
+    /// nothing if the last update is recent.
     pub(crate) fn show_holders(&mut self, now: Duration, found: impl FnOnce() -> FoundHolders) {
         if now.saturating_sub(self.holders_shown) >= HOLDERS_EVERY {
             self.holders_shown = now;
@@ -405,13 +419,15 @@ impl Meter {
         request.set_times(completed.times_us());
         let name = || skep_wire::catalog::metric_name(request.message).unwrap_or_default();
         if !completed.is_wait
+            && !is_of_no_program(request.message)
             && let Some(line) = self.slow.line(&completed, now, name)
         {
             tracing::warn!("target {}: {line}", self.target);
         }
     }
 
-    /// Updates the gauges: `waiting` of the requests wait for a batch.
+    /// Updates the gauges of waiting and running requests. `waiting` is the number of requests that
+    /// no batch has taken.
     fn show_queues(&self, waiting: usize) {
         self.table.queued().set(waiting as i64);
         self.table.busy().set((self.arrivals.len() - waiting - self.standing) as i64);

@@ -1,8 +1,8 @@
 //! The rules of the namespace, as functions within one transaction: names, inodes, opens, disposal,
 //! access control lists, inline bytes and truncations.
 //!
-//! This module owns neither the execution of transactions (`tx`) nor the request handlers
-//! (`handlers`).
+//! The module `tx` owns the execution of transactions, and `handlers` owns the request handlers;
+//! this module owns neither.
 
 pub(crate) mod acls;
 pub(crate) mod directories;

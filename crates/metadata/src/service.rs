@@ -3,8 +3,11 @@
 //!
 //! Connections put requests into one inbox. When no other future can run, the service passes the
 //! inbox to the target as one batch, and performs the returned actions in order. Then the thread
-//! waits for the next event: a request, the end of a sync, a reply of another group, or a timer.
+//! waits for the next event, such as a request, the end of a sync, a reply of another group, or a
+//! timer.
 
+mod copying;
+mod hand_over;
 mod members;
 mod restored;
 mod roles;
@@ -27,6 +30,7 @@ use skep_store::restored::RESTORED_MARK;
 use skep_types::codec::Codec;
 use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Error, ErrorCode, Lsn, MapVersion, NodeId, NodeKind, Result, TargetId};
+use skep_wire::frame::Header;
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
@@ -38,14 +42,14 @@ use std::time::Duration;
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
 /// connection.
 const MAX_INBOX: usize = 10_000;
-/// Total length of the bodies in the inbox at which the service stops reading from connections.
-/// Each connection may add one more request.
+/// Total length of the request bodies in the inbox at which the service stops reading from
+/// connections. Each connection may then still add one more request.
 const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).
 const SPIN: Duration = Duration::from_micros(50);
-/// Time that management may take to remove a client before the service gives up the request. The
-/// target asks again later.
+/// Time for which the service waits until management has removed a client. If management takes
+/// longer, the target sends another request later.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(5);
 
 fn host(settings: &MetadataSettings) -> Host {
@@ -61,16 +65,16 @@ fn host(settings: &MetadataSettings) -> Host {
 /// service, initialises only the targets that were added to its settings, and replaces its token.
 ///
 /// # Errors
-/// `Configuration` if a directory is not blank; the error names the directory.
+/// `Configuration` if a directory is not blank. The error names the directory.
 pub fn initialise(settings: &MetadataSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
 
 /// Serves until a signal asks the process to end. Takes over the signals of the process, so the
-/// caller must not have started other threads before.
+/// caller must not have started other threads.
 ///
 /// # Errors
-/// - An error with a hint how to fix it if the service cannot start.
+/// - An error if the service cannot start. Its text contains a hint on how to fix the cause.
 /// - `DeviceFailed` if a device fails later.
 pub fn run(settings: &MetadataSettings) -> Result<()> {
     let policy = SyncPolicy::from(settings.metadata.sync);
@@ -85,12 +89,14 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
             }
             served.map_err(|error| free_space.explain(error))
         };
-        skep_env::block_on(serving)
-            .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+        skep_env::block_on(serving).map_err(|error| {
+            Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}"))
+        })?
     })
 }
 
-/// Opens the store of a target. Reads it from the device if the device has failed before.
+/// Opens the store of a target. If the device has failed before, reads the store from the device
+/// and not from the page cache.
 fn open_engine(
     directory: &Path,
     target: TargetId,
@@ -98,14 +104,15 @@ fn open_engine(
     mark: &mut MemberMarkFile,
 ) -> Result<FjallEngine> {
     let store = directory.join("store");
-    // A copy may be older than the last record that the member has confirmed.
+    // The log may lack records that the member has confirmed: after a failed sync, or because the
+    // directory was restored from an older backup.
     if failed_sync::is_marked(directory) || skep_store::restored::has(directory, RESTORED_MARK)? {
         mark.distrust()?;
     }
     if failed_sync::read_from_device(directory, &store)? {
         tracing::warn!(
-            "target {target}: its device failed before this start, so its store was read from the \
-             device again"
+            "target {target}: the device failed before this start, so the target has read its \
+             store from the device again"
         );
     }
     FjallEngine::open(&store, cache_bytes)
@@ -116,8 +123,8 @@ fn mark_failed_sync(directory: &Path) {
     if let Err(error) = failed_sync::mark(directory) {
         tracing::error!(
             "cannot record in {} that its device failed: {error}; if the device works again, \
-             restart the host before the next start of this target, so that the target reads what \
-             is on the device",
+             restart the host before the next start of this target, so that the target does not \
+             read old data from the page cache",
             directory.display()
         );
     }
@@ -126,7 +133,7 @@ fn mark_failed_sync(directory: &Path) {
 /// The state that the futures of a target's thread share.
 struct Shell {
     inbox: RefCell<Vec<Event>>,
-    /// Total length of the bodies of the requests in the inbox.
+    /// Total length of the request bodies in the inbox.
     inbox_bytes: Cell<usize>,
     arrived: Notify,
     taken: Notify,
@@ -134,7 +141,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients that the target has asked management to remove, while the reply is missing.
+    /// Clients that the target has asked management to remove. Management has not replied yet.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     meter: RefCell<Meter>,
@@ -170,7 +177,7 @@ impl Shell {
         })
     }
 
-    /// Counts a batch that began at `began`. The replies get the times of their requests.
+    /// Counts a batch that began at `began`. Adds to each reply the times of its request.
     fn measure(
         &self,
         actions: &mut [Action],
@@ -183,22 +190,35 @@ impl Shell {
         meter.show_holders(began, || target.silent_holders());
     }
 
-    /// Counts a batch of a backup.
+    /// Counts a batch that the target handled in the role of a backup.
     fn measure_backup(&self, actions: &mut [Action]) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
         meter.end_batch(actions, now);
         meter.count_work(now, skep_env::idle_time());
     }
 
-    /// Waits for an event until `until` at the latest.
+    /// Waits until an event arrives, or until the time `until`.
     async fn wait_for_events(&self, until: Duration) {
         let arrived = self.arrived.wait();
         if self.inbox.borrow().is_empty() && !self.is_stopping.get() {
             let left = until.saturating_sub(skep_env::now());
             skep_env::timeout(left, arrived).await;
         }
-        // Other futures that can run now add their events to the same batch.
+        // First let the other futures that are ready run, because they add their events to the same
+        // batch.
         skep_env::yield_now().await;
+    }
+
+    /// Waits until events arrive, or until the time `until`. Returns the events.
+    async fn next_events(&self, until: Duration) -> Result<Vec<Event>> {
+        self.wait_for_events(until).await;
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let events = self.inbox.take();
+        self.inbox_bytes.set(0);
+        self.taken.notify();
+        Ok(events)
     }
 
     fn put(&self, event: Event) {
@@ -218,8 +238,8 @@ impl Shell {
                     let stream = TcpStream::from_fd(socket);
                     skep_env::spawn(Rc::clone(&self).read_requests(stream, peer)).detach();
                 }
-                // An engine or log that blocks also blocks this task, so no read of the device is
-                // necessary.
+                // The reply itself proves that the device works, because an engine or a log that
+                // blocks would also block this task. So no read of the device is necessary.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
@@ -266,7 +286,7 @@ impl Shell {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!("connection {connection}: {error}");
+                    tracing::debug!("connection {connection}: {error:#}");
                     break;
                 }
             }
@@ -291,16 +311,8 @@ impl Shell {
                 Action::Truncate { after } => log.truncate(after)?,
                 Action::SendToMember(request) => members::send(self, request),
                 Action::Sync { lsn } => self.start_sync(log, lsn),
-                Action::Reply { connection, mut request, result } => {
-                    let needed = fence.max(self.router.needed());
-                    request.lowest_map = request.lowest_map.max(needed);
-                    let connections = self.connections.borrow();
-                    // If the connection is closed, the client repeats the request on another one.
-                    let Some(outbox) = connections.get(&connection) else { continue };
-                    match result {
-                        Ok(body) => outbox.reply_raw(&request, &body),
-                        Err(error) => outbox.refuse(&request, &error),
-                    }
+                Action::Reply { connection, request, result } => {
+                    self.reply(connection, request, result, fence);
                 }
                 Action::Call { call, request } => self.start_call(call, request),
                 Action::Evict { client, unless_heard } => {
@@ -312,6 +324,24 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    fn reply(
+        &self,
+        connection: ConnectionId,
+        mut request: Header,
+        result: Result<Vec<u8>>,
+        fence: MapVersion,
+    ) {
+        let needed = fence.max(self.router.needed());
+        request.lowest_map = request.lowest_map.max(needed);
+        let connections = self.connections.borrow();
+        // If the connection is closed, the client sends the request again on another connection.
+        let Some(outbox) = connections.get(&connection) else { return };
+        match result {
+            Ok(body) => outbox.reply_raw(&request, &body),
+            Err(error) => outbox.refuse(&request, &error),
+        }
     }
 
     fn start_sync(self: &Rc<Self>, log: &Log, lsn: Lsn) {
@@ -332,7 +362,7 @@ impl Shell {
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
             match send(&shell.router, &request).await {
-                // The target must not carry on with an operation, nor reply to its client.
+                // A deposed target must neither continue the operation nor reply to its client.
                 Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
                 result => shell.put(Event::Answer { call, result }),
             }
@@ -340,7 +370,8 @@ impl Shell {
         .detach();
     }
 
-    /// Asks management once to remove a client. If that fails, the target asks again.
+    /// Sends management one request to remove a client. If the request fails, the target sends
+    /// another one later.
     fn start_eviction(self: &Rc<Self>, client: NodeId, unless_heard: bool) {
         if !self.evicting.borrow_mut().insert(client) {
             return;
@@ -354,12 +385,14 @@ impl Shell {
             };
             if let Err(error) = asked.await {
                 if error.code() == ErrorCode::Deposed {
-                    shell.fail(error.clone());
+                    tracing::debug!("cannot evict client {client}: {error:#}");
+                    shell.fail(error);
+                } else {
+                    tracing::warn!(
+                        "management cannot evict client {client} yet, so the client keeps its \
+                         locks and open files: {error}"
+                    );
                 }
-                tracing::warn!(
-                    "cannot remove client {client} from the cluster map yet, so its locks and \
-                     opens stay: {error}"
-                );
             }
             shell.evicting.borrow_mut().remove(&client);
         })
@@ -371,7 +404,8 @@ impl Shell {
         let (sender, done) = Mailbox::new(1)?;
         let body = move || {
             let made = engine.checkpoint();
-            // The target may be opened again as soon as its thread knows of the end.
+            // Drop the engine first: when the target's thread receives the result, it may open the
+            // store again.
             drop(engine);
             let _ = sender.send(made);
         };
@@ -392,7 +426,7 @@ impl Shell {
     }
 }
 
-/// Sends a request to another group, and returns its final reply.
+/// Sends a request to another group, and returns the reply or the final error.
 async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
     match call.message {
         md::Lookup::ID => send_as::<md::Lookup>(router, call).await,
@@ -405,7 +439,8 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
         st::StatChunk::ID => send_as::<st::StatChunk>(router, call).await,
         st::RemoveChunks::ID => send_as::<st::RemoveChunks>(router, call).await,
         other => {
-            let what = format!("cannot send message {other}: metadata targets do not send it");
+            let what =
+                format!("cannot send message {other}: metadata targets do not send this message");
             Err(Error::new(ErrorCode::Unsupported, what))
         }
     }

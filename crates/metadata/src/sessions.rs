@@ -1,6 +1,6 @@
-//! Sessions of clients: their table, leases and slots, the admission of requests, the outcome of
-//! requests in ended sessions, the comparison of slots after a start, silent clients for which
-//! others wait, and the session list for administrators.
+//! Sessions of clients. The modules own the table of sessions, leases and slots, the admission of
+//! requests, and the outcome of requests in ended sessions. They also own the comparison of slots
+//! after a start, the search for silent clients, and the session list for administrators.
 
 mod compare_slots;
 mod lifetime;

@@ -1,4 +1,4 @@
-//! Settings of `skep metadata`. The doc comments are the manual.
+//! Settings of `skep metadata`. The manual is generated from the comments of the fields.
 
 use crate::target::SyncPolicy;
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 /// Default port of a metadata service.
 pub const DEFAULT_PORT: u16 = 7410;
 
-/// When the log is synced to the device.
+/// When a target syncs its log to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sync {
-    /// At most 10 ms after a change, and at once where a program asks for it.
+    /// The target syncs at most 10 ms after a change, and at once if a program requests it.
     Interval,
-    /// Before each reply.
+    /// The target syncs before each reply.
     Always,
 }
 

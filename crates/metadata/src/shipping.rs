@@ -1,20 +1,29 @@
-//! Shipping of a group's log: the primary sends each record to the other serving members, which
-//! append, sync and store it (`docs/design/0014-metadata-groups.md`, "Shipping").
+//! Shipping of a group's log. The primary sends each log record to the other members, which append
+//! and sync it, and write its changes to their stores (`docs/design/0014-metadata-groups.md`,
+//! "Shipping").
 //!
-//! Pure state machines, without clock, sockets and files:
+//! The modules are pure state machines, without clock, sockets and files:
 //!
-//! - `shipper`: the part of the primary. It belongs to [`crate::target::MetadataTarget`].
-//! - `member_link`: the primary's connection with one member: progress, requests under way.
+//! - `shipper`: the tasks of the primary. [`crate::target::MetadataTarget`] owns it.
+//! - `member_link`: the primary's link to one member, with the progress of the member and the
+//!   requests in flight.
 //! - [`backup`]: the role of a member that is not the primary.
-//! - `standing`: the part of a member in the group, as the primary sees it.
-//! - `own_group`, `silence`, `sync_waits`: the backup's view of its group, the time since its
-//!   primary sent something, and requests that wait for a sync.
-//! - `record_window`: consecutive records in memory, which both roles keep.
+//! - `copy_sender`, [`copy_receiver`]: a copy of the store, for a member that lacks older records
+//!   than the primary keeps.
+//! - `standing`: whether the primary waits for a member, and whether the member is silent.
+//! - `own_group`: the backup's view of its group.
+//! - `silence`: since when a backup has received nothing from the primary.
+//! - `completeness`: whether a backup may lack records.
+//! - `sync_waits`: requests that wait until a backup has synced its log.
+//! - `record_window`: consecutive log records in memory, for both roles.
 //!
-//! Does not own the gates that wait for the members (`target::gates`), the sending of requests
-//! ([`crate::service`]), and the decision which member is the primary (management).
+//! Does not own the gates at which replies wait for the members (`target::gates`) or the sending of
+//! requests ([`crate::service`]). Management decides which member is the primary.
 
 pub mod backup;
+mod completeness;
+pub mod copy_receiver;
+pub(crate) mod copy_sender;
 pub(crate) mod member_link;
 mod own_group;
 pub(crate) mod record_window;
@@ -24,9 +33,9 @@ mod standing;
 mod sync_waits;
 
 use skep_types::{Lsn, TargetId};
-use skep_wire::log_shipping::{AwaitLogSync, ShipLog};
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 
-/// The progress of one member.
+/// The records of the group's log that one member has appended and synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Last record that the member has appended.
@@ -36,31 +45,36 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Returns the larger value of each field: messages about progress may overtake each other.
+    /// Returns the larger value of each field, because an old message about progress may arrive
+    /// after a newer one.
     pub(crate) fn max(self, other: Self) -> Self {
         Self { appended: self.appended.max(other.appended), synced: self.synced.max(other.synced) }
     }
 }
 
-/// A request of the primary to another member of its group. The reply to both is
-/// [`skep_wire::log_shipping::LogHeld`].
+/// A request of the primary to another member of its group.
 #[derive(Debug, Clone)]
 pub struct MemberRequest {
-    /// The member.
+    /// The member that receives the request.
     pub member: TargetId,
-    /// Number of the request, for [`crate::target::Event::MemberReply`].
+    /// Number of the request. The caller repeats it in [`crate::target::Event::MemberReply`] or
+    /// [`crate::target::Event::CopyReply`].
     pub number: u64,
-    /// The request.
+    /// The content of the request.
     pub message: MemberMessage,
 }
 
-/// The messages that a primary sends to other members.
+/// The messages that a primary sends to other members. The reply to the first two messages is
+/// [`skep_wire::log_shipping::LogHeld`]. The reply to `Copy` is
+/// [`skep_wire::log_shipping::StoreCopied`].
 #[derive(Debug, Clone)]
 pub enum MemberMessage {
-    /// Ships records.
+    /// Ships log records.
     Ship(ShipLog),
-    /// Waits for a sync.
+    /// Waits until the member has synced its log.
     AwaitSync(AwaitLogSync),
+    /// Asks for the progress of a copy of the store, begins a copy, or sends a part of it.
+    Copy(Box<CopyStore>),
 }
 
 /// Returns the number of the record after `lsn`.

@@ -1,18 +1,19 @@
-//! A metadata target as a pure state machine: it takes events and returns actions, and uses no
+//! A metadata target as a pure state machine. It takes events and returns actions, and uses no
 //! clock, socket or file. The real service and the simulator run the same code.
 //!
-//! A target handles all events that have arrived as one batch. For each batch it runs the
-//! transactions one after the other, logs the changes, and then sends the replies. The changes of
-//! one transaction are always in one log record; a batch has as many records as it needs.
+//! A target handles all events that have arrived as one batch. In each batch, it runs the
+//! transactions one after the other, logs their changes, and then sends the replies. The changes of
+//! one transaction are always in the same log record. A batch has as many records as it needs.
 //!
 //! # Invariants
 //! - The target sends a reply only after every serving member of the group has appended all records
-//!   whose changes the reply may show. In a group of one, that is at the end of the batch.
-//! - No log record is longer than its reader accepts: see [`Limits::operation_bytes`].
-//! - Some messages make another process depend on a change: a prepared transaction, a commit, a
-//!   removal or truncation of chunk files, a reply about which inodes exist. The target sends such
-//!   a message only after every serving member has synced the log record of that change
-//!   (docs/design/0014-metadata-groups.md).
+//!   whose changes the reply may show. In a group of one member, this is the case at the end of the
+//!   batch.
+//! - No log record is longer than a reader accepts ([`Limits::operation_bytes`]).
+//! - Some messages make another process depend on a change: the reply about a prepared transaction,
+//!   a commit, a removal or truncation of chunk files, and a reply about which inodes exist. The
+//!   target sends such a message only after every serving member has synced the log record of that
+//!   change (docs/design/0014-metadata-groups.md).
 //! - After an error of the engine, [`MetadataTarget::handle`] fails, and the caller must not use
 //!   the target again.
 //!
@@ -21,6 +22,7 @@
 mod background;
 mod calls;
 mod check;
+mod copies;
 mod events;
 mod gates;
 mod group_commit;
@@ -63,7 +65,7 @@ use std::time::Duration;
 use truncations::TruncationReplies;
 use watermarks::{absent, other_serving};
 
-/// A metadata target: its whole state, and the batch that is running.
+/// A metadata target, with its whole state and the batch in progress.
 pub struct MetadataTarget<E> {
     pub(crate) table: Table<E>,
     pub(crate) shared: Shared,
@@ -79,8 +81,8 @@ pub struct MetadataTarget<E> {
     fence: MapVersion,
     truncation_replies: TruncationReplies,
     target: TargetId,
-    /// The target has released all replies, calls and operations that waited for records up to this
-    /// one.
+    /// The target has released all replies, calls and operations that waited until this record or
+    /// an earlier one was *safe*.
     released: Lsn,
     pub(crate) senders: SenderEpochs,
 }
@@ -96,7 +98,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Handles events as one batch. Returns the actions, which the caller must perform in order.
     ///
     /// # Errors
-    /// An error of the engine. The caller must not use the target again.
+    /// The error of the engine, if it fails. The caller must not use the target again.
     pub fn handle(
         &mut self,
         events: impl IntoIterator<Item = Event>,
@@ -117,6 +119,9 @@ impl<E: Engine> MetadataTarget<E> {
                 Event::MemberReply { member, number, result } => {
                     self.on_member_reply(member, number, &result)?;
                 }
+                Event::CopyReply { member, number, result } => {
+                    self.shipper.on_copy_reply(member, number, &result, now);
+                }
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shared.shortage = shortage,
@@ -131,9 +136,10 @@ impl<E: Engine> MetadataTarget<E> {
         self.wake_lock_waits();
         self.send_notifications();
         self.count_members()?;
+        self.read_copies()?;
         let actions = self.end_batch();
         if cfg!(debug_assertions) {
-            // Only the cheap checks run here: these structures are small or nearly always empty.
+            // Run only the cheap checks here, of structures that are small or nearly always empty.
             self.gates.check_invariants();
             self.shipper.check_invariants(self.gates.safe(), self.gates.last_logged());
             self.shared.numbers.check_invariants();
@@ -163,41 +169,43 @@ impl<E: Engine> MetadataTarget<E> {
             && !self.background.is_ending_sessions()
     }
 
-    /// Whether this target has been the primary of its group since its start, by its newest map.
-    /// Otherwise it refuses all requests, and the caller must not perform further actions.
+    /// Whether this target has been the primary of its group since its start, according to its
+    /// newest map. If not, the target refuses all requests, and the caller must not perform further
+    /// actions.
     pub fn is_primary(&self) -> bool {
         let group = self.shared.map.group(self.shared.group);
         group.is_some_and(|it| it.primary_since == self.shared.primary_since)
     }
 
-    /// Returns whether the records that wait for another member have reached their bound. The
-    /// caller then passes on no more requests until some of the records are safe.
+    /// Whether the records in memory that wait for other members have reached their maximum size.
+    /// If so, the caller must pass no more requests to the target until some of the records are
+    /// *safe*.
     pub fn is_backlogged(&self) -> bool {
         self.shipper.is_full()
     }
 
-    /// Returns the engine, for checkpoints and checkers.
+    /// Returns the engine. Checkpoints and checks of invariants use it.
     pub fn engine(&self) -> &E {
         self.table.engine()
     }
 
-    /// Returns the engine, for checkpoints.
+    /// Returns the engine, so that the caller can make a checkpoint.
     pub fn engine_mut(&mut self) -> &mut E {
         self.table.engine_mut()
     }
 
-    /// Iterates over all file locks that applications hold. For checkers.
+    /// Iterates over all file locks that applications hold. Checks of invariants use it.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
     }
 
     /// Returns the number of prepared transactions whose decision the target could not carry out.
-    /// For checkers.
+    /// Checks use it.
     pub fn stuck_transactions(&self) -> usize {
         self.background.stuck_transactions()
     }
 
-    /// Returns the number of waits for file locks. For checkers.
+    /// Returns the number of waits for file locks. Checks use it.
     pub fn lock_waits(&self) -> usize {
         self.shared.file_locks.wait_count()
     }
@@ -208,14 +216,16 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         };
         if group.primary_since != self.shared.primary_since {
-            // Another member is the primary, or was in between. This target must not make records
-            // under the epoch of another primary, nor count reports of that epoch for its own
-            // records. The caller performs no further actions.
+            // Another member is the primary now, or has been the primary meanwhile. This target
+            // must not create records in the epoch of another primary. It must not count reports of
+            // that epoch as confirmations of its own records. The caller performs no further
+            // actions.
             self.shared.set_map(map);
             return Ok(());
         }
         if group.epoch > self.gates.epoch() {
-            // The changes that the batch already has belong to the earlier epoch.
+            // The changes that the batch has so far belong to the earlier epoch, so they get a
+            // record of their own.
             self.end_record();
             self.gates.begin_epoch(group.epoch);
             self.shipper.begin_epoch(group.epoch);
@@ -237,25 +247,25 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the version of the newest cluster map that removed a client with a session at this
-    /// target. Each reply of this target carries this version: a target with an older map must not
-    /// serve a client that got such a reply.
+    /// target. Each reply of this target carries this version. A client sends it with its requests,
+    /// and a storage target with an older map must not serve them.
     pub fn fence(&self) -> MapVersion {
         self.fence
     }
 
-    /// Raises the fence to the version of a cluster map that has removed a client whose sessions
-    /// end now.
+    /// Raises the fence to the version of a cluster map that has removed a client. The sessions of
+    /// this client end now.
     pub(crate) fn raise_fence(&mut self, version: MapVersion) {
         self.fence = self.fence.max(version);
     }
 
-    /// Adds a session that, according to the store, ended before the target started.
+    /// Adds a session whose end the target found in the store when it started.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.background.add_ended_session(session);
     }
 
-    /// Asks management to remove a client from the cluster map. With `unless_heard`, management
-    /// keeps a client whose heartbeats arrive.
+    /// Asks management to remove a client from the cluster map. If `unless_heard`, management keeps
+    /// the client if it receives the client's heartbeats.
     pub(crate) fn evict(&mut self, client: NodeId, unless_heard: bool) {
         self.batch.actions.push(Action::Evict { client, unless_heard });
     }

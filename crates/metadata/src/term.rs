@@ -1,8 +1,9 @@
-//! The wait of a target's thread until its target is a member of a group, and its role then.
+//! The group of a target. The target's thread waits until the target is a member of a group, and
+//! checks later that it still is.
 //!
-//! A new target may wait for a group (setting `metadata-copies`). Until it has one, its thread
+//! A new target may wait for a group (setting `metadata-copies`). Until it has a group, its thread
 //! opens neither log nor store. Does not own the end of a role, which the loops of the service
-//! notice (`service::roles`).
+//! detect (`service::roles`).
 
 use skep_env::Mailbox;
 use skep_rpc::Router;
@@ -12,19 +13,39 @@ use skep_types::map::{MemberState, TargetHealth};
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, Result, TargetId};
 use std::sync::Arc;
 
-/// The group of a target in one version of the cluster map.
+/// The membership of a target in its group, in one version of the cluster map.
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
     pub(crate) group: GroupId,
+    pub(crate) target: TargetId,
     /// The cluster map that names the target as a member.
     pub(crate) map: Arc<ClusterMap>,
 }
 
 impl Membership {
-    /// Returns the membership of a target. `None` means that it has no group.
+    /// Returns the membership of a target. `None` means that the target has no group.
     pub(crate) fn of(map: Arc<ClusterMap>, target: TargetId) -> Option<Self> {
         let group = map.group_of(target)?.id;
-        Some(Self { group, map })
+        Some(Self { group, target, map })
+    }
+
+    /// Checks that a newer map still names the target as a member of the same group.
+    ///
+    /// # Errors
+    /// `Deposed` if the map does not, so that the role of the target has ended.
+    pub(crate) fn check_same(&self, map: Arc<ClusterMap>) -> Result<Self> {
+        let (group, target) = (self.group, self.target);
+        Self::of(map, target).filter(|it| it.group == group).ok_or_else(|| {
+            let what = format!("target {target} has left its group");
+            Error::new(ErrorCode::Deposed, what)
+        })
+    }
+
+    /// Whether the target is a serving member.
+    pub(crate) fn serves(&self, target: TargetId) -> bool {
+        let serves =
+            |it: &skep_types::GroupMember| it.target == target && it.state == MemberState::Serving;
+        self.entry().is_some_and(|group| group.members.iter().any(serves))
     }
 
     fn entry(&self) -> Option<&Group> {
@@ -40,7 +61,7 @@ impl Membership {
         self.entry().is_some_and(|group| group.primary == target)
     }
 
-    /// Whether the group has other members, or only others that serve.
+    /// Whether the group has other members. If `serving_only`, only serving members count.
     pub(crate) fn has_others(&self, target: TargetId, serving_only: bool) -> bool {
         let is_other = |it: &skep_types::GroupMember| {
             it.target != target && (!serving_only || it.state == MemberState::Serving)
@@ -48,22 +69,22 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Whether another member has been the primary before the present term.
+    /// Whether another member has been the primary before the current term.
     pub(crate) fn had_other_primary(&self) -> bool {
         self.entry().is_some_and(|group| group.primary_since.raw() > 1)
     }
 
-    /// Whether the group has been created with its present members, and has not changed since.
+    /// Whether the group has not changed since it was created.
     pub(crate) fn is_new(&self) -> bool {
         self.entry().is_some_and(|group| group.epoch.raw() == 1)
     }
 }
 
 /// Waits until the target is a member of a group. Meanwhile the target counts as ready, answers
-/// probes and closes connections. Returns `None` if the service ends.
+/// probes and closes connections. Returns `None` when the service ends.
 ///
 /// # Errors
-/// An error of the mailbox.
+/// Returns the error if the mailbox fails.
 pub(crate) async fn await_membership(
     router: &Router,
     target: TargetId,
@@ -75,11 +96,14 @@ pub(crate) async fn await_membership(
             return Ok(Some(membership));
         }
         if let Some(ready) = ready.take() {
-            tracing::info!("target {target} waits for a group");
+            tracing::info!(
+                "target {target} serves nothing until `skep group create` or `skep group add` puts \
+                 it into a group"
+            );
             ready.report();
         }
         match events.receive().await? {
-            // The peer has an older cluster map, or a newer one. It connects again.
+            // The peer has an older or a newer cluster map than this target. It will connect again.
             TargetEvent::Connection { socket, .. } => drop(socket),
             TargetEvent::Probe(probe) => probe.answer(TargetHealth::default()),
             TargetEvent::MapChanged => {}
@@ -88,9 +112,9 @@ pub(crate) async fn await_membership(
     }
 }
 
-/// Returns the error for the end of a target's thread when its role ends. The node then opens the
-/// target again.
+/// Returns the error that ends a target's thread when the target must take another role. The node
+/// then opens the target again.
 pub(crate) fn ended(group: GroupId) -> Error {
-    let context = format!("this target has another role in group {group} now");
+    let context = format!("the role of this target in group {group} has changed");
     Error::new(ErrorCode::Deposed, context)
 }

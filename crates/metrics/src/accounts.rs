@@ -1,24 +1,25 @@
-//! Accounts of load. They show the load that each client, user, group and job has caused, and the
-//! load that each directory has received.
+//! Accounts of load: the load that each client, user, group and job has caused, and the load that
+//! each directory has received.
 //!
 //! Each table has at most [`MAX_ACCOUNTS`] accounts. A new account in a full table replaces the
 //! account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal and El
 //! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
-//! much load stays, and many new accounts with little load do not displace the heavy accounts. The
-//! figures of a replaced account move to the account [`LEFT_OUT`]. So the sum over all accounts is
-//! always exact, and the reader sees the load that was left out.
+//! much load stays in the table, and many new accounts with little load do not replace the heavy
+//! accounts. The load of a replaced account is added to the account [`LEFT_OUT`]. So the sum over
+//! all accounts is always exact, and a reader sees how much load belongs to no account.
 //!
 //! # Directories
-//! Programs walk over millions of directories, and each account is a series of its own in a
-//! monitoring system. So only the heaviest directories get an account. A table ranks many
+//! Programs visit millions of directories, and each account is a separate series in a monitoring
+//! system. So only the directories with the most load get an account. A table ranks many
 //! candidates. A candidate gets an account if it has at least the share 1 / [`PROMOTED_PART`] of
-//! the load, and twice the load of the account that it replaces. Until then the load of the
-//! candidate belongs to [`LEFT_OUT`].
+//! the load, and at least twice the load of the account that it replaces. Until then the load of
+//! the candidate is counted in [`LEFT_OUT`].
 //!
 //! # Reading while the owner counts
-//! One thread counts, other threads read. The figures of an account are atomic variables. While the
-//! owner replaces an account, the `turn` of the account is odd. A reader repeats its read if the
-//! turn was odd or has changed. So a reader never mixes two accounts.
+//! One thread, the owner, counts, and other threads read. The numbers of an account are atomic
+//! variables. While the owner replaces an account, the `turn` of the account is odd. If the turn
+//! was odd or has changed, a reader reads the account again. So a reader never mixes the numbers of
+//! two accounts.
 
 use crate::counter::Counter;
 use crate::stage::STAGES;
@@ -27,28 +28,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Maximum number of accounts in one table. It bounds the number of series of each dimension in the
-/// text form.
+/// Maximum number of accounts in one table. This bounds the number of series of each dimension in
+/// the text form.
 pub const MAX_ACCOUNTS: usize = 128;
-/// Id of the account that holds the figures of all replaced accounts.
+/// Id of the account with the sum of the load of all replaced accounts.
 pub const LEFT_OUT: u64 = u64::MAX;
-/// Ranks are halved when their sum exceeds this number times the maximum number of accounts. So an
-/// account that was heavy long ago can be replaced.
+/// All ranks are halved when their sum exceeds this number times the maximum number of accounts. So
+/// an account that had much load long ago can be replaced.
 const AGING: u64 = 4096;
-/// Maximum number of accounts in a table that gives accounts only to the heaviest causes.
+/// Maximum number of accounts in a table in which only the heaviest causes get accounts.
 pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
-/// In a table for the heaviest causes, a candidate needs at least the share 1 / `PROMOTED_PART` of
-/// all ranks. In a full table, a candidate without load has about the share 1 / 128 by inheritance.
+/// In a table for the heaviest causes, a candidate gets an account only if its rank is at least the
+/// share 1 / `PROMOTED_PART` of the sum of all ranks. For comparison, a new candidate without load
+/// inherits about the share 1 / 128 in a full table.
 const PROMOTED_PART: u64 = 32;
-/// Lowest rank of a candidate that gets an account, since a few requests are not a notable load.
+/// Minimum rank of a candidate that gets an account, because a few requests are not a notable load.
 const PROMOTED_FROM: u64 = 64;
-/// A candidate must have this many times the rank of the account that it replaces. Otherwise two
-/// causes with similar load would replace each other again and again.
+/// A candidate must have at least this many times the rank of the account that it replaces.
+/// Otherwise two causes with similar load would replace each other again and again.
 const PROMOTED_FACTOR: u64 = 2;
-/// This number of bytes raises the rank of an account as much as one operation does.
+/// Number of bytes that raises the rank of an account as much as one operation does.
 const BYTES_PER_RANK: u64 = 16 << 10;
 
-/// A way to divide the load.
+/// A dimension for the division of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
     /// By the client that sent the request. The id is a node id.
@@ -71,12 +73,12 @@ impl Dimension {
     /// All dimensions.
     pub const ALL: [Self; 5] = [Self::Client, Self::User, Self::Group, Self::Job, Self::Directory];
 
-    /// Whether only the heaviest causes get accounts.
+    /// Whether only the heaviest causes in this dimension get accounts.
     pub(crate) fn is_of_heaviest(self) -> bool {
         self == Self::Directory
     }
 
-    /// Returns the name of the dimension, as in the label `by`.
+    /// Returns the name of the dimension, as in the label `by` of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -88,8 +90,8 @@ impl Dimension {
     }
 }
 
-/// The program that caused a request, and the directory that the request is about. `None` means
-/// that no program caused the request, but the internal work of a client or a service.
+/// The program that caused a request, and the directory that the request is about. If the program's
+/// fields are `None`, the request was caused by internal work of a client or a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// Node id of the client.
@@ -100,7 +102,7 @@ pub struct Origin {
     pub group: Option<u32>,
     /// Number of the job.
     pub job: Option<u32>,
-    /// Id of the inode of the directory whose entries the request reads or changes.
+    /// Id of the inode of the directory. The request reads or changes entries of this directory.
     pub directory: Option<u64>,
 }
 
@@ -128,14 +130,15 @@ pub struct Load {
     pub written_bytes: u64,
     /// Sum of the times from the arrival of each request to its reply, in nanoseconds.
     pub busy_ns: u64,
-    /// Time in which data of requests or replies moved, in nanoseconds. Simultaneous transfers
-    /// count once. Counted only for clients.
+    /// Time in which data of requests or replies was transferred, in nanoseconds. The time of
+    /// simultaneous transfers counts once. Counted only for clients.
     pub moving_ns: u64,
-    /// Sum of the times in each stage, in nanoseconds. Counted only for clients and users.
+    /// Sum of the times spent in each stage, in nanoseconds. Counted only for clients, users and
+    /// jobs.
     pub stages_ns: [u64; STAGES],
 }
 
-/// Returns a duration in nanoseconds.
+/// Converts a duration to nanoseconds.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -151,7 +154,7 @@ impl Load {
         self.operations + (self.read_bytes + self.written_bytes) / BYTES_PER_RANK
     }
 
-    /// Adds another amount.
+    /// Adds another amount of load to this one.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.read_bytes += other.read_bytes;
@@ -164,7 +167,7 @@ impl Load {
     }
 }
 
-/// The figures of one account that other threads read.
+/// The numbers of one account. Other threads can read them.
 #[derive(Debug, Default)]
 struct Figures {
     turn: AtomicU64,
@@ -202,7 +205,7 @@ impl Figures {
         }
     }
 
-    /// Gives the account to another id, and returns the figures of the previous id.
+    /// Assigns the account to another id, and returns the load of the previous id.
     fn replace(&self, id: u64) -> Load {
         self.turn.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -220,7 +223,7 @@ impl Figures {
         before
     }
 
-    /// Returns the id and the figures of the account, both from the same moment.
+    /// Returns the id and the load of the account, both from the same moment.
     fn read(&self) -> (u64, Load) {
         loop {
             let turn = self.turn.load(Ordering::Acquire);
@@ -234,7 +237,7 @@ impl Figures {
     }
 }
 
-/// The part of a table that other threads read.
+/// The part of a table that other threads can read.
 #[derive(Debug)]
 pub(crate) struct PublishedAccounts {
     used: AtomicU64,
@@ -253,7 +256,7 @@ impl Default for PublishedAccounts {
 }
 
 impl PublishedAccounts {
-    /// Returns all accounts, each with its id. The last account is [`LEFT_OUT`], if it has load.
+    /// Returns all accounts, each with its id. If [`LEFT_OUT`] has load, it is the last account.
     pub(crate) fn read(&self) -> Vec<(u64, Load)> {
         let used = self.used.load(Ordering::Acquire) as usize;
         let mut all: Vec<_> = self.accounts[..used].iter().map(Figures::read).collect();
@@ -265,27 +268,27 @@ impl PublishedAccounts {
     }
 }
 
-/// A cause that a table ranks.
+/// A cause of load that a table ranks.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     id: u64,
     rank: u64,
-    /// Position of its account in the published part. `None` means that its load belongs to
-    /// [`LEFT_OUT`].
+    /// Position of the candidate's account in the published part. `None` means that the candidate's
+    /// load is counted in [`LEFT_OUT`].
     account: Option<usize>,
 }
 
-/// The accounts of one thread in one dimension.
+/// The accounts of one dimension that one thread counts.
 #[derive(Debug)]
 pub struct Accounts {
     published: Arc<PublishedAccounts>,
     is_of_heaviest: bool,
-    /// Position of each id in `candidates`.
+    /// The position of each id in `candidates`.
     positions: HashMap<u64, usize>,
     candidates: Vec<Candidate>,
     rank_sum: u64,
-    /// The id of the last operation, and the position of this id. The next operation often has the
-    /// same id.
+    /// The id of the last operation, and the position of this id in `candidates`. It saves a
+    /// look-up, because the next operation often has the same id.
     last: Option<(u64, usize)>,
 }
 
@@ -305,7 +308,7 @@ impl Accounts {
         Self {
             published: Arc::default(),
             is_of_heaviest,
-            // With this capacity, the map and the list never allocate again.
+            // With this capacity, the map and the list never allocate memory again.
             positions: HashMap::with_capacity(2 * MAX_ACCOUNTS),
             candidates: Vec::with_capacity(MAX_ACCOUNTS),
             rank_sum: 0,
@@ -317,7 +320,7 @@ impl Accounts {
         Arc::clone(&self.published)
     }
 
-    /// Counts load of an id.
+    /// Counts load that the cause `id` has caused.
     #[inline]
     pub fn record(&mut self, id: u64, load: &Load) {
         let position = match self.last {
@@ -342,8 +345,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the position of the candidate `id`. A missing candidate replaces the candidate with
-    /// the lowest rank, and inherits this rank and the account.
+    /// Returns the position of the candidate `id`. If there is no such candidate, it replaces the
+    /// candidate with the lowest rank, and inherits this rank and the account.
     fn position(&mut self, id: u64) -> usize {
         if let Some(position) = self.positions.get(&id) {
             return *position;
@@ -355,7 +358,8 @@ impl Accounts {
             self.positions.insert(id, position);
             return position;
         }
-        // A heavy cause keeps its account until a heavier cause replaces it.
+        // In a table for the heaviest causes, a cause keeps its account until a heavier cause
+        // replaces it. So a candidate with an account is not replaced here.
         let all = self.candidates.iter().enumerate();
         let replaceable = all.filter(|(_, it)| !self.is_of_heaviest || it.account.is_none());
         let lowest = replaceable.min_by_key(|(_, it)| it.rank).map_or(0, |(position, _)| position);
@@ -369,7 +373,7 @@ impl Accounts {
         lowest
     }
 
-    /// Opens a new account. `None` means that the table is full.
+    /// Assigns a free account to an id. `None` means that the table is full.
     fn open_account(&self, id: u64) -> Option<usize> {
         let limit = if self.is_of_heaviest { MAX_HEAVY_ACCOUNTS } else { MAX_ACCOUNTS };
         let used = self.published.used.load(Ordering::Relaxed) as usize;
@@ -381,14 +385,14 @@ impl Accounts {
         Some(used)
     }
 
-    /// Gives an account to another id.
+    /// Assigns an account to another id.
     fn give_account(&self, account: usize, id: u64) {
-        // During the replacement, neither the account nor [`LEFT_OUT`] may show a reader the
-        // figures of the replaced account. The next snapshot has these figures.
+        // During the replacement, a reader may see the load of the replaced account neither in the
+        // account nor in [`LEFT_OUT`]. The next snapshot contains it.
         self.published.left_out.count(&self.published.accounts[account].replace(id));
     }
 
-    /// Gives a candidate an account if it is heavy enough. Returns the account.
+    /// If a candidate is heavy enough, assigns an account to it. Returns the account.
     fn promote(&mut self, position: usize) -> Option<usize> {
         let Candidate { id, rank, .. } = self.candidates[position];
         if rank < PROMOTED_FROM || rank.saturating_mul(PROMOTED_PART) < self.rank_sum {

@@ -1,9 +1,9 @@
 //! The table of all metrics. `docs/operations/metrics.md` is generated from it.
 //!
-//! Names follow the conventions of Prometheus, with base units, and with the unit at the end. The
-//! text form appends `_total` to counters. The values of all labels are bounded: ids of targets of
-//! the node, kinds of operations, stages, devices of the host, and at most [`crate::MAX_ACCOUNTS`]
-//! accounts for each dimension and thread.
+//! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
+//! the name. The text form appends `_total` to the names of counters. The number of values of each
+//! label is bounded. Values are ids of targets of the node, kinds of operations, stages, devices of
+//! the host, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
 
 use crate::definition::{Definition, Unit};
 use crate::family::OperationFamily;
@@ -12,14 +12,15 @@ const TARGET: &[&str] = &["target"];
 const DEVICE: &[&str] = &["device"];
 const LOAD: &[&str] = &["service", "target", "by", "id"];
 const LOAD_STAGE: &[&str] = &["service", "target", "by", "id", "stage"];
+const ALERT_LABELS: &[&str] = &["rule", "severity", "object"];
 const HOLDER: &[&str] = &["target", "client"];
 
-/// Declares the metrics of a table of operations.
+/// Declares the metrics of one table of operations.
 ///
 /// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
 /// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The first
-/// boolean is whether the table has accounts of load. The second one is whether the table belongs
-/// to a service, and not to a mount.
+/// boolean states whether the table has accounts of load. The second one states whether the table
+/// belongs to a service, and not to a mount.
 macro_rules! operations {
     (
         $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,
@@ -96,7 +97,7 @@ macro_rules! definitions {
     ($($(#[doc = $doc:literal])* $name:ident = $definition:expr;)*) => {
         $($(#[doc = $doc])* pub static $name: Definition = $definition;)*
 
-        /// All metrics outside of the tables of operations.
+        /// All metrics that do not belong to a table of operations.
         static SINGLE: &[&Definition] = &[$(&$name,)*];
     };
 }
@@ -105,22 +106,22 @@ definitions! {
     /// Number of operations, by the cause of the load.
     LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
         "Operations by cause: `by` is client, user, group, job or directory, and `id` its number. \
-         The id `other` has all causes that were too light for an account of their own. Only the \
-         heaviest directories have accounts.");
+         The id `other` sums up all causes with too little load for a separate account. Only the \
+         directories with the most load have accounts.");
     /// Bytes of file data that were read, by the cause of the load.
     LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were read, by cause.");
     /// Bytes of file data that were written, by the cause of the load.
     LOAD_WRITTEN_BYTES = Definition::counter("skep_load_written_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were written, by cause.");
-    /// Time of requests, by the cause of the load.
+    /// Sum of the durations of requests, by the cause of the load.
     LOAD_BUSY_SECONDS = Definition::counter("skep_load_busy_seconds", Unit::Seconds, LOAD,
         "Sum of the times from the arrival of a request to its reply, by cause.");
-    /// Time of requests in each stage, by the cause of the load.
+    /// Time that requests spent in each stage, by the cause of the load.
     LOAD_STAGE_SECONDS = Definition::counter("skep_load_stage_seconds", Unit::Seconds, LOAD_STAGE,
-        "Sum of the times of requests in each stage, by client and by user. Requests whose purpose \
-         is to wait for an event are left out.");
-    /// Time in which file data moved, by client.
+        "Sum of the times of requests in each stage, by client, by user and by job. Requests whose \
+         purpose is to wait for an event are left out.");
+    /// Time in which file data was transferred, by client.
     LOAD_MOVING_SECONDS = Definition::counter("skep_load_moving_seconds", Unit::Seconds, LOAD,
         "Time in which file data of a client's requests arrived or left. Simultaneous transfers of \
          the client count once.");
@@ -140,46 +141,47 @@ definitions! {
     /// Duration of the checkpoints of a metadata target.
     CHECKPOINT = Definition::histogram("skep_metadata_checkpoint_seconds", TARGET,
         "Duration of the checkpoints of a metadata target's key-value store.");
-    /// Bytes in the log of a metadata target since its last checkpoint began.
+    /// Bytes that a metadata target has appended to its log since its last checkpoint began.
     SINCE_CHECKPOINT = Definition::gauge("skep_metadata_log_since_checkpoint_bytes", Unit::Bytes,
         TARGET, "Bytes in a metadata target's log since the last completed checkpoint began.");
-    /// Batches of events that a metadata target has handled.
+    /// Batches of events that the thread of a metadata target has handled.
     BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
         "Batches in which a metadata target has handled events.");
     /// Time in which the thread of a metadata target was not idle.
     WORKING_SECONDS = Definition::counter("skep_metadata_working_seconds", Unit::Seconds, TARGET,
         "Time in which the thread of a metadata target did not wait for requests, replies or \
          disks.");
-    /// Time since the last request of a silent client that makes other clients wait.
+    /// Time since the last request of a silent client. Other clients wait for this client.
     CLIENT_SILENT = Definition::gauge("skep_metadata_client_silent_seconds", Unit::Seconds, HOLDER,
-        "Time since the last request of a client for which requests of other clients wait. Only \
-         clients that were silent for half of their lease, at most 16.");
+        "Time since the last request of a client whose locks or open files make requests of other \
+         clients wait. Has at most 16 clients, which were silent for half of their lease.");
     /// Requests that wait for a silent client.
     CLIENT_WAITS = Definition::gauge("skep_metadata_waits_for_client", Unit::Count, HOLDER,
         "Requests of other clients that wait for a lock or an acknowledgement of a client in \
          `skep_metadata_client_silent_seconds`.");
-    /// Waits that a search for silent clients has not examined.
+    /// Waits that the search for silent clients has not examined.
     WAITS_UNEXAMINED = Definition::gauge("skep_metadata_waits_unexamined", Unit::Count, TARGET,
-        "Waits for locks that the last search for silent clients has not examined, since it is \
-         bounded. `skep_metadata_waits_for_client` leaves them out.");
+        "Waits for locks that the last search for silent clients has not examined, since it \
+         examines a limited number. `skep_metadata_waits_for_client` leaves them out.");
 
-    /// Requests to a metadata target without a reply.
+    /// Requests to a metadata target that have no reply yet.
     METADATA_OPEN = Definition::gauge("skep_metadata_requests_open", Unit::Count, TARGET,
-        "Requests to a metadata target that have no reply yet, without those whose purpose is to \
-         wait for an event.");
-    /// Start of the oldest of them.
+        "Requests to a metadata target that have no reply yet. Requests whose purpose is to wait \
+         for an event are left out.");
+    /// Start of the oldest request to a metadata target that has no reply yet.
     METADATA_OLDEST = Definition::gauge("skep_metadata_oldest_request_start_seconds",
         Unit::Seconds, TARGET,
-        "Start of the oldest of these requests, in seconds since the boot of the host. Zero without \
-         an open request.");
-    /// Requests to a storage target without a reply.
+        "Start of the oldest request to a metadata target without a reply, in seconds since the \
+         boot of the host. Zero if no request is open.");
+    /// Requests to a storage target that have no reply yet.
     STORAGE_OPEN = Definition::gauge("skep_storage_requests_open", Unit::Count, TARGET,
-        "Requests to a storage target that have no reply yet, also those in its queue.");
-    /// Start of the oldest of them.
+        "Requests to a storage target that have no reply yet, including the requests in its \
+         queue.");
+    /// Start of the oldest request to a storage target that has no reply yet.
     STORAGE_OLDEST = Definition::gauge("skep_storage_oldest_request_start_seconds",
         Unit::Seconds, TARGET,
-        "Start of the oldest of these requests, in seconds since the boot of the host. Zero without \
-         an open request.");
+        "Start of the oldest request to a storage target without a reply, in seconds since the \
+         boot of the host. Zero if no request is open.");
 
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,
@@ -197,13 +199,18 @@ definitions! {
     /// Kind, name and version of the process.
     NODE_INFO = Definition::gauge("skep_node_info", Unit::Count, &["kind", "name", "version"],
         "Always 1. The labels describe the process.");
+    /// Alerts of the monitor that hold.
+    ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
+        "Always 1, for each alert of the monitor that holds, at most 200. The monitor's page and \
+         `skep health check` show the facts and the remedy.");
     /// Version of the newest cluster map of the process.
     NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],
         "Version of the newest cluster map of the process.");
 
-    /// Requests that the process has sent to targets again.
+    /// Requests that the process has sent to targets more than once.
     RETRIES = Definition::counter("skep_rpc_retries", Unit::Count, &[],
-        "Requests to targets that the process has sent again, or could not send at first.");
+        "Requests to targets that the process has sent again, or could not send at its first \
+         attempt.");
     /// Connections to targets that the process has opened.
     CONNECTS = Definition::counter("skep_rpc_connects", Unit::Count, &[],
         "Connections to targets that the process has opened.");
@@ -236,55 +243,58 @@ definitions! {
     /// Number of CPUs of the host.
     HOST_CPUS = Definition::gauge("skep_host_cpus", Unit::Count, &[],
         "Number of online CPUs of the host.");
-    /// Memory of the host.
+    /// Total memory of the host.
     HOST_MEMORY = Definition::gauge("skep_host_memory_bytes", Unit::Bytes, &[],
         "Memory of the host.");
-    /// Available memory of the host.
+    /// Memory of the host that programs can use.
     HOST_MEMORY_AVAILABLE = Definition::gauge("skep_host_memory_available_bytes", Unit::Bytes, &[],
         "Memory of the host that programs can get without swapping.");
     /// Dirty page cache of the host.
     HOST_DIRTY = Definition::gauge("skep_host_memory_dirty_bytes", Unit::Bytes, &[],
         "Page cache of the host that is not written to the disks yet.");
-    /// Reads of a disk.
+    /// Number of reads from a disk.
     DISK_READS = Definition::counter("skep_host_disk_reads", Unit::Count, DEVICE,
         "Reads that a disk of the host has completed (r/s of iostat).");
     /// Bytes read from a disk.
     DISK_READ_BYTES = Definition::counter("skep_host_disk_read_bytes", Unit::Bytes, DEVICE,
         "Bytes read from a disk of the host (rkB/s of iostat).");
-    /// Sum of the times of all reads of a disk.
+    /// Sum of the durations of all reads of a disk.
     DISK_READ_SECONDS = Definition::counter("skep_host_disk_read_seconds", Unit::Seconds, DEVICE,
-        "Sum of the times of all reads of a disk (divided by the reads, r_await of iostat).");
-    /// Writes of a disk.
+        "Sum of the durations of all reads of a disk. Divided by the number of reads, it is \
+         r_await of iostat.");
+    /// Number of writes to a disk.
     DISK_WRITES = Definition::counter("skep_host_disk_writes", Unit::Count, DEVICE,
         "Writes that a disk of the host has completed (w/s of iostat).");
     /// Bytes written to a disk.
     DISK_WRITTEN_BYTES = Definition::counter("skep_host_disk_written_bytes", Unit::Bytes, DEVICE,
         "Bytes written to a disk of the host (wkB/s of iostat).");
-    /// Sum of the times of all writes of a disk.
+    /// Sum of the durations of all writes of a disk.
     DISK_WRITE_SECONDS = Definition::counter("skep_host_disk_write_seconds", Unit::Seconds, DEVICE,
-        "Sum of the times of all writes of a disk (divided by the writes, w_await of iostat).");
-    /// Flushes of a disk.
+        "Sum of the durations of all writes of a disk. Divided by the number of writes, it is \
+         w_await of iostat.");
+    /// Number of flushes of a disk's cache.
     DISK_FLUSHES = Definition::counter("skep_host_disk_flushes", Unit::Count, DEVICE,
         "Flushes that a disk of the host has completed (f/s of iostat).");
-    /// Sum of the times of all flushes of a disk.
+    /// Sum of the durations of all flushes of a disk.
     DISK_FLUSH_SECONDS = Definition::counter("skep_host_disk_flush_seconds", Unit::Seconds, DEVICE,
-        "Sum of the times of all flushes of a disk.");
-    /// Requests in progress at a disk.
+        "Sum of the durations of all flushes of a disk.");
+    /// Number of requests that a disk is processing.
     DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
         "Requests in progress at a disk of the host.");
-    /// Busy time of a disk.
+    /// Time in which a disk was busy.
     DISK_BUSY_SECONDS = Definition::counter("skep_host_disk_busy_seconds", Unit::Seconds, DEVICE,
         "Time in which a disk had requests (%util of iostat).");
-    /// Time in which a disk had requests, times the number of requests.
+    /// Sum of the times of requests, including the time in which they wait for the disk.
     DISK_QUEUE_SECONDS = Definition::counter("skep_host_disk_queue_seconds", Unit::Seconds, DEVICE,
-        "Time in which a disk had requests, times their number (aqu-sz of iostat).");
-    /// Bytes received by an interface.
+        "Sum of the times for which requests waited for a disk or were processed by it (aqu-sz of \
+         iostat).");
+    /// Bytes received by a network interface.
     NETWORK_RECEIVED = Definition::counter("skep_host_network_received_bytes", Unit::Bytes, DEVICE,
         "Bytes that a network interface of the host has received.");
-    /// Bytes sent by an interface.
+    /// Bytes sent by a network interface.
     NETWORK_SENT = Definition::counter("skep_host_network_sent_bytes", Unit::Bytes, DEVICE,
         "Bytes that a network interface of the host has sent.");
-    /// Errors of an interface.
+    /// Transfer errors of a network interface.
     NETWORK_ERRORS = Definition::counter("skep_host_network_errors", Unit::Count, DEVICE,
         "Errors and dropped packets of a network interface of the host.");
 }
@@ -317,7 +327,7 @@ mod tests {
     use crate::definition::Kind;
 
     #[test]
-    fn names_are_unique_and_follow_the_conventions() {
+    fn metric_names_are_unique_and_follow_the_conventions() {
         for pair in all().windows(2) {
             assert!(pair[0].name < pair[1].name, "{} appears twice", pair[1].name);
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// A number that only grows.
 ///
 /// # Hazard: two writers
-/// Only one thread may call [`Counter::add`]. The call is a load and a store, which is several
-/// times faster than an atomic addition. An addition of a second thread at the same moment could
-/// get lost.
+/// Only one thread may call [`Counter::add`], which consists of a load and a store. These two steps
+/// together are several times faster than an atomic addition. But if a second thread added at the
+/// same moment, one of the two additions could be lost.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -18,7 +18,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Returns the number.
+    /// Returns the current number.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -42,7 +42,7 @@ impl Gauge {
         self.0.store(number, Ordering::Relaxed);
     }
 
-    /// Returns the number.
+    /// Returns the current number.
     #[inline]
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_thread_reads_the_counts_of_the_owner() {
+    fn counter_can_be_read_by_a_thread_that_does_not_own_it() {
         let counter = std::sync::Arc::new(Counter::default());
         let reader = std::sync::Arc::clone(&counter);
         let reading = std::thread::spawn(move || {

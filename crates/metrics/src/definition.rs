@@ -11,7 +11,8 @@ pub enum Kind {
     Histogram,
 }
 
-/// The unit of a metric's value, and the factor between the stored integer and the unit.
+/// The unit of a metric's value. Also determines the factor between the stored integer and the
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A count without a unit.
@@ -25,7 +26,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the suffix that the name of a metric with this unit must have; empty if no suffix is
+    /// Returns the suffix that the name of a metric with this unit must have. Empty if no suffix is
     /// needed.
     pub fn suffix(self) -> &'static str {
         match self {
@@ -35,7 +36,8 @@ impl Unit {
         }
     }
 
-    /// Returns the number of decimal places of the stored integer.
+    /// Returns the number of decimal digits of the stored integer that are behind the decimal
+    /// point.
     pub fn decimals(self) -> usize {
         match self {
             Self::Count | Self::Bytes => 0,
@@ -90,7 +92,7 @@ impl Definition {
         Self { name, kind: Kind::Histogram, unit: Unit::Seconds, labels, help }
     }
 
-    /// Returns the name of the series of the metric in the text form.
+    /// Returns the name of the metric in the text form.
     pub fn exposed_name(&self) -> String {
         match self.kind {
             Kind::Counter => format!("{}_total", self.name),

@@ -1,6 +1,6 @@
-//! The definitions that belong to one kind of table of operations.
+//! The definitions of the metrics that belong to one kind of table of operations.
 //!
-//! The module does not own the tables (`operations`) or the existing families (`catalog`).
+//! The tables are in `operations`, and the list of families is in `catalog`.
 
 use crate::definition::Definition;
 
@@ -19,16 +19,16 @@ pub struct OperationFamily {
     pub sent_bytes: &'static Definition,
     /// Time from the arrival of a request to its reply.
     pub duration: &'static Definition,
-    /// Time in each stage.
+    /// Time that operations spent in each stage.
     pub stage_duration: &'static Definition,
-    /// Number of requests that have arrived and wait. `None` for mounts, whose requests wait in the
-    /// kernel.
+    /// Number of requests that have arrived and wait for their execution. `None` for mounts,
+    /// because their requests wait in the kernel.
     pub queued: Option<&'static Definition>,
     /// Number of requests that are being executed.
     pub busy: &'static Definition,
     /// Number of open connections. `None` for mounts, which accept no connections.
     pub connections: Option<&'static Definition>,
-    /// Whether the table has accounts of load. Metadata and storage have accounts, and management
-    /// and mounts have none.
+    /// Whether the table has accounts of load. Tables of metadata and storage have accounts. Tables
+    /// of management and mounts have none.
     pub has_accounts: bool,
 }

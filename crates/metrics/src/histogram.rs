@@ -1,8 +1,8 @@
 //! Histograms of durations with exponential buckets.
 //!
 //! Each octave (a doubling of the duration) has four buckets, from about one microsecond to about
-//! one minute. So a percentile that is read from the buckets is at most a fifth too high. The upper
-//! bound of a bucket belongs to the bucket, as Prometheus requires.
+//! one minute. So a percentile that is computed from the buckets is at most a fifth too high. The
+//! upper bound of a bucket belongs to the bucket, as Prometheus requires.
 
 use crate::counter::Counter;
 use std::time::Duration;
@@ -14,10 +14,11 @@ const LAST_EXPONENT: u32 = 36;
 /// Number of buckets in an octave, as a power of two.
 const SPLIT_BITS: u32 = 2;
 const SPLITS: usize = 1 << SPLIT_BITS;
-/// Number of buckets: one for short durations, four for each octave, and one without a bound.
+/// Number of buckets: one for all short durations, four for each octave, and one without an upper
+/// bound.
 pub const BUCKETS: usize = 2 + (LAST_EXPONENT - FIRST_EXPONENT) as usize * SPLITS;
 
-/// Returns the bucket of a duration.
+/// Returns the number of the bucket that contains a duration.
 #[inline]
 fn bucket_of(nanoseconds: u64) -> usize {
     // Subtract one, since the upper bound of a bucket belongs to the bucket.
@@ -30,7 +31,8 @@ fn bucket_of(nanoseconds: u64) -> usize {
     (1 + (exponent - FIRST_EXPONENT) as usize * SPLITS + split).min(BUCKETS - 1)
 }
 
-/// Returns the upper bound of a bucket in nanoseconds. `None` means that the bucket has no bound.
+/// Returns the upper bound of a bucket in nanoseconds. `None` means that the bucket has no upper
+/// bound.
 pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     if bucket == 0 {
         return Some(1 << FIRST_EXPONENT);
@@ -43,7 +45,7 @@ pub fn upper_bound_ns(bucket: usize) -> Option<u64> {
     Some(start + (split as u64 + 1) * (start >> SPLIT_BITS))
 }
 
-/// A histogram of durations that one thread fills and any thread reads.
+/// A histogram of durations. One thread fills it, and any thread can read it.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
@@ -65,7 +67,7 @@ impl Histogram {
         self.sum_ns.add(nanoseconds);
     }
 
-    /// Returns a copy of the histogram.
+    /// Returns a copy of the current contents.
     pub fn value(&self) -> HistogramValue {
         HistogramValue {
             buckets: self.buckets.iter().map(Counter::get).collect(),
@@ -79,7 +81,7 @@ impl Histogram {
     }
 }
 
-/// A copy of a histogram at one time, or the difference of two copies.
+/// A copy of a histogram at one moment, or the difference of two copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistogramValue {
     /// Number of durations in each bucket. Has [`BUCKETS`] items.
@@ -100,7 +102,14 @@ impl HistogramValue {
         self.buckets.iter().sum()
     }
 
-    /// Adds another histogram.
+    /// Counts one duration.
+    pub fn record(&mut self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket_of(nanoseconds)] += 1;
+        self.sum_ns = self.sum_ns.saturating_add(nanoseconds);
+    }
+
+    /// Adds the durations of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (own, other) in self.buckets.iter_mut().zip(&other.buckets) {
             *own += other;
@@ -108,8 +117,9 @@ impl HistogramValue {
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
-    /// Returns the durations that were counted after `before`, an earlier copy of the same
-    /// histogram. If the process has restarted since `before`, returns all durations.
+    /// Returns the durations that were counted since `before`, an earlier copy of the same
+    /// histogram. If the process has restarted since `before`, returns all durations of the new
+    /// process.
     pub fn since(&self, before: &Self) -> Self {
         if self.buckets.iter().zip(&before.buckets).any(|(now, before)| now < before) {
             return self.clone();
@@ -129,9 +139,10 @@ impl HistogramValue {
         }
     }
 
-    /// Returns the upper bound of a bucket, such that at least the given share of all durations is
-    /// not longer. With `share` 0.99, at most one in a hundred durations is longer. `None` means
-    /// that there is no duration, or that the bucket has no bound.
+    /// Returns the upper bound of the first bucket such that at least the share `share` of all
+    /// durations is not longer than this bound. If `share` is 0.99, at most one in a hundred
+    /// durations is longer. `None` means that there is no duration, or that the bucket has no upper
+    /// bound.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -146,8 +157,8 @@ impl HistogramValue {
         upper_bound_ns(bucket).map(Duration::from_nanos)
     }
 
-    /// Returns the upper bounds in nanoseconds at every `octaves`-th octave, each with the number
-    /// of durations that are not longer than the bound.
+    /// Returns the upper bounds of every `octaves`-th octave in nanoseconds. Each bound has the
+    /// number of durations that are not longer than it.
     pub fn cumulative(&self, octaves: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut seen = 0;
         self.buckets.iter().enumerate().filter_map(move |(bucket, count)| {
@@ -163,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_rise_and_belong_to_their_buckets() {
+    fn bucket_bounds_rise_and_lie_in_their_own_buckets() {
         let mut last = 0;
         for bucket in 0..BUCKETS - 1 {
             let bound = upper_bound_ns(bucket).unwrap();
@@ -199,12 +210,12 @@ mod tests {
         histogram.record(Duration::from_millis(3));
         let between = histogram.value().since(&before);
         assert_eq!((between.count(), between.sum_ns), (1, 3_000_000));
-        // After a restart the counts are lower than before.
+        // After a restart, the counts are lower than the counts before the restart.
         assert_eq!(before.since(&histogram.value()), before);
     }
 
     #[test]
-    fn cumulative_counts_end_with_all_bounded_durations() {
+    fn last_cumulative_count_has_all_durations_within_bounds() {
         let histogram = Histogram::default();
         for ns in [1, 5_000, 70_000_000, 900_000_000_000] {
             histogram.record(Duration::from_nanos(ns));

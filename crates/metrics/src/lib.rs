@@ -1,18 +1,17 @@
-//! The figures that the processes of Skep count about themselves: counters, gauges, latency
-//! histograms, tables of operations, and accounts of load by client, user, group, job and
-//! directory. The crate also stores records of slow and sampled operations.
+//! The statistics of Skep's processes: counters, gauges, latency histograms, tables of operations,
+//! and accounts of load by client, user, group, job and directory. The crate also stores records of
+//! slow and sampled operations.
 //!
 //! The crate owns the counting, the table of all metrics ([`catalog`]) and their text form
 //! ([`text`]). It is pure except for atomic variables: it uses no clock, no I/O and no threads.
-//! Callers pass durations. It does not own the places where figures are counted, the HTTP server or
-//! the message that transports a snapshot (`skep-exporter`).
+//! Callers measure durations and pass them. Other crates count the events. `skep-exporter` has the
+//! HTTP server and the message that transport a snapshot.
 //!
 //! # Counting without locks
-//! Each thread has its own instances of the metrics. Only this thread changes the instances, by a
-//! plain load and store of an atomic variable ([`Counter::add`]). Other threads read the instances
-//! at any time, for a [`Snapshot`]. The [`Registry`] adds up the instances that have the same name
-//! and labels. After the first operation of a kind, counting operations of this kind allocates
-//! nothing.
+//! Each thread has its own instances of the metrics. Only this thread changes them, by a plain load
+//! and store of an atomic variable ([`Counter::add`]). Other threads can read them at any time for
+//! a [`Snapshot`]. The [`Registry`] adds up the instances that have the same name and labels.
+//! Counting an operation allocates no memory, except for the first operation of its kind.
 
 mod accounts;
 pub mod catalog;
@@ -21,6 +20,7 @@ mod counter;
 mod definition;
 mod family;
 mod histogram;
+mod line_limit;
 mod open_requests;
 mod operations;
 mod registry;
@@ -37,6 +37,7 @@ pub use counter::{Counter, Gauge};
 pub use definition::{Definition, Kind, Unit};
 pub use family::OperationFamily;
 pub use histogram::{BUCKETS, Histogram, HistogramValue, upper_bound_ns};
+pub use line_limit::LineLimit;
 pub use open_requests::OpenRequests;
 pub use operations::OperationTable;
 pub use registry::{Registry, Source};

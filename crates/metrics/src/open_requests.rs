@@ -1,15 +1,17 @@
-//! The requests of one thread that have no reply yet: their number, and the start of the oldest.
+//! The requests of one thread that have no reply yet: their number, and the start of the oldest
+//! one.
 //!
-//! Histograms show a request when it has ended. A request that a disk never answers would be in no
-//! figure. Does not own requests whose purpose is to wait: the caller leaves them out.
+//! A histogram contains a request only after the request has ended. Without this module, a request
+//! to a disk that never replies would not be visible anywhere. The caller omits requests whose
+//! purpose is to wait.
 
 use crate::counter::Gauge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The requests without a reply. Only the thread that serves them uses the value; other threads
-/// read the gauges.
+/// The requests that have no reply yet. Only the thread that serves the requests uses this value.
+/// Other threads read the gauges.
 #[derive(Debug)]
 pub struct OpenRequests {
     /// Number of the newest request.
@@ -22,13 +24,13 @@ pub struct OpenRequests {
 }
 
 impl OpenRequests {
-    /// Creates an empty set. `count` shows the number of requests, and `oldest` the start of the
-    /// oldest one in nanoseconds, or zero.
+    /// Creates an empty set. The gauge `count` shows the number of requests. The gauge `oldest`
+    /// shows the start of the oldest request in nanoseconds, or zero if there is no request.
     pub fn new(count: Arc<Gauge>, oldest: Arc<Gauge>) -> Self {
         Self { last: 0, started: BTreeMap::new(), count, oldest }
     }
 
-    /// Adds a request that has arrived at `at`; returns its number.
+    /// Adds a request that has arrived at `at`. Returns its number.
     pub fn begin(&mut self, at: Duration) -> u64 {
         self.last += 1;
         self.started.insert(self.last, at);
@@ -36,7 +38,7 @@ impl OpenRequests {
         self.last
     }
 
-    /// Removes a request that has got its reply, or whose sender has gone.
+    /// Removes a request that has received its reply, or whose sender has disconnected.
     pub fn end(&mut self, number: u64) {
         self.started.remove(&number);
         self.show();

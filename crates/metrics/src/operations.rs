@@ -1,8 +1,8 @@
-//! The table of the operations that one thread serves: requests to a service, or requests of the
-//! kernel to a mount.
+//! The table of the operations that one thread serves. The operations are requests to a service, or
+//! requests of the kernel to a mount.
 //!
-//! For each kind of operation the table has counters, a histogram of the whole time, and a
-//! histogram for each stage in which an operation spends time. It also has the accounts of load
+//! For each kind of operation the table has counters, a histogram of the duration, and a histogram
+//! for each stage in which the operation spends time. It also has the accounts of load
 //! (`accounts`).
 
 use crate::accounts::{
@@ -22,11 +22,12 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are
-/// lower. A higher number is counted as the last kind, with the name "other".
+/// Maximum number of kinds of operations. The numbers of messages and of the kernel's opcodes are
+/// lower. An operation with a higher number is counted as the last kind, which has the name
+/// "other".
 const MAX_OPERATIONS: usize = 128;
 
-/// The figures of one kind of operation.
+/// The counters and histograms of one kind of operation.
 #[derive(Debug, Default)]
 struct Figures {
     operations: Counter,
@@ -37,13 +38,13 @@ struct Figures {
     stages: [Histogram; STAGES],
 }
 
-/// The part of a table that other threads read.
+/// The part of a table that other threads can read.
 struct Published {
     family: &'static OperationFamily,
     labels: Labels,
     name_of: fn(u32) -> Option<String>,
-    /// The figures of each kind. They are allocated when the first operation of the kind is
-    /// counted.
+    /// The counters and histograms of each kind. They are allocated when the first operation of the
+    /// kind is counted.
     kinds: [OnceLock<Box<Figures>>; MAX_OPERATIONS],
     queued: Gauge,
     busy: Gauge,
@@ -51,8 +52,8 @@ struct Published {
     accounts: Option<[Arc<PublishedAccounts>; DIMENSIONS]>,
 }
 
-/// The table of the operations that one thread serves. Only this thread can use the value. Other
-/// threads read the figures through the [`Registry`].
+/// The table of the operations that one thread serves. Only this thread can use the table. Other
+/// threads read its values through the [`Registry`].
 pub struct OperationTable {
     published: Arc<Published>,
     tails: [Tail; MAX_OPERATIONS],
@@ -102,14 +103,17 @@ impl OperationTable {
         self.record_with(completed, origin, TracedCalls::default);
     }
 
-    /// Like [`Self::record`]. `calls` returns the requests of the operation. The table calls it
-    /// only if it stores a record.
+    /// Like [`Self::record`], but can store the requests of the operation. If the table stores a
+    /// record, it calls `calls` to get these requests.
     pub fn record_with(
         &self,
         completed: &Completed,
         origin: &Origin,
         calls: impl FnOnce() -> TracedCalls,
     ) {
+        if cfg!(skep_uncounted) {
+            return;
+        }
         if let Some(reason) = self.reason_to_keep(completed) {
             self.keep(completed, origin, reason, calls());
         }
@@ -117,7 +121,7 @@ impl OperationTable {
     }
 
     fn reason_to_keep(&self, completed: &Completed) -> Option<Reason> {
-        // A wait is expected to take a long time, so a wait is never slow.
+        // A wait is expected to take a long time, so the table never judges it as slow.
         if completed.is_wait {
             return None;
         }
@@ -165,10 +169,13 @@ impl OperationTable {
         self.charge(completed, origin);
     }
 
-    /// Adds the send time of reply data to the figures of already counted operations of the kind
-    /// `operation`. `moving` is the part of the send time in which no other data of the client
-    /// moved.
+    /// Adds the time that the thread spent sending reply data to the statistics of the kind
+    /// `operation`. The operation itself was already counted. `moving` is the part of this time in
+    /// which no other data of the client was transferred.
     pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
+        if cfg!(skep_uncounted) {
+            return;
+        }
         let kind = (operation as usize).min(MAX_OPERATIONS - 1);
         let figures = self.published.kinds[kind].get_or_init(Box::default);
         figures.stages[Stage::Network as usize].record(time);
@@ -188,7 +195,8 @@ impl OperationTable {
     fn charge(&self, completed: &Completed, origin: &Origin) {
         let Some(accounts) = &self.accounts else { return };
         let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
-        // An idle client would look slow, since it waits for notifications all the time.
+        // If waits counted, an idle client would seem to cause load, because it waits for
+        // notifications all the time.
         let duration = if completed.is_wait { Duration::ZERO } else { duration };
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {
@@ -199,7 +207,7 @@ impl OperationTable {
                     let stages_ns = completed.stages.map(nanoseconds);
                     accounts.record(id, &Load { moving_ns, stages_ns, ..load });
                 }
-                Dimension::User if !completed.is_wait => {
+                Dimension::User | Dimension::Job if !completed.is_wait => {
                     let stages_ns = completed.stages.map(nanoseconds);
                     accounts.record(id, &Load { stages_ns, ..load });
                 }
@@ -208,17 +216,17 @@ impl OperationTable {
         }
     }
 
-    /// The number of requests that have arrived and wait for their turn.
+    /// Returns the number of requests that have arrived and wait for their execution.
     pub fn queued(&self) -> &Gauge {
         &self.published.queued
     }
 
-    /// The number of requests that are being executed.
+    /// Returns the number of requests that are being executed.
     pub fn busy(&self) -> &Gauge {
         &self.published.busy
     }
 
-    /// The number of open connections.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> &Gauge {
         &self.published.connections
     }
@@ -318,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_events_do_not_count_as_time_of_the_client() {
+    fn time_of_waiting_requests_does_not_count_as_client_load() {
         let registry = Registry::new();
         let labels = vec![("target", "7".to_owned())];
         let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);
@@ -394,10 +402,13 @@ mod tests {
         let of_client = [("by", "client"), ("id", "12")];
         let moving = value(&snapshot, "skep_load_moving_seconds", &of_client);
         assert_eq!(moving, Value::Number(4_000));
-        let of_user = [("by", "user"), ("id", "1000"), ("stage", "disk")];
-        let disk = value(&snapshot, "skep_load_stage_seconds", &of_user);
-        assert_eq!(disk, Value::Number(180_000));
-        // Three requests are not enough for an account of their directory.
+        for (by, id) in [("user", "1000"), ("job", "77")] {
+            let of_cause = [("by", by), ("id", id), ("stage", "disk")];
+            let disk = value(&snapshot, "skep_load_stage_seconds", &of_cause);
+            assert_eq!(disk, Value::Number(180_000));
+        }
+        // Three requests are not enough for a separate account of their directory, so their load is
+        // in the account `other`.
         let of_directory = [("by", "directory"), ("id", "other")];
         assert_eq!(value(&snapshot, "skep_load_operations", &of_directory), Value::Number(3));
     }

@@ -1,4 +1,4 @@
-//! The registry of a process, which has all counters of the process.
+//! The registry of a process. All counters of the process belong to it.
 
 use crate::counter::{Counter, Gauge};
 use crate::definition::{Definition, Kind};
@@ -7,17 +7,17 @@ use crate::snapshot::{Labels, Snapshot};
 use crate::traces::TraceStore;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A place where figures are counted.
+/// A source of values for a snapshot.
 pub trait Source: Send + Sync {
-    /// Adds the current figures to a snapshot.
+    /// Adds the current values to a snapshot.
     fn collect(&self, snapshot: &mut Snapshot);
 }
 
-/// All sources of a process. A process creates one registry and passes it to its threads.
+/// All sources of a process. A process creates one registry and shares it with its threads.
 #[derive(Default)]
 pub struct Registry {
-    /// The mutex protects only the list. Threads lock it when they add a counter, and for a
-    /// snapshot, but never to count.
+    /// The mutex protects only the list. A thread locks it when it adds a counter or takes a
+    /// snapshot, but not when it counts.
     sources: Mutex<Vec<Arc<dyn Source>>>,
     traces: Arc<TraceStore>,
 }
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// An instance of a metric, with its labels.
+/// One thread's instance of a metric, with its labels.
 struct Instance<T> {
     definition: &'static Definition,
     labels: Labels,
@@ -59,13 +59,13 @@ impl Registry {
         Arc::default()
     }
 
-    /// Creates a registry without sources that stores records of operations in the store of
-    /// `whole`. The caller adds the new registry to `whole`.
+    /// Creates a registry that has no sources and stores records of operations in the store of
+    /// `whole`. The caller must add the new registry to `whole`.
     pub fn part_of(whole: &Self) -> Arc<Self> {
         Arc::new(Self { traces: Arc::clone(&whole.traces), ..Self::default() })
     }
 
-    /// Returns the records of single operations of the process.
+    /// Returns the store for the records of single operations of the process.
     pub fn traces(&self) -> &Arc<TraceStore> {
         &self.traces
     }
@@ -75,7 +75,7 @@ impl Registry {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// Removes a registry that was added as a source.
+    /// Removes the registry `part`, which was added as a source.
     pub fn remove(&self, part: &Arc<Self>) {
         let is_part =
             |source: &Arc<dyn Source>| std::ptr::addr_eq(Arc::as_ptr(source), Arc::as_ptr(part));
@@ -104,7 +104,7 @@ impl Registry {
         self.instance(definition, labels, Kind::Counter)
     }
 
-    /// Creates a gauge for the calling thread. Gauges with equal labels are added up.
+    /// Creates a gauge for the calling thread. A snapshot adds up gauges with equal labels.
     pub fn gauge(&self, definition: &'static Definition, labels: &Labels) -> Arc<Gauge> {
         self.instance(definition, labels, Kind::Gauge)
     }
@@ -122,7 +122,8 @@ impl Registry {
     }
 }
 
-/// A registry can be a part of another registry, and be removed from it with all its series.
+/// A registry can be a part of another registry. Then it can also be removed from that registry,
+/// together with all its series.
 impl Source for Registry {
     fn collect(&self, snapshot: &mut Snapshot) {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -139,7 +140,7 @@ mod tests {
     use crate::snapshot::Value;
 
     #[test]
-    fn removal_of_a_part_removes_its_series() {
+    fn removal_of_a_child_registry_removes_its_series() {
         let (registry, part) = (Registry::new(), Registry::new());
         registry.add(Arc::clone(&part) as _);
         part.gauge(&catalog::NODE_MAP_VERSION, &Vec::new()).set(1);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_of_several_threads_are_added_up() {
+    fn snapshot_adds_up_the_counters_of_all_threads() {
         let registry = Registry::new();
         let threads: Vec<_> = (1..=4)
             .map(|count| {

@@ -1,31 +1,31 @@
-//! Log lines about slow operations. A line names the operation, its duration, and its stages.
+//! Log lines about slow operations. A line contains the operation, its duration, and its stages.
 //!
-//! The module does not own the log, since this crate has no clock and no output.
+//! The module does not write the log, because this crate has no clock and no output.
 
 use crate::completed::Completed;
 use crate::stage::Stage;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Minimum duration of an operation that gets a line in the log. Disks that retry after a read
-/// error take some seconds, and programs notice a pause of a second.
+/// Minimum duration of an operation that is logged. Disks that retry after a read error take some
+/// seconds, and programs notice a pause of a second.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Minimum time between two lines, so that a slow disk does not fill the log.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
-/// A line names a stage if the stage took at least the share 1 / `NOTABLE_PART` of the duration.
+/// A line contains a stage if the stage took at least the share 1 / `NOTABLE_PART` of the duration.
 const NOTABLE_PART: u32 = 10;
 
-/// Chooses the slow operations of one target that get a line in the log.
+/// Chooses the slow operations of one target that are logged.
 #[derive(Debug, Default)]
 pub struct SlowOperations {
     last_line: Cell<Option<Duration>>,
-    /// Number of slow operations without a line since the last line.
+    /// Number of slow operations since the last line that were not logged.
     left_out: Cell<u64>,
 }
 
 impl SlowOperations {
-    /// Returns the line of an operation that has ended at `now`. `None` if the operation was not
-    /// slow, or if the last line is too recent.
+    /// Returns the log line for an operation that has ended at `now`. `None` means that the
+    /// operation was not slow, or that the last line is too recent.
     pub fn line(
         &self,
         completed: &Completed,
@@ -50,7 +50,7 @@ impl SlowOperations {
             line += &format!(": {}", stages.join(", "));
         }
         if completed.trace != 0 {
-            line += &format!("; trace {:032x}", completed.trace);
+            line += &format!("; `skep why --op {:032x}` shows its parts", completed.trace);
         }
         match self.left_out.replace(0) {
             0 => {}
@@ -63,14 +63,14 @@ impl SlowOperations {
     }
 }
 
-/// Returns the place where a stage spends its time, as text for users.
+/// Describes the place at which a stage spends its time, as text for users.
 fn place(stage: Stage) -> &'static str {
     match stage {
         Stage::Waiting => "in the queue of the target",
         Stage::Processing => "in the thread of the target",
         Stage::Disk => "at the disk",
         Stage::LogSync => "at the disk of the log",
-        Stage::Others => "waiting for others",
+        Stage::Others => "waiting for other targets or clients",
         Stage::Network => "until its data had arrived over the network",
     }
 }
@@ -95,8 +95,8 @@ mod tests {
         assert_eq!(line(1_999, 100), None);
         let first = "read_chunk took 7.0 s: 6.3 s at the disk";
         assert_eq!(line(7_000, 100).as_deref(), Some(first));
-        // A line that comes too soon after the previous line is omitted. The next line contains the
-        // number of omitted lines.
+        // A slow operation that ends too soon after the previous line gets no line. The next line
+        // contains the number of these operations.
         assert_eq!((line(7_000, 101), line(7_000, 109)), (None, None));
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");
@@ -108,8 +108,8 @@ mod tests {
         let slow = SlowOperations::default();
         let traced = Completed { trace: 0x17 << 64 | 0x2a, ..completed(7_000) };
         let line = slow.line(&traced, Duration::from_secs(100), || "read_chunk".to_owned());
-        let expected = "read_chunk took 7.0 s: 6.3 s at the disk; \
-                        trace 0000000000000017000000000000002a";
+        let expected = "read_chunk took 7.0 s: 6.3 s at the disk; `skep why --op \
+                        0000000000000017000000000000002a` shows its parts";
         assert_eq!(line.as_deref(), Some(expected));
     }
 }

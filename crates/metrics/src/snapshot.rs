@@ -1,4 +1,4 @@
-//! A snapshot has the values of all series of a process at one time.
+//! A snapshot: the values of all series of a process at one moment.
 
 use crate::definition::Definition;
 use crate::histogram::HistogramValue;
@@ -16,7 +16,7 @@ pub enum Value {
     Histogram(Box<HistogramValue>),
 }
 
-/// A series is one metric with one combination of labels.
+/// A series: one metric with one combination of labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
     /// The definition of the metric.
@@ -27,7 +27,8 @@ pub struct Series {
     pub value: Value,
 }
 
-/// The values of all series. Series of the same metric with the same labels are added up.
+/// The values of all series. If several instances have the same metric and labels, the snapshot
+/// contains their sum.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     series: BTreeMap<(&'static str, Labels), (&'static Definition, Value)>,
@@ -39,7 +40,7 @@ impl Snapshot {
         self.add(definition, labels, Value::Number(number));
     }
 
-    /// Adds a counter's number to a series.
+    /// Adds the number of a counter to a series.
     pub fn count(&mut self, definition: &'static Definition, labels: Labels, count: u64) {
         self.number(definition, labels, i64::try_from(count).unwrap_or(i64::MAX));
     }

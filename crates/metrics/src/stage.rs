@@ -1,12 +1,12 @@
 //! The stages in which an operation of a service or a mount spends its time.
 //!
-//! The module does not own the measurement of the stages (the meters of the services) or their
-//! counters (`operations`, `accounts`).
+//! The meters of the services measure the stages. `operations` and `accounts` have the counters of
+//! the stages.
 
 /// A stage in which an operation spends a part of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The request has arrived and waits for its turn.
+    /// The request has arrived and waits for its execution.
     Waiting,
     /// The thread works on the operation, or on other operations of the same batch.
     Processing,
@@ -17,7 +17,7 @@ pub enum Stage {
     /// The operation waits for other services, for locks, for clients, or for other operations on
     /// the same bytes.
     Others,
-    /// The data of the request arrive over the network, or data of the reply leave.
+    /// Data of the request is arriving over the network, or data of the reply is being sent.
     Network,
 }
 
@@ -29,7 +29,7 @@ impl Stage {
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Processing, Self::Disk, Self::LogSync, Self::Others, Self::Network];
 
-    /// Returns the name of the stage, as in the label `stage`.
+    /// Returns the name of the stage, as in the label `stage` of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",

@@ -1,19 +1,18 @@
-//! Decides after the end of an operation whether it was slow, compared with other operations of its
-//! kind.
+//! Decides, after an operation has ended, whether it was slow in comparison with other operations
+//! of its kind.
 //!
-//! The module does not own the records ([`crate::traces`]) or the lines in the log
-//! ([`crate::slow`]).
+//! [`crate::traces`] stores the records, and [`crate::slow`] composes the lines for the log.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// An operation of at least this duration is always slow, since programs and users notice it.
+/// An operation that takes at least this long is always slow, because programs and users notice it.
 const ALWAYS_SLOW: Duration = Duration::from_millis(100);
-/// An operation of less than this duration is never slow.
+/// An operation that takes less than this is never slow.
 const NEVER_SLOW: Duration = Duration::from_millis(1);
-/// An operation is slow if it takes at least this many times the mean of its kind.
+/// An operation is slow if it takes at least this many times the mean duration of its kind.
 const TIMES_THE_MEAN: u64 = 16;
-/// Number of operations over which the mean decays.
+/// Number of operations after which an operation has little influence on the mean.
 const MEAN_OVER: u64 = 1024;
 
 /// The mean duration of one kind of operation, on one thread.
@@ -24,7 +23,8 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Whether an operation is slow. Adds its duration to the mean.
+    /// Returns whether an operation was slow, compared with the mean of the earlier operations.
+    /// Adds its duration to the mean.
     pub(crate) fn is_slow(&self, duration: Duration) -> bool {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let (mean, count) = (self.mean_ns.get(), (self.count.get() + 1).min(MEAN_OVER));
@@ -50,8 +50,8 @@ mod tests {
         (0..2_000).for_each(|_| assert!(!tail.is_slow(us(100))));
         assert!(!tail.is_slow(us(999)) && !tail.is_slow(us(1_500)));
         assert!(tail.is_slow(us(2_000)));
-        // All operations on this disk take a long time. Only few of them count as slow, unless
-        // users notice their duration.
+        // Now all operations take a long time, because the disk is slow. Only few of them count as
+        // slow, as long as users do not notice their duration.
         let slow = (0..20_000).filter(|_| tail.is_slow(us(20_000))).count();
         assert!((1..1_000).contains(&slow), "{slow}");
         assert!((0..2_000).all(|_| tail.is_slow(us(100_000))));

@@ -1,4 +1,4 @@
-//! The text form of a snapshot: OpenMetrics 1.0, which Prometheus and its relatives read.
+//! The text form of a snapshot: OpenMetrics 1.0, which Prometheus and compatible programs read.
 
 use crate::definition::{Definition, Kind, Unit};
 use crate::histogram::HistogramValue;
@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 /// Content type of the text form.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Number of octaves between two exposed bounds of a histogram. The exposed bounds are a subset of
-/// the counted bounds, since each exposed bound is one more series that the reader stores.
+/// Number of octaves between two bucket bounds of a histogram in the text form. The text form
+/// contains only some of the bounds, because each bound is one more series that the reader stores.
 const OCTAVES_PER_BOUND: usize = 2;
 
 /// Returns the text form of a snapshot.
@@ -65,7 +65,7 @@ fn histogram(text: &mut String, name: &str, labels: &Labels, value: &HistogramVa
     let _ = writeln!(text, "{}", decimal(sum_ns, Unit::Seconds));
 }
 
-/// Writes the name and the labels of a sample, and the space before its value.
+/// Writes the name and the labels of a sample, and the space that precedes its value.
 fn sample(text: &mut String, name: &str, labels: &Labels, bound: Option<&str>) {
     text.push_str(name);
     let bound = bound.map(|bound| ("le", bound));
@@ -77,13 +77,14 @@ fn sample(text: &mut String, name: &str, labels: &Labels, bound: Option<&str>) {
     text.push_str(if labels.is_empty() && bound.is_none() { " " } else { "} " });
 }
 
-/// Escapes a label value or a help text. So a hostile name of a user's choice cannot add a label or
-/// a line.
+/// Escapes a label value or a help text. So a user cannot choose a name that adds a label or a line
+/// to the text.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Writes an integer in units of a power of ten as a decimal number, without rounding.
+/// Writes an integer as a decimal number, without rounding. The integer is a multiple of a power of
+/// ten that `unit` determines.
 fn decimal(number: i64, unit: Unit) -> String {
     let decimals = unit.decimals();
     if decimals == 0 {
@@ -103,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn numbers_are_exact_decimals() {
+    fn numbers_are_printed_as_exact_decimals() {
         let check = |number, unit, expected| assert_eq!(decimal(number, unit), expected);
         check(0, Unit::Seconds, "0");
         check(1_500_000_000, Unit::Seconds, "1.5");
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_types_units_values_and_an_end() {
+    fn openmetrics_text_has_types_units_values_and_an_end() {
         let mut snapshot = Snapshot::default();
         let target = || vec![("target", "7".to_owned())];
         snapshot.count(&catalog::LOG_BYTES, target(), 512);

@@ -1,12 +1,12 @@
 //! Records of single operations: slow operations, and a sample of all operations.
 //!
-//! The module does not own the decision of each table whether an operation was slow for its kind
-//! ([`crate::tail`]), or the message that carries records (`skep-exporter`).
+//! [`crate::tail`] decides whether an operation was slow. `skep-exporter` has the message that
+//! carries records.
 //!
 //! # Invariants
-//! - An operation without a record takes no lock and allocates nothing.
-//! - A thread that stores a record never waits for a reader. Instead, it counts the operation as
-//!   lost.
+//! - For an operation without a record, the thread takes no lock and allocates no memory.
+//! - A thread that wants to store a record never waits for a reader. Instead, it counts the
+//!   operation as lost.
 //! - The rings are bounded. A new record replaces the oldest record of its ring.
 
 use crate::accounts::Origin;
@@ -17,23 +17,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Number of slow operations whose records a process stores.
+/// Maximum number of records of slow operations that a process stores.
 const SLOW_RECORDS: usize = 1024;
-/// Number of sampled operations whose records a process stores.
+/// Maximum number of records of sampled operations that a process stores.
 const SAMPLED_RECORDS: usize = 512;
-/// One of 2^`SAMPLE_BITS` trace ids is sampled.
+/// One in 2^`SAMPLE_BITS` trace ids belongs to the sample.
 const SAMPLE_BITS: u32 = 10;
 
-/// Whether all processes store the records of an operation. Each process computes the same result
-/// from the trace id, so the records of a sampled operation are complete.
+/// Whether an operation belongs to the sample, so that all processes store their records of it.
+/// Each process computes the same result from the trace id, so the records of a sampled operation
+/// are complete.
 pub fn is_sampled(trace: u128) -> bool {
-    // The product depends on the numbers of both the process and the operation. Numbers of
-    // operations count up, so a multiplication by the golden ratio spreads them evenly.
+    // The product depends on the process and on the operation, because the trace id contains
+    // numbers of both. Numbers of operations count up, so a multiplication by the golden ratio
+    // spreads them evenly.
     let mixed = ((trace >> 64) as u64 ^ trace as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     trace != 0 && mixed >> (u64::BITS - SAMPLE_BITS) == 0
 }
 
-/// Why a record is stored.
+/// The reason why a record is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// The operation took much longer than other operations of its kind.
@@ -42,12 +44,12 @@ pub enum Reason {
     Sampled,
 }
 
-/// A request that an operation has sent to a target.
+/// A request that was sent to a target for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedCall {
-    /// Number of the message.
+    /// Message number of the request.
     pub message: u16,
-    /// Id of the target. Zero means the node itself.
+    /// Id of the target that received the request. Zero means the node itself.
     pub target: u32,
     /// Time from the begin of the operation to the request.
     pub begin: Duration,
@@ -55,28 +57,28 @@ pub struct TracedCall {
     pub duration: Duration,
     /// Whether the target has refused the request, or has not replied.
     pub is_failed: bool,
-    /// Time in each stage at the target, in microseconds. `None` if the reply does not contain
-    /// these times.
+    /// Time of the request in each stage at the target, in microseconds. `None` if the reply did
+    /// not contain these times.
     pub times_us: Option<[u32; STAGES]>,
 }
 
 /// The requests of one operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedCalls {
-    /// The requests, in the order of their replies.
+    /// The requests, in the order in which their replies arrived.
     pub calls: Vec<TracedCall>,
-    /// Number of further requests that were left out.
+    /// Number of further requests that are not in `calls`.
     pub left_out: u32,
 }
 
-/// The record of an operation.
+/// The stored record of an operation.
 #[derive(Debug, Clone)]
 pub struct KeptOperation {
     /// Number of the record in its process. It rises with each record.
     pub number: u64,
-    /// Why the record is stored.
+    /// The reason why the record is stored.
     pub reason: Reason,
-    /// The figures of the operation.
+    /// The measurements of the operation.
     pub completed: Completed,
     /// The cause of the operation.
     pub origin: Origin,
@@ -84,22 +86,22 @@ pub struct KeptOperation {
     pub service: &'static str,
     /// Name of the kind of operation.
     pub name: String,
-    /// Id of the target. Zero in a mount.
+    /// Id of the target at which the operation ran. Zero in a mount.
     pub target: u32,
     /// The requests of the operation, if the process is a mount.
     pub calls: TracedCalls,
 }
 
-/// Records that a reader has asked for.
+/// The reply to a query for records.
 #[derive(Debug, Default)]
 pub struct KeptOperations {
     /// The records in the order of their numbers.
     pub operations: Vec<KeptOperation>,
-    /// Number of operations since the start of the process that have no record because a reader
-    /// held the lock.
+    /// Number of operations since the start of the process that have no record, because a reader
+    /// held the lock at that moment.
     pub lost: u64,
-    /// Position for the next query. Records up to this position are in `operations`, or do not
-    /// match, or were replaced.
+    /// Position for the next query. Each record up to this position is in `operations`, does not
+    /// match the query, or was replaced.
     pub next: u64,
 }
 
@@ -110,17 +112,17 @@ struct Rings {
     sampled: VecDeque<KeptOperation>,
 }
 
-/// The records of a process.
+/// The store for the records of a process.
 #[derive(Debug, Default)]
 pub struct TraceStore {
-    /// The mutex protects only the rings. A thread that stores a record does not wait for the
-    /// mutex.
+    /// The mutex protects only the rings. A thread that wants to store a record does not wait for
+    /// the mutex.
     rings: Mutex<Rings>,
     lost: AtomicU64,
 }
 
 impl TraceStore {
-    /// Adds a record. If its ring is full, the record replaces the oldest record of the ring.
+    /// Adds a record. If its ring is full, the new record replaces the oldest record of the ring.
     pub(crate) fn keep(&self, mut kept: KeptOperation) {
         let mut rings = match self.rings.try_lock() {
             Ok(rings) => rings,
@@ -142,15 +144,16 @@ impl TraceStore {
         ring.push_back(kept);
     }
 
-    /// Returns the next record number, for a record that the caller stores itself.
+    /// Returns the next record number, for a record that the caller stores elsewhere.
     pub fn next_number(&self) -> u64 {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.newest += 1;
         rings.newest
     }
 
-    /// Returns at most `limit` slow and sampled operations with numbers above `after`, the oldest
-    /// first. With a trace id, returns only the records of this operation.
+    /// Returns the records of slow and sampled operations whose numbers are above `after`, the
+    /// oldest first, but at most `limit` records. If `trace` is a trace id, returns only the
+    /// records of this operation.
     pub fn read(&self, trace: Option<u128>, after: u64, limit: usize) -> KeptOperations {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let all = rings.slow.iter().chain(&rings.sampled);
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn new_records_replace_the_oldest_of_their_ring_only() {
+    fn new_trace_record_replaces_the_oldest_of_its_own_ring() {
         let store = TraceStore::default();
         store.keep(kept(99, Reason::Sampled));
         for number in 0..SLOW_RECORDS + 10 {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_of_records_continues_at_the_end_of_the_last() {
+    fn each_page_of_records_continues_after_the_previous_page() {
         let store = TraceStore::default();
         for number in 0..5 {
             store.keep(kept(number, if number == 2 { Reason::Sampled } else { Reason::Slow }));
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_does_not_wait_for_a_reader_and_counts_the_loss() {
+    fn record_is_counted_as_lost_while_a_reader_holds_the_lock() {
         let store = TraceStore::default();
         let reading = store.rings.lock().unwrap();
         store.keep(kept(1, Reason::Slow));

@@ -2,7 +2,7 @@
 import { h, setText, ago, bytes } from "./format.js";
 import * as views from "./views.js";
 
-const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["alerts", "Alerts"]];
+const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"], ["alerts", "Alerts"]];
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 const POINTS = 300;
 
@@ -19,12 +19,13 @@ function open() {
   });
   const make = {
     servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
-    load: () => views.load(first, second), latency: () => views.latencies(), alerts: () => views.alerts(),
+    load: () => views.load(first, second), latency: () => views.latencies(),
+    operations: () => views.operations(), operation: () => views.operation(first), alerts: () => views.alerts(),
   }[name];
   view = make ? make() : views.overview();
   document.title = `${view.title} - Skep monitor`;
   main.replaceChildren(...view.elements);
-  const current = { server: "servers", target: "servers" }[name] ?? (name || "overview");
+  const current = { server: "servers", target: "servers", operation: "operations" }[name] ?? (name || "overview");
   for (const link of byId("views").children) {
     const own = link.getAttribute("href").slice(2).split("/")[0] === current;
     if (own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
@@ -47,6 +48,8 @@ async function refresh() {
   const found = new Map(await Promise.all(queries.map(async (query) =>
     [query, await get(`/api/history?${query}&span=${span}&points=${POINTS}`)])));
   if (shown.loads) shown.updateLoads((await get(`/api/load?by=${shown.loads}&span=${span}`)).rows);
+  if (shown.operations) shown.updateOperations((await get(`/api/operations?span=600`)).operations);
+  if (shown.operation) shown.updateOperation(await get(`/api/operation?id=${encodeURIComponent(shown.operation)}`).catch(() => null));
   if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
   if (shown !== view) return;
   for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), span);

@@ -26,7 +26,7 @@ function throughput(by, more) {
   ], rate, 1024);
 }
 
-function operations(by, more) {
+function rates(by, more) {
   return new LineChart("Operations per second", [query(by, more)], [
     { name: "operations", column: "operations" }, { name: "errors", column: "errors" },
   ], count);
@@ -126,6 +126,18 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
+/** The slow operations of the last minutes, with the part that took most of the time. */
+function slowTable() {
+  return new Table("Slow operations", [
+    { title: "Operation", href: (row) => `#/operation/${encodeURIComponent(row.trace)}`, text: (row) => row.operation },
+    { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
+    { title: "Mainly", text: (row) => row.mainly },
+    { title: "Client", wide: true, text: (row) => row.client },
+    { title: "User", wide: true, text: (row) => (row.user === null ? "" : row.user_name ? `${row.user_name} (${row.user})` : String(row.user)) },
+    { title: "Ended", wide: true, text: (row) => moment(row.ended_us / 1000, 600) },
+  ], (row) => row.trace);
+}
+
 /** Where the time of requests went in the last seconds. */
 function phaseTable() {
   return new Table("Where the time of requests goes", [
@@ -160,7 +172,7 @@ export function overview() {
   const space = h("div");
   tiles.space.element.insertBefore(space, tiles.space.note);
   const health = h("span", { class: "pill" }, h("span", { class: "dot" }), h("span"));
-  const findings = findingList(), services = serviceTable(), phases = phaseTable();
+  const findings = findingList(), services = serviceTable(), phases = phaseTable(), slow = slowTable();
   const [users, clients] = ["user", "client"].map((by) => causeTable(by, figures.slice(0, 3)));
   const charts = [
     new LineChart("Throughput", [query("node", "&service=storage"), query("node", "&service=metadata")], [
@@ -178,6 +190,7 @@ export function overview() {
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
       panel("Health", findings.element),
       panel("Where the time goes", phases.element),
+      panel("Slowest operations of the last minutes", slow.element),
       panel("Services", services.element),
       h("div", { class: "two narrow" }, panel("Users by load", users.element), panel("Clients by load", clients.element)),
     ],
@@ -199,6 +212,7 @@ export function overview() {
       setText(health.lastChild, live.findings.length ? `${live.findings.length} problem${live.findings.length > 1 ? "s" : ""}` : "Healthy");
       findings.update(live);
       phases.update(live.phases ?? []);
+      slow.update(live.slowest ?? []);
       services.update(serviceRows(live));
       users.update(shares(live.top.user).slice(0, 6));
       clients.update(shares(live.top.client).slice(0, 6));
@@ -221,7 +235,7 @@ export function servers() {
 
 export function server(id) {
   const title = h("h1"), note = h("span", { class: "quiet" }), targets = targetTable();
-  const charts = [throughput, operations, latency, waiting].map((make) => make("node", idOf(id)));
+  const charts = [throughput, rates, latency, waiting].map((make) => make("node", idOf(id)));
   return {
     title: "Server",
     elements: [
@@ -243,7 +257,7 @@ export function server(id) {
 export function target(id) {
   const title = h("h1", {}, `Target t${id}`), note = h("span", { class: "quiet" });
   const crumb = h("a", { href: "#/servers" }, "Servers");
-  const charts = [throughput, operations, latency, waiting].map((make) => make("target", idOf(id)));
+  const charts = [throughput, rates, latency, waiting].map((make) => make("target", idOf(id)));
   const heat = new HeatMap("Latency of all requests", query("target", idOf(id)));
   const syncs = new HeatMap("Syncs of the log", query("log-sync", idOf(id)));
   const sync = h("div", { hidden: true }, syncs.element);
@@ -272,7 +286,7 @@ export function load(by, id) {
   const choices = CAUSES.map((cause) => h("a", { href: `#/load/${cause}`, "aria-current": cause === known ? "true" : null }, `${cause}s`));
   const head = h("div", { class: "choices", role: "navigation", "aria-label": "Causes of load" }, choices);
   if (id !== undefined) {
-    const charts = [throughput, operations].map((make) => make(known, idOf(id)));
+    const charts = [throughput, rates].map((make) => make(known, idOf(id)));
     if (known === "operation") charts.push(new HeatMap("Latency", query(known, idOf(id))));
     const title = h("h1", {}, `${known} ${id}`);
     return { title: `${known} ${id}`, elements: [head, title, h("div", { class: "two" }, charts.map((chart) => chart.element))], charts,
@@ -308,6 +322,60 @@ export function latencies() {
     elements: [h("h1", {}, "Latency"), ...charts.map((chart) => chart.element), panel("Operations", operations.element)],
     charts,
     update(live) { operations.update(live.top.operation); },
+  };
+}
+
+export function operations() {
+  const table = slowTable();
+  const hint = h("p", { class: "quiet" }, "Operations of the last ten minutes that took 100 ms or more, or 16 times as long as usual. ",
+    h("code", {}, "skep trace"), " follows all operations on a path.");
+  return {
+    title: "Operations",
+    elements: [h("h1", {}, "Slow operations"), hint, panel("The slowest first", table.element)],
+    charts: [],
+    operations: true,
+    update() {},
+    updateOperations(rows) { table.update(rows); },
+  };
+}
+
+/** Where the time of one operation went. */
+export function operation(id) {
+  const title = h("h1", {}, "Operation"), note = h("p", { class: "quiet" });
+  const parts = new Table("Parts of the time", [
+    { title: "Where", text: (row) => row.what },
+    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
+    { title: "Time", number: true, text: (row) => micros(row.ms * 1000) },
+    { title: "Usually", number: true, text: (row) => (row.usual_ms === null ? "" : micros(row.usual_ms * 1000)) },
+  ], (row) => `${row.target} ${row.stage}`);
+  const requests = new Table("Requests", [
+    { title: "Request", text: (row) => row.request.replaceAll("_", " ") },
+    { title: "To", text: (row) => row.place },
+    { title: "After", number: true, text: (row) => (row.begin_ms === null ? "" : micros(row.begin_ms * 1000)) },
+    { title: "Took", number: true, text: (row) => micros(row.ms * 1000) },
+    { title: "Result", wide: true, text: (row) => (row.is_failed ? "failed" : "") },
+  ], (row) => row.key);
+  return {
+    title: "Operation",
+    elements: [
+      h("div", { class: "crumbs" }, h("a", { href: "#/operations" }, "Operations"), " / "),
+      title, note, panel("Where its time went", parts.element), panel("Its longest requests", requests.element),
+    ],
+    charts: [],
+    operation: id,
+    update() {},
+    updateOperation(report) {
+      if (!report) {
+        setText(title, "Operation");
+        setText(note, `The monitor has no record of operation ${id}. It keeps the slowest of the last ten minutes.`);
+        return;
+      }
+      setText(title, `${report.operation} took ${micros(report.ms * 1000)}${report.is_failed ? " and failed" : ""}`);
+      const of = [report.client, report.user === null ? "" : `user ${report.user}`, report.inode && `entry ${report.inode}`].filter(Boolean);
+      setText(note, `${of.join(", ")}; it ended at ${moment(report.ended_us / 1000, 600)}. Trace id ${report.trace}.`);
+      parts.update(report.parts);
+      requests.update(report.requests.map((row, at) => ({ ...row, key: String(at) })));
+    },
   };
 }
 

@@ -1,7 +1,7 @@
 //! Alerts: findings that have lasted for a while.
 //!
-//! The module is pure, since the caller passes the time. It decides when an alert begins and ends.
-//! It does not own the sending of notifications ([`crate::notify`]).
+//! The module is pure, because the caller passes the time. It decides when an alert begins and
+//! ends. [`crate::notify`] sends the notifications.
 
 use crate::findings::Finding;
 use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS};
@@ -19,7 +19,7 @@ pub(crate) struct Alert {
     pub(crate) remedy: String,
     /// Time at which the finding began, in milliseconds since 1970.
     pub(crate) since_ms: u64,
-    /// Time at which the finding ended. `None` means that the finding still holds.
+    /// Time at which the finding ended. `None` means that the finding still exists.
     pub(crate) ended_ms: Option<u64>,
 }
 
@@ -50,7 +50,8 @@ pub(crate) fn severity_word(severity: Severity) -> &'static str {
 }
 
 impl AlertBook {
-    /// Takes the findings of one moment. Returns the alerts that begin or end at this moment.
+    /// Updates the alerts by the findings of one moment. Returns the alerts that begin or end at
+    /// this moment.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
         let mut changes = Vec::new();
         for finding in findings {
@@ -78,7 +79,7 @@ impl AlertBook {
                 changes.push(active.alert.clone());
             }
         }
-        // A finding that ends before it becomes an alert is removed at once.
+        // A finding that ends before it has become an alert is removed at once.
         let is_over = |active: &Active| {
             let patience = if active.is_announced { ms(ALERT_ENDS_AFTER) } else { 0 };
             now_ms.saturating_sub(active.last_seen_ms) > patience
@@ -98,7 +99,7 @@ impl AlertBook {
         changes
     }
 
-    /// Returns the alerts that hold, sorted by severity (critical first) and then by age (oldest
+    /// Returns the current alerts, sorted by severity (critical first) and then by age (oldest
     /// first).
     pub(crate) fn holding(&self) -> Vec<&Alert> {
         let announced = self.active.values().filter(|active| active.is_announced);
@@ -107,7 +108,7 @@ impl AlertBook {
         all
     }
 
-    /// Returns the alerts that ended at or after a time, the newest first.
+    /// Returns the alerts that ended at or after `from_ms`, the newest first.
     pub(crate) fn ended_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
         let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
         self.ended.iter().filter(is_late)
@@ -133,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Returns the seconds at which an alert begins (`true`) or ends (`false`). The finding holds
-    /// in the seconds for which `holds` returns true.
+    /// Returns the seconds at which an alert begins (`true`) or ends (`false`). The finding exists
+    /// in the seconds for which `holds` returns `true`.
     fn changes(holds: impl Fn(u64) -> bool) -> Vec<(u64, bool)> {
         let mut book = AlertBook::default();
         let mut found = Vec::new();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_begins_after_its_delay_and_ends_once() {
+    fn alert_begins_after_its_delay_and_ends_only_once() {
         assert_eq!(changes(|second| (10..40).contains(&second)), [(15, true), (55, false)]);
     }
 

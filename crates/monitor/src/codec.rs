@@ -1,5 +1,5 @@
-//! The encoding of a frame in the files of the history. Each byte of a number has 7 bits of the
-//! number, so that the many small numbers are short.
+//! The encoding of a frame in the files of the history. A number is encoded with 7 bits in each
+//! byte, so that the many small numbers take little space.
 //!
 //! A record consists of the length of the payload (4 bytes, little-endian), the CRC-32C of the
 //! payload (4 bytes), and the payload. A reader stops at the first record that is incomplete or
@@ -9,9 +9,9 @@ use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
 use skep_types::codec::crc32c;
 
-/// Version of the payload, its first byte.
+/// Version of the payload. The version is the payload's first byte.
 const VERSION: u8 = 1;
-/// Number of bytes before the payload.
+/// Length of the part of a record that precedes the payload.
 const HEAD_BYTES: usize = 8;
 
 /// Returns the record of a frame.
@@ -41,8 +41,8 @@ pub fn record(frame: &Frame) -> Vec<u8> {
     record
 }
 
-/// Calls `visit` with the payload of each complete record at the start of a file's bytes. Returns
-/// the total length of these records.
+/// Calls `visit` with the payload of each complete record at the start of `bytes`, the contents of
+/// a file. Returns the total length of these records.
 pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
     let mut start = 0;
     while let Some(payload) = payload_at(&bytes[start..]) {
@@ -63,7 +63,7 @@ fn payload_at(bytes: &[u8]) -> Option<&[u8]> {
     (crc32c(payload) == checksum).then_some(payload)
 }
 
-/// Decodes the payload of a record. `None` means that the payload is damaged or has another
+/// Decodes the payload of a record. `None` means that the payload is damaged or has an unknown
 /// version.
 pub fn decode(payload: &[u8]) -> Option<Frame> {
     let (version, rest) = payload.split_first()?;
@@ -212,13 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn arbitrary_frame_bytes_never_panic() {
+    fn decoding_changed_frame_bytes_never_panics() {
         let payload = record(&frame(5, 9))[HEAD_BYTES..].to_vec();
         for at in 0..payload.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = payload.clone();
                 changed[at] = value;
-                // The result is another frame or an error. Both are safe.
+                // The result is a different frame or an error. Both are acceptable, but a panic is
+                // not.
                 let _ = decode(&changed);
             }
             assert_eq!(decode(&payload[..at]), None);

@@ -1,8 +1,8 @@
-//! Collects the figures of a cluster in rounds. In each round, the monitor asks management for the
-//! cluster map, and all services of the map for their figures.
+//! Collects the statistics of a cluster in rounds. In each round, the monitor asks management for
+//! the cluster map, and asks all services in the map for their statistics.
 //!
 //! The monitor keeps a connection to each service open. A service that does not reply in time is
-//! missing in the round. Its next reply covers the missing time.
+//! missing in the round. Its reply in the next round also covers the missed time.
 
 use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
@@ -16,15 +16,18 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Prefix of the names of the metrics to request.
+/// Prefix of the names of the requested metrics.
 const PREFIX: &str = "skep_";
 
-/// The connections to a cluster.
+/// The open connections to services, by node id.
+pub(crate) type Connections = Rc<RefCell<BTreeMap<u32, Rc<Connection>>>>;
+
+/// The connections of the monitor to the services of a cluster.
 #[derive(Debug)]
 pub(crate) struct Collector {
     management: Rc<Management>,
     identity: Identity,
-    connections: Rc<RefCell<BTreeMap<u32, Rc<Connection>>>>,
+    connections: Connections,
     map: Option<ClusterMap>,
 }
 
@@ -34,11 +37,11 @@ pub(crate) struct Collected {
     /// The newest cluster map. While management does not reply, this is the map of an earlier
     /// round.
     pub(crate) map: Option<ClusterMap>,
-    /// The reason why management did not reply.
+    /// The reason why management did not reply. `None` means that it replied.
     pub(crate) map_problem: Option<String>,
-    /// The replies.
+    /// The replies of the services.
     pub(crate) round: Round,
-    /// The services that did not reply, with the reason for each, by node id.
+    /// The services that did not reply, each with the reason, by node id.
     pub(crate) unreachable: BTreeMap<u32, String>,
 }
 
@@ -52,6 +55,11 @@ impl Collector {
         };
         let management = Management::new(token, NodeKind::Client);
         Self { management, identity, connections: Rc::default(), map: None }
+    }
+
+    /// Returns the connections that are open between two rounds.
+    pub(crate) fn connections(&self) -> Connections {
+        Rc::clone(&self.connections)
     }
 
     /// Asks management and all services. The services are asked concurrently.
@@ -125,7 +133,8 @@ async fn ask(
             Ok(ServiceFigures { node: node.id.raw(), name: node.name.clone(), statistics })
         }
         Err(error) => {
-            // A service that has moved has another address. A new connection uses the new address.
+            // A service that has moved has a new address. The next round opens a connection to that
+            // address.
             if let Some(connection) = connections.borrow_mut().remove(&node.id.raw()) {
                 connection.close();
             }

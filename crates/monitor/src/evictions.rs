@@ -1,28 +1,29 @@
-//! Finds evicted clients, which disappear from the cluster map without a `Leave`.
+//! Finds evicted clients. An evicted client disappears from the cluster map without a `Leave`
+//! request.
 //!
-//! The module is pure, since the caller passes the time.
+//! The module is pure, because the caller passes the time.
 
 use skep_stats::Round;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Time for which an eviction is reported, in milliseconds.
+/// Time for which an eviction is reported after it was found, in milliseconds.
 const REPORTED_MS: u64 = 60_000;
 /// Maximum number of evictions that are reported at a time.
 const MAX_REPORTED: usize = 32;
 
-/// Compares the clients of successive rounds.
+/// Compares the clients of successive rounds to find evictions.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionWatch {
     clients: BTreeMap<u32, String>,
     leaves: Option<(u64, u64)>,
-    /// Clients that disappeared in the previous round. The next count of leaves shows whether these
-    /// clients were evicted, since management may count a leave a moment after it has changed the
-    /// map.
+    /// Clients that disappeared in the previous round. Management may count a `Leave` a moment
+    /// after it has changed the map. So only the count in the next round shows whether these
+    /// clients were evicted.
     vanished: Vec<String>,
     reported: VecDeque<(u64, String)>,
 }
 
-/// Returns the incarnation of management and the number of clients that have left with a `Leave`.
+/// Returns the incarnation of management and its count of clients that have left with a `Leave`.
 fn leaves(round: &Round) -> Option<(u64, u64)> {
     round.iter().find_map(|figures| {
         let mut all = figures.statistics.series.iter();
@@ -68,7 +69,7 @@ impl EvictionWatch {
             if self.vanished.is_empty() {
                 self.leaves = Some((incarnation, count));
             } else if self.leaves.is_none_or(|(before, _)| before != incarnation) {
-                // Management has restarted, so its count does not include these clients.
+                // Management has restarted, so its count of leaves does not include these clients.
                 self.vanished.clear();
                 self.leaves = Some((incarnation, count));
             }
@@ -105,8 +106,8 @@ mod tests {
         ids.iter().map(|id| (*id, format!("c{id}"))).collect()
     }
 
-    /// Returns the evicted clients after `rounds`. Each round has the clients of the map, the
-    /// incarnation of management, and the count of leaves.
+    /// Returns the evicted clients after `rounds`. Each round consists of the clients of the map,
+    /// the incarnation of management, and its count of leaves.
     fn evicted(rounds: &[(&[u32], u64, i64)]) -> Vec<String> {
         let mut watch = EvictionWatch::default();
         let mut found = Vec::new();
@@ -125,7 +126,8 @@ mod tests {
     #[test]
     fn a_client_that_leaves_was_not_evicted() {
         assert!(evicted(&[(&[5, 6], 1, 3), (&[5], 1, 4), (&[5], 1, 4), (&[5], 1, 4)]).is_empty());
-        // The count of the leave arrives a round later than the map.
+        // Here the client disappears from the map in one round, and the count of leaves rises only
+        // in the next round.
         assert!(evicted(&[(&[5, 6], 1, 3), (&[5], 1, 3), (&[5], 1, 4), (&[5], 1, 4)]).is_empty());
     }
 

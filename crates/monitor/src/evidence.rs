@@ -1,8 +1,8 @@
-//! The evidence for causes of slowness of the last minutes, in memory.
+//! The evidence for causes of slowness in the last minutes. It is in memory only.
 //!
 //! The findings use only the newest seconds, so that a finding begins and ends within seconds of
-//! its cause. Older evidence is added up in pieces of ten seconds, for questions about past
-//! minutes. The module does not own the rules (`skep_stats::why`).
+//! its cause. Older evidence is added up in pieces of ten seconds, so that the monitor can explain
+//! past minutes. The rules are in `skep_stats::why`.
 
 use crate::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES, FINDING_WINDOW_MS};
 use skep_stats::why::Evidence;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_covers_a_limited_time() {
+    fn evidence_of_slowness_covers_a_limited_time() {
         let mut book = EvidenceBook::default();
         let end = 2 * EVIDENCE_PIECES as u64 * EVIDENCE_PIECE_MS;
         for now_ms in (1_000..=end).step_by(1_000) {
@@ -76,7 +76,8 @@ mod tests {
         assert_eq!(book.pieces.len(), EVIDENCE_PIECES);
         let minute = book.of_span(end, 60_000).span_ns / 1_000_000_000;
         assert!((60..=70).contains(&minute), "{minute}");
-        // A monitor that was suspended has no evidence of the time of the suspension.
+        // Simulate that the monitor was suspended for ten minutes. It then has no evidence about
+        // this time.
         book.add(end + 600_000, second());
         assert_eq!(book.newest().span_ns, 1_000_000_000);
     }

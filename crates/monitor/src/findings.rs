@@ -1,26 +1,28 @@
-//! Findings are the current problems of a cluster, by the rules that are part of the monitor.
+//! Findings: the current problems of a cluster according to the rules of the monitor.
 //!
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
 //! from `skep_cluster::problems`, and the causes of slowness come from `skep_stats::why`. This
-//! module has the rules that read longer time spans. It does not decide how long a finding must
-//! last before it becomes an alert ([`crate::alerts`]).
+//! module has the rules that need data of longer time spans. It does not decide how long a finding
+//! must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
 use crate::quantile::quantile_ns;
 use crate::settings::AlertSettings;
+use skep_cluster::outage_effect::effect_of_outage;
 use skep_cluster::problems::{Severity, has_only_lost_targets, lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_stats::why::{Evidence, Thresholds, causes};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
-/// Number of newest frames that the rules about load read. They cover a minute.
+/// Number of the newest frames that the rules about load use. These frames cover a minute.
 const WINDOW: usize = 60;
 /// Minimum number of syncs of a log in the window. With fewer syncs, the rule does not judge their
 /// durations.
 const FEWEST_OPERATIONS: u64 = 20;
-/// The rule about log syncs requires that this share of the syncs does not exceed the limit.
+/// Share of the log syncs that must not take longer than the limit. Otherwise the rule about log
+/// syncs reports a finding.
 const SLOW_SHARE: f64 = 0.99;
 
 /// A current problem.
@@ -29,8 +31,8 @@ pub(crate) struct Finding {
     /// Name of the rule.
     pub(crate) rule: &'static str,
     pub(crate) severity: Severity,
-    /// The object: `t7` for a target, `n2` for a node, or a word. The rule and the object together
-    /// identify the finding over time.
+    /// The object of the problem: `t7` for a target, `n2` for a node, or a word. The rule and the
+    /// object together identify the finding over time.
     pub(crate) object: String,
     /// A description of the problem, with the name of the object.
     pub(crate) what: String,
@@ -38,14 +40,15 @@ pub(crate) struct Finding {
     pub(crate) remedy: String,
 }
 
-/// All inputs of the rules.
+/// All data that the rules use.
 pub(crate) struct Situation<'a> {
     pub(crate) collected: &'a Collected,
     /// The newest frames, oldest first.
     pub(crate) frames: &'a VecDeque<Frame>,
     /// The evidence for causes of slowness.
     pub(crate) evidence: &'a Evidence,
-    /// The reason why the history is not written.
+    /// The reason why the monitor cannot write the history. `None` means that it writes the
+    /// history.
     pub(crate) history_problem: Option<&'a str>,
     /// Names of the clients that were evicted within the last minute.
     pub(crate) evicted: &'a [String],
@@ -65,8 +68,8 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Critical,
             object: "management".into(),
             what: format!("management does not reply: {problem}"),
-            remedy: "operations on files continue, but nodes cannot join, and no state of the \
-            cluster changes; read the log of `skep management` on its host"
+            remedy: "read the log of `skep management` on its host; operations on files continue, \
+                     but nodes cannot join, and the cluster map does not change"
                 .into(),
         });
     }
@@ -76,7 +79,10 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             object: "monitor".into(),
             what: (*problem).to_owned(),
-            remedy: "the page and the alerts work, but older figures are missing".into(),
+            remedy:
+                "solve this problem with the disk of the monitor's directory; the page and the \
+                 alerts work meanwhile, but older figures are missing"
+                    .into(),
         });
     }
     found.extend(hidden_pages(situation.hidden_pages));
@@ -86,9 +92,10 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             object: client.clone(),
             what: format!("client {client} was evicted"),
-            remedy: "its locks and opens were released; check its host and its network, then read \
-                     the log of the mount"
-                .into(),
+            remedy:
+                "check the host and the network of this client, and read the log of its mount; its \
+                 locks and open files were released"
+                    .into(),
         });
     }
     if let Some(map) = &collected.map {
@@ -122,19 +129,21 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     found
 }
 
-/// Returns a finding if there are metrics pages that Prometheus asks for and cannot read.
+/// Returns a finding if Prometheus uses the list of metrics pages, but cannot read some of these
+/// pages.
 fn hidden_pages(services: &[String]) -> Option<Finding> {
     (!services.is_empty()).then(|| Finding {
         rule: "metrics-page-hidden",
         severity: Severity::Warning,
         object: "prometheus".into(),
         what: format!(
-            "Prometheus gets no figures of {}: their pages with metrics are on the loopback \
-             addresses of their hosts",
+            "Prometheus cannot read the metrics of {}: these services serve their metrics only on \
+             the loopback addresses of their hosts",
             services.join(", ")
         ),
-        remedy: "set `metrics = \"0.0.0.0:PORT\"` below `[node]` in the settings of each of them, \
-                 and restart it; a firewall must block the port for other hosts"
+        remedy: "set `metrics = \"0.0.0.0:PORT\"` below `[node]` in the settings of each of these \
+                 services, and restart the services; a firewall must block the port for other \
+                 hosts"
             .into(),
     })
 }
@@ -145,17 +154,12 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
             let is_management = node.kind == NodeKind::Management;
-            // A management service that does not reply is a separate finding with another effect.
+            // If management does not reply, another finding with another effect reports this.
             let is_found = is_management && collected.map_problem.is_some();
             if is_found || has_only_lost_targets(map, node.id) {
                 return None;
             }
-            let effect = match is_management {
-                true => "operations on files continue, but no state of the cluster changes",
-                false => {
-                    "operations on its files wait until it is back, other files are not affected"
-                }
-            };
+            let effect = effect_of_outage(map, node).text;
             Some(Finding {
                 rule: "service-unreachable",
                 severity: Severity::Critical,
@@ -198,7 +202,7 @@ fn newest(frames: &VecDeque<Frame>, count: usize) -> impl Iterator<Item = &Frame
     frames.iter().skip(frames.len().saturating_sub(count))
 }
 
-/// Returns the limits of the rules about slowness from the settings.
+/// Returns the thresholds of the rules about slowness from the settings.
 pub(crate) fn thresholds(settings: &AlertSettings) -> Thresholds {
     Thresholds {
         slow_factor: u64::from(settings.slow_factor),
@@ -228,12 +232,12 @@ fn growing_queue(
         severity: Severity::Warning,
         object: target.id.to_string(),
         what: format!(
-            "the queue of {} grows: {now} requests wait, {before} half a minute before",
+            "the queue of {} grows: {now} requests wait, and {before} waited half a minute before",
             name_of(map, target)
         ),
         remedy:
-            "the target gets more requests than it can complete; `skep stats --by user` and `--by \
-                 client` show the causes"
+            "`skep stats --by user` and `--by client` show the users and clients that send the \
+             requests; the target gets more requests than it can complete"
                 .into(),
     })
 }
@@ -260,8 +264,8 @@ fn slow_log_sync(
             name_of(map, target),
             time(slow)
         ),
-        remedy: "each `fsync` waits for such a sync; check the disk of its host, and give the \
-                 metadata target a faster disk"
+        remedy: "check the disk of this metadata target, or give the target a faster disk; each \
+                 `fsync` waits for such a sync"
             .into(),
     })
 }
@@ -298,8 +302,8 @@ mod tests {
         map
     }
 
-    /// Returns the rules that hold after a minute, with their objects. Target `t` has the load
-    /// `load(t, second)`.
+    /// Returns the rules that have findings after a minute, with the objects of the findings. In
+    /// each second, target `t` has the load `load(t, second)`.
     fn rules(
         kind: TargetKind,
         dimension: Dimension,
@@ -324,7 +328,7 @@ mod tests {
             hidden_pages: &[],
             settings: &settings,
         });
-        // The targets of this test have no groups.
+        // Omit the rule `target-waits`, because the targets of this test have no groups.
         let of_targets =
             found.into_iter().filter(|it| it.object.starts_with('t') && it.rule != "target-waits");
         of_targets.map(|it| (it.rule, it.object)).collect()

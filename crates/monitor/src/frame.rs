@@ -1,13 +1,14 @@
-//! A frame is the load of a cluster in one interval, in the form that the history stores.
+//! A frame: the load of a cluster in one time interval, in the form that the history stores.
 //!
-//! The module owns the types and the addition of frames. The frame of a minute is the sum of the
-//! frames of its seconds, and the frame of an hour is the sum of the frames of its minutes. The
-//! module does not own the encoding on disk ([`crate::codec`]).
+//! The module owns the data types, and the addition of frames. The frame of a minute is the sum of
+//! the frames of its seconds, and the frame of an hour is the sum of the frames of its minutes.
+//! [`crate::codec`] encodes frames for the disk.
 
 use crate::limits::MAX_CAUSES;
 use std::collections::BTreeMap;
 
-/// The kinds of objects that have a load. Files of the history contain the numbers of the variants.
+/// The kinds of objects that have a load. The files of the history contain the numbers of these
+/// variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Dimension {
@@ -30,7 +31,7 @@ pub enum Dimension {
 }
 
 impl Dimension {
-    /// All dimensions with their names in the interface of the monitor.
+    /// All dimensions, with their names in the monitor's interface for programs.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Node, "node"),
         (Self::Target, "target"),
@@ -42,46 +43,48 @@ impl Dimension {
         (Self::LogSync, "log-sync"),
     ];
 
-    /// Returns the dimension with a name.
+    /// Returns the dimension that is called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(dimension, _)| *dimension)
     }
 
-    /// Returns the dimension that has this number in the files of the history.
+    /// Returns the dimension that is represented by `number` in the files of the history.
     pub fn numbered(number: u64) -> Option<Self> {
         let index = usize::try_from(number).ok()?;
         Self::ALL.get(index).map(|(dimension, _)| *dimension)
     }
 
-    /// Whether the objects cause load. The history stores only the objects with the most load.
+    /// Whether the objects of this dimension cause load. For such a dimension, the history stores
+    /// only the objects with the most load.
     pub fn is_cause(self) -> bool {
         matches!(self, Self::Client | Self::User | Self::Group | Self::Job)
     }
 }
 
-/// Identifies the load of an object. The key has the dimension, the id, and the service that had
-/// the load (`metadata`, `storage` or `management`; empty for causes of load).
+/// Identifies the load of an object. The key consists of the dimension, the id, and the service
+/// that had the load.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The dimension.
     pub dimension: Dimension,
     /// The id of the object.
     pub id: String,
-    /// The service.
+    /// The service that had the load: `metadata`, `storage` or `management`. Empty for causes of
+    /// load.
     pub service: String,
 }
 
-/// The values of a gauge in the samples of a frame.
+/// The values of a gauge, combined over the samples of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
-    /// Sum over all samples.
+    /// Sum of the values of all samples.
     pub sum: u64,
-    /// The highest value of a sample.
+    /// The highest value in any sample.
     pub max: u64,
 }
 
 impl Level {
-    /// Returns the level of one sample.
+    /// Returns the level for the value of one sample.
     pub fn of(value: i64) -> Self {
         let value = u64::try_from(value).unwrap_or(0);
         Self { sum: value, max: value }
@@ -110,13 +113,13 @@ pub struct Load {
     pub queued: Level,
     /// Number of requests that were being executed.
     pub busy: Level,
-    /// Number of operations in each bucket of durations, sorted by bucket. Empty buckets are left
-    /// out.
+    /// Number of operations in each bucket of durations, in ascending order of buckets. Empty
+    /// buckets are omitted.
     pub buckets: Vec<(u16, u64)>,
 }
 
 impl Load {
-    /// Adds another load.
+    /// Adds another load to this one.
     pub fn add(&mut self, other: &Self) {
         self.operations = self.operations.saturating_add(other.operations);
         self.errors = self.errors.saturating_add(other.errors);
@@ -136,20 +139,20 @@ impl Load {
         }
     }
 
-    /// Whether all figures are zero.
+    /// Whether all numbers are zero, so that there was no load.
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the weight of a load. Causes of load are sorted by weight. `skep stats` uses the
-    /// same formula.
+    /// Returns the weight of a load. Causes of load are sorted by their weights. `skep stats` uses
+    /// the same formula.
     pub fn weight(&self) -> u64 {
         self.operations.saturating_add((self.read_bytes / 2 + self.written_bytes / 2) / (32 << 10))
     }
 }
 
-/// Figures of targets and hosts besides their load. Files of the history contain the numbers of the
-/// variants.
+/// Measured values of targets and hosts other than their load. The files of the history contain the
+/// numbers of these variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Measure {
@@ -157,7 +160,7 @@ pub enum Measure {
     FreeBytes = 0,
     /// Size of the file system of a target in bytes.
     SizeBytes = 1,
-    /// Share of the CPU time of the host of a node that was used, in thousandths.
+    /// Used share of the CPU time of a node's host, in thousandths.
     CpuPermille = 2,
     /// Memory of the host of a node that is available to programs, in bytes.
     MemoryFree = 3,
@@ -166,7 +169,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All measures with their names in the interface of the monitor.
+    /// All measures, with their names in the monitor's interface for programs.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::FreeBytes, "free_bytes"),
         (Self::SizeBytes, "size_bytes"),
@@ -175,12 +178,12 @@ impl Measure {
         (Self::Memory, "memory_bytes"),
     ];
 
-    /// Returns the measure with a name.
+    /// Returns the measure that is called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure)
     }
 
-    /// Returns the measure that has this number in the files of the history.
+    /// Returns the measure that is represented by `number` in the files of the history.
     pub fn numbered(number: u64) -> Option<Self> {
         let index = usize::try_from(number).ok()?;
         Self::ALL.get(index).map(|(measure, _)| *measure)
@@ -194,16 +197,17 @@ pub struct Frame {
     pub start_ms: u64,
     /// Length of the interval in milliseconds.
     pub span_ms: u64,
-    /// Number of rounds of requests to the services from which the frame was computed.
+    /// Number of rounds of requests to the services. The frame was computed from the replies of
+    /// these rounds.
     pub samples: u64,
     /// The load of each object.
     pub loads: BTreeMap<Key, Load>,
-    /// Other figures, by measure and by id of the target or node.
+    /// Other measured values, by measure and by id of the target or node.
     pub readings: BTreeMap<(Measure, u32), Level>,
 }
 
 impl Frame {
-    /// Adds a later frame.
+    /// Adds a later frame to this one.
     pub fn add(&mut self, later: &Self) {
         if self.samples == 0 {
             self.start_ms = later.start_ms;
@@ -223,8 +227,8 @@ impl Frame {
         }
     }
 
-    /// Keeps the [`MAX_CAUSES`] objects with the most load in each dimension of causes. Adds the
-    /// loads of the remaining objects to the entry `other`, so that sums stay exact.
+    /// For each dimension of causes, keeps the [`MAX_CAUSES`] objects with the most load. Adds the
+    /// load of all other objects to the entry `other`, so that totals stay exact.
     pub fn bound(&mut self) {
         for (dimension, _) in Dimension::ALL.iter().filter(|(dimension, _)| dimension.is_cause()) {
             let of_dimension = self.loads.iter().filter(|(key, _)| key.dimension == *dimension);
@@ -281,7 +285,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sum_of_frames_adds_counts_and_has_the_highest_level() {
+    fn sum_of_frames_adds_counts_and_keeps_the_longest_queue() {
         let mut sum = Frame::default();
         for second in 60..120 {
             sum.add(&frame(second, second));

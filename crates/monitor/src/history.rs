@@ -1,9 +1,9 @@
-//! The history of a cluster. It has the seconds of the last hour, the minutes of the last month,
-//! and the hours of the last two years.
+//! The history of a cluster: a frame for each second of the last hour, for each minute of the last
+//! month, and for each hour of the last two years.
 //!
-//! The module owns the three tiers (seconds, minutes, hours), the sums of frames for the next tier,
-//! the limit of the total size, and the reaction to a full disk. The newest seconds are also in
-//! memory, so the page works even if the history cannot be written.
+//! The module owns the three tiers (seconds, minutes, hours), the limit of the total size, and the
+//! reaction to a full disk. It also adds up the frames of one tier for the frames of the next tier.
+//! The newest seconds are also in memory, so the page works even if the history cannot be written.
 
 use crate::frame::Frame;
 use crate::limits::RECENT_FRAMES;
@@ -23,38 +23,38 @@ const FORMS: [TierForm; 3] = [
     TierForm { name: "minutes", step_ms: MINUTE_MS, file_ms: DAY_MS, keep_ms: 31 * DAY_MS },
     TierForm { name: "hours", step_ms: HOUR_MS, file_ms: 30 * DAY_MS, keep_ms: 731 * DAY_MS },
 ];
-/// Maximum share of each tier in the total size limit, in quarters.
+/// Maximum share of each tier in the total size limit, as a number of quarters.
 const QUARTERS: [u64; 3] = [1, 2, 1];
-/// Longest time span of a query that reads the tier of the same index. A query over a longer span
-/// reads the next tier.
+/// Longest time span of a query for which the tier with the same index is read. For a longer span,
+/// the next tier is read.
 const LONGEST_SPAN_MS: [u64; 2] = [HOUR_MS, 2 * DAY_MS];
 
 /// The history of a cluster.
 #[derive(Debug)]
 pub struct History {
     tiers: Vec<Tier>,
-    /// The minute and the hour that are not complete. Each is the sum of frames of the previous
-    /// tier.
+    /// The current minute and the current hour, which are not complete yet. Each of them is the sum
+    /// of frames of the previous tier.
     open: [Frame; 2],
     recent: VecDeque<Frame>,
     max_bytes: u64,
     problem: Option<String>,
 }
 
-/// The state of the files.
+/// The state of the history's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryState {
     /// Number of bytes in all files.
     pub bytes: u64,
     /// Maximum number of bytes in all files.
     pub max_bytes: u64,
-    /// The reason why frames are not written. `None` means that frames are written.
+    /// The reason why no frames are written to the files. `None` means that frames are written.
     pub problem: Option<String>,
 }
 
 impl History {
-    /// Opens the history in a directory. Computes the minute and the hour that are not complete
-    /// from the seconds and minutes on disk.
+    /// Opens the history in a directory. Computes the incomplete minute and hour from the seconds
+    /// and minutes on disk.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -80,8 +80,8 @@ impl History {
         Ok(Self { tiers, open, recent, max_bytes, problem: None })
     }
 
-    /// Adds the frame of one interval of about a second. A failed write is logged and reported by
-    /// [`Self::state`], and the frame stays in memory.
+    /// Adds the frame of one interval of about a second. If the write of the frame fails, the error
+    /// is logged, [`Self::state`] reports it, and the frame stays in memory.
     pub fn add(&mut self, frame: Frame) {
         let now_ms = frame.start_ms + frame.span_ms;
         self.store(0, &frame);
@@ -96,8 +96,8 @@ impl History {
         }
     }
 
-    /// Adds a frame of tier `index` to the incomplete frame of the next tier. If the frame is the
-    /// first frame of another minute or hour, stores the completed minute or hour first.
+    /// Adds a frame of tier `index` to the incomplete frame of the next tier. If `frame` belongs to
+    /// another minute or hour than the incomplete frame, stores the completed minute or hour first.
     fn add_to_open(&mut self, index: usize, frame: &Frame) {
         let Some(sum) = self.open.get_mut(index) else { return };
         let length = step(index + 1);
@@ -111,15 +111,15 @@ impl History {
         self.open[index].add(frame);
     }
 
-    /// Writes a frame to tier `index`. While the disk is full, removes the oldest file of the tier
-    /// with the most bytes, and tries again.
+    /// Writes a frame to tier `index`. If the disk is full, removes the oldest file of the tier
+    /// that has the most bytes, and tries again.
     fn store(&mut self, index: usize, frame: &Frame) {
-        // The loop ends, since each turn removes a file.
+        // The loop ends at some time, because each iteration removes a file.
         let error = loop {
             match self.tiers[index].append(frame) {
                 Ok(()) => {
                     if self.problem.take().is_some() {
-                        tracing::warn!("the monitor writes its history again");
+                        tracing::info!("the monitor writes its history again");
                     }
                     return;
                 }
@@ -128,8 +128,8 @@ impl History {
             }
         };
         let problem = format!(
-            "cannot write the history: {error}; the newest {RECENT_FRAMES} seconds are in memory \
-             only; free space on the disk of the monitor's directory"
+            "cannot write the history: {error}; the figures of the newest {RECENT_FRAMES} seconds \
+             are in memory only; free space on the disk of the monitor's directory"
         );
         if self.problem.as_ref() != Some(&problem) {
             tracing::warn!("{problem}");
@@ -143,14 +143,14 @@ impl History {
         by_size.into_iter().any(|index| self.tiers[index].remove_oldest())
     }
 
-    /// Returns the newest frames of one second, oldest first. They cover at most ten minutes.
+    /// Returns the newest frames of one second, the oldest first. They cover at most ten minutes.
     pub fn recent(&self) -> &VecDeque<Frame> {
         &self.recent
     }
 
-    /// Calls `visit` with the frames that start in `from_ms..to_ms`, oldest first. `span_ms`
-    /// determines the length of the frames ([`Self::step_ms`]). It differs from `to_ms - from_ms`
-    /// if the caller has moved one of the two times to the start of a point.
+    /// Calls `visit` with the frames that start in `from_ms..to_ms`, the oldest first. `span_ms`,
+    /// the time span of the query, determines the length of the frames ([`Self::step_ms`]). It
+    /// differs from `to_ms - from_ms` if the caller has rounded one of these two times.
     pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
         let index = tier_of(span_ms);
         let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
@@ -166,8 +166,8 @@ impl History {
             return;
         }
         self.tiers[index].read(from_ms, to_ms, |frame| visit(&frame));
-        // Visit the frames that are not complete, the longest first: the hour, then its last
-        // minute.
+        // Visit the incomplete frames, the longest first: the incomplete hour, and then its
+        // incomplete minute.
         for sum in self.open[..index].iter().rev() {
             if sum.samples > 0 && (from_ms..to_ms).contains(&sum.start_ms) {
                 visit(sum);
@@ -175,12 +175,12 @@ impl History {
         }
     }
 
-    /// Returns the length of the frames that [`Self::read`] reads for a span.
+    /// Returns the length of the frames that [`Self::read`] reads for a query over `span_ms`.
     pub fn step_ms(span_ms: u64) -> u64 {
         step(tier_of(span_ms))
     }
 
-    /// Returns the state of the files.
+    /// Returns the state of the history's files.
     pub fn state(&self) -> HistoryState {
         HistoryState {
             bytes: self.tiers.iter().map(Tier::bytes).sum(),
@@ -190,7 +190,7 @@ impl History {
     }
 }
 
-/// Returns the index of the tier that a query over a span reads.
+/// Returns the index of the tier that is read for a query over `span_ms`.
 fn tier_of(span_ms: u64) -> usize {
     LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count()
 }
@@ -199,7 +199,8 @@ fn step(index: usize) -> u64 {
     FORMS[index].step_ms
 }
 
-/// Whether an error means a lack of space, so that a write may succeed after files are removed.
+/// Whether an error means that space is missing, so that a write may succeed after files were
+/// removed.
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -241,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_monitor_continues_its_minute_and_its_hour() {
+    fn killed_monitor_continues_the_sums_of_minute_and_hour() {
         let directory = tempfile::tempdir().unwrap();
         let mut history = History::open(directory.path(), 1 << 30).unwrap();
         for second in 0..3600 + 90 {
             history.add(frame(START + second, 1));
         }
-        // The history ends without a last write, as in a killed process.
+        // Drop the history without a final write, as if the process had been killed.
         drop(history);
         let mut history = History::open(directory.path(), 1 << 30).unwrap();
         assert_eq!(history.recent().len(), RECENT_FRAMES);
@@ -268,7 +269,7 @@ mod tests {
         for second in 0..3 * 3600 {
             history.add(frame(START + second, 1));
         }
-        // The newest file of each tier stays, even if the limit is very small.
+        // The newest file of each tier is never removed, even if the limit is very small.
         assert!(history.state().bytes < 128 << 10, "{:?}", history.state());
         assert_eq!(history.recent().back(), Some(&frame(START + 3 * 3600 - 1, 1)));
     }

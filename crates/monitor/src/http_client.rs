@@ -1,30 +1,31 @@
-//! A client for single HTTP requests. It sends alerts to a webhook, points to InfluxDB, traces to a
-//! collector, and the queries of `skep stats --history` to a monitor.
+//! A client for single HTTP requests. It sends alerts to a webhook, data points to InfluxDB, traces
+//! to a collector, and the queries of `skep stats --history` to a monitor.
 //!
-//! The client supports only `http`. It limits the length of a reply and the time for it.
+//! The client supports only `http`. It limits the length of a reply, and the time until the reply
+//! has arrived.
 
 use crate::limits::{MAX_REPLY_BYTES, SEND_PATIENCE};
 use skep_env::{Buf, MessagePart, TcpStream};
 
-/// Length of the buffer for a reply.
+/// Length of the receive buffer for a reply.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of headers of a reply.
 const MAX_HEADERS: usize = 64;
 
-/// An address of the form `http://host:port/path`.
+/// A URL of the form `http://host:port/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// Host and port.
+    /// Host and port, as `host:port`.
     pub address: String,
     /// The path with its query. It begins with `/`.
     pub path: String,
 }
 
 impl Url {
-    /// Parses an address. The default port is 80.
+    /// Parses a URL. The default port is 80.
     ///
     /// # Errors
-    /// A description of the problem.
+    /// A description of the problem as text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("invalid address '{text}': expected http://host:port/path");
         let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
@@ -50,7 +51,8 @@ pub struct HttpRequest<'a> {
     pub method: &'static str,
     /// The address.
     pub url: &'a Url,
-    /// The value of the header `Authorization`. Without a value, the request has no such header.
+    /// The value of the header `Authorization`. If the text is empty, the request has no such
+    /// header.
     pub authorization: &'a str,
     /// The type of the body.
     pub content_type: &'static str,
@@ -61,7 +63,8 @@ pub struct HttpRequest<'a> {
 /// Sends a request, and returns the status code and the body of the reply.
 ///
 /// # Errors
-/// A description of the problem: no connection, no reply in time, or a reply that is not HTTP.
+/// A description of the problem as text: no connection, no reply in time, or a reply that is not
+/// HTTP.
 pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     let address = &request.url.address;
     let sending = skep_env::timeout(SEND_PATIENCE, exchange(request));
@@ -99,7 +102,7 @@ async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     }
 }
 
-/// Parses a reply. `None` means that the reply is not complete.
+/// Parses a reply. `None` means that the reply is not complete yet.
 fn parse(received: &[u8], has_ended: bool) -> Result<Option<(u16, Vec<u8>)>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_host_port_and_path() {
+    fn url_is_split_into_address_and_path() {
         let url = |text| Url::parse(text).map(|url| (url.address, url.path));
         assert_eq!(url("http://a:9/b?c=d"), Ok(("a:9".into(), "/b?c=d".into())));
         assert_eq!(url("http://a"), Ok(("a:80".into(), "/".into())));

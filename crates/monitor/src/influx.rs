@@ -1,7 +1,8 @@
-//! Copies the figures to InfluxDB, in line protocol over HTTP, for versions 1 and 2.
+//! Copies the load to InfluxDB, in line protocol over HTTP, for versions 1 and 2.
 //!
-//! Each write has the points of the time since the previous write. A failed write is logged, and
-//! InfluxDB lacks the points of that time. The history of the monitor has these figures.
+//! Each write contains the data points of the time since the previous write. If a write fails, the
+//! error is logged, and InfluxDB lacks the points of that time. The history of the monitor still
+//! has them.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::http_client::{HttpRequest, Url, send};
@@ -9,7 +10,7 @@ use crate::names::Names;
 use skep_types::ClusterMap;
 use std::fmt::Write;
 
-/// Returns the points of a frame, with one line for each point.
+/// Returns the data points of a frame, one line for each point.
 pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> String {
     let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
     let at_ms = frame.start_ms + frame.span_ms;
@@ -19,7 +20,7 @@ pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> S
         let mut tags = format!("cluster={},by={by}", escaped(&cluster));
         let name = names.name(key.dimension, &key.id, map);
         for (tag, value) in [("id", &key.id), ("service", &key.service), ("name", &name)] {
-            // A tag with an empty value is invalid.
+            // Omit empty tags, because a tag with an empty value is invalid.
             if !value.is_empty() {
                 let _ = write!(tags, ",{tag}={}", escaped(value));
             }
@@ -48,14 +49,14 @@ pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> S
     text
 }
 
-/// Converts a number to a signed integer, since the integers of InfluxDB are signed.
+/// Converts a number to a signed integer, because integers in InfluxDB are signed.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Escapes the value of a tag. Line breaks and other control characters become `?`, since tags in
-/// the line protocol cannot contain control characters. A backslash before the end of a value would
-/// escape the following comma, so it becomes a slash.
+/// Escapes the value of a tag. Line breaks and other control characters are replaced by `?`,
+/// because tags in the line protocol cannot contain them. A backslash at the end of a value would
+/// escape the following comma, so backslashes are replaced by slashes.
 fn escaped(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for c in value.chars() {
@@ -69,10 +70,10 @@ fn escaped(value: &str) -> String {
     if escaped.is_empty() { "none".into() } else { escaped }
 }
 
-/// Sends points to InfluxDB.
+/// Sends data points to InfluxDB.
 ///
 /// # Errors
-/// A description of the problem.
+/// A description of the problem as text.
 pub(crate) async fn write(url: &Url, token: Option<&str>, lines: String) -> Result<(), String> {
     let joint = if url.path.contains('?') { '&' } else { '?' };
     let url = Url { path: format!("{}{joint}precision=ms", url.path), ..url.clone() };
@@ -88,7 +89,7 @@ pub(crate) async fn write(url: &Url, token: Option<&str>, lines: String) -> Resu
         (200..=299, _) => Ok(()),
         (code, body) => {
             let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            Err(format!("it replied {code}: {}", reason.escape_debug()))
+            Err(format!("the server replied {code}: {}", reason.escape_debug()))
         }
     }
 }
@@ -110,7 +111,7 @@ mod tests {
         let text = lines(&hostile, &names, None);
         assert_eq!(text.lines().count(), 5, "{text}");
         for line in text.lines() {
-            // An unescaped space separates tags, fields and time.
+            // A space that is not escaped separates tags, fields and time.
             let parts: Vec<&str> = line.split(' ').collect();
             let joined = parts.iter().filter(|part| !part.ends_with('\\')).count();
             assert_eq!(joined, 3, "{line}");

@@ -1,17 +1,18 @@
-//! The monitor asks all services of a cluster for their figures each second. It stores the history,
-//! reports problems, and serves a web page and an interface for programs.
+//! The monitor asks all services of a cluster for their statistics each second. It stores the
+//! history, reports problems, and serves a web page and an interface for programs.
 //!
 //! - [`settings`]: the settings of `skep monitor`.
-//! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`], which
-//!   is the load of one second.
+//! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
+//!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: the copies for InfluxDB.
-//!   `otlp`: the traces for collectors.
+//!   `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
+//!   the page.
 //! - [`http_client`]: single requests over HTTP. `skep stats --history` uses it, too.
 //!
-//! The crate does not own the counting (`skep-metrics`) or the rates (`skep-stats`). No service
-//! needs the monitor. See `docs/design/0016-monitor.md`.
+//! `skep-metrics` counts the load, and `skep-stats` computes the rates. No service needs the
+//! monitor. See `docs/design/0016-monitor.md`.
 
 mod alerts;
 pub mod codec;
@@ -31,10 +32,13 @@ mod observe;
 mod otlp;
 mod page;
 mod quantile;
+mod record_rounds;
 mod routes;
 mod series;
 pub mod settings;
+mod slow_operations;
 pub mod tier;
+mod trace_source;
 
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
@@ -56,8 +60,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the monitor of the cluster that a token names, until a signal ends the monitor. If
-/// `token_file` is replaced, the monitor uses the new token.
+/// Runs the monitor of the cluster to which `token` belongs, until a signal ends the monitor. If an
+/// administrator replaces `token_file`, the monitor uses the new token.
 ///
 /// # Errors
 /// - `Configuration` if the password or the token for InfluxDB cannot be read.
@@ -97,13 +101,13 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(named)?;
     let _lock = lock(settings)?;
     let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
-    // The services also use the function `listen`, so its errors name the setting `node.listen` of
-    // the services.
+    // The services use `listen`, too, so its errors name their setting `node.listen`. The monitor's
+    // setting has another name.
     let renamed =
         |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
     let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;
     let address = listener.local_address()?;
-    tracing::info!("the page of the monitor: http://{address}/");
+    tracing::info!("the web page of the monitor is at http://{address}/");
     let state = Rc::new(RefCell::new(MonitorState::new(history, settings.alerts.clone())));
     let figures = Figures::new(skep_metrics::Registry::new());
     let registry = Arc::clone(figures.registry());
@@ -121,11 +125,14 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let traces = otlp::Exporter::of(&settings.otlp, token)?;
     let _exporting = traces.map(|traces| skep_env::spawn(traces.run(Rc::clone(&state))));
     skep_service::notify::ready();
-    collect_for_ever(settings, token, &state, &notifications).await;
+    let collector = Collector::new(token);
+    let following = record_rounds::follow(collector.connections(), Rc::clone(&state));
+    let _following = skep_env::spawn(following);
+    collect_for_ever(settings, collector, &state, &notifications).await;
     Ok(())
 }
 
-/// Takes the lock of the directory. Only one monitor can hold this lock.
+/// Locks the directory of the monitor. Only one monitor at a time can lock it.
 fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     let path = settings.directory.join("lock");
     let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -146,13 +153,13 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
 
 async fn collect_for_ever(
     settings: &MonitorSettings,
-    token: &JoinToken,
+    mut collector: Collector,
     state: &RefCell<MonitorState>,
     notifications: &Notifications,
 ) {
-    let mut collector = Collector::new(token);
     let mut before = skep_env::now();
     let mut due = before;
+    let mut used = skep_env::thread_time();
     loop {
         let collected = collector.collect().await;
         let now = skep_env::now();
@@ -167,22 +174,28 @@ async fn collect_for_ever(
             changes.len()
         };
         if changes > 0 {
-            tracing::debug!("{changes} alerts have begun or ended");
+            tracing::debug!("{changes} alerts began or ended since the last line");
         }
-        due = next_round(due, settings.interval.0, skep_env::now(), skep_env::now() - now);
+        // The processor time since the last round also includes the time for decoding replies and
+        // for serving the page.
+        let spent = skep_env::thread_time();
+        let work = spent.saturating_sub(used);
+        used = spent;
+        due = next_round(due, settings.interval.0, skep_env::now(), work);
         skep_env::sleep(due.saturating_sub(skep_env::now())).await;
     }
 }
 
-/// Returns the time of the next round. It is one interval after the due time of the last round, or
-/// later if the rounds would otherwise take more than their share of one CPU (`limits::CPU_SHARE`).
+/// Returns the time of the next round. The time is one interval after `due`, the planned time of
+/// the last round. It is later if the monitor would otherwise use more than its share of one CPU
+/// (`limits::CPU_SHARE`). `work` is the processor time of the last round.
 fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) -> Duration {
     let pause = (work * limits::CPU_SHARE).saturating_sub(work);
-    // After a late round, the next round does not follow at once.
+    // If the last round was late, the next round does not begin immediately.
     (due + interval).max(now + pause).max(now + interval / 10)
 }
 
-/// The copies for InfluxDB.
+/// The copies of the load for InfluxDB.
 struct Influx {
     url: Url,
     token: Option<String>,
@@ -238,11 +251,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_periodic_and_their_cost_is_limited() {
+    fn collection_rounds_take_at_most_a_tenth_of_the_time() {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));
-        assert_eq!(next(5000, 5500, 400), ms(9100), "400 ms of 4 s are a tenth");
+        assert_eq!(next(5000, 5500, 400), ms(9900), "400 ms of 4.8 s are a twelfth");
         assert_eq!(next(5000, 8000, 3), ms(8100), "no rounds at once after a late one");
     }
 }

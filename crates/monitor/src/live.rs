@@ -12,9 +12,11 @@ use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
 use crate::series::{reading, row, rows};
 use crate::settings::AlertSettings;
+use crate::slow_operations::SlowOperationBook;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
+use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target};
@@ -22,21 +24,21 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of clients, users, jobs and operations in the description.
+/// Maximum number of clients, users, jobs and operations in the description of the current state.
 const TOP: usize = 20;
 
-/// Span of the phases in the description.
+/// Length of the time span whose phases the description shows.
 const PHASES_SPAN_MS: u64 = 10_000;
 
-/// Prometheus counts as unused if it has not asked for the metrics pages of services for this time.
-/// By default, Prometheus asks each minute.
+/// If Prometheus has not asked for the list of metrics pages for this time, the monitor assumes
+/// that Prometheus is not used. By default, Prometheus asks each minute.
 const DISCOVERY_MS: u64 = 3_600_000;
 
-/// Rules whose findings mean that requests wait or fail while the finding holds.
+/// Rules with findings that mean that requests wait or fail.
 const STOPPING: [&str; 5] =
     ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable"];
 
-/// Whether requests of a scope waited or failed while an alert held.
+/// Whether requests of a scope waited or failed during the time of an alert.
 fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
     let target = alert.object.strip_prefix('t').and_then(|id| id.parse::<u32>().ok());
     let is_in_scope = match (&scope.targets, target) {
@@ -46,7 +48,7 @@ fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
     is_in_scope && STOPPING.contains(&alert.rule)
 }
 
-/// Returns an alert that has ended as a cause of slowness in the time of the alert.
+/// Converts a past alert to a cause of slowness that ended when the alert ended.
 fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
     let ended_ms = alert.ended_ms.unwrap_or(now_ms);
     let seconds = |ms: u64| ms as f64 / 1000.0;
@@ -55,22 +57,22 @@ fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
         severity: alert.severity.into(),
         object: alert.object.clone(),
         what: format!(
-            "{}; it lasted {:.0} s and ended {:.0} s ago",
+            "{}; this lasted {:.0} s and ended {:.0} s ago",
             alert.what,
             seconds(ended_ms.saturating_sub(alert.since_ms)),
             seconds(now_ms.saturating_sub(ended_ms))
         ),
-        remedy: format!("while it lasted: {}", alert.remedy),
+        remedy: format!("if it occurs again: {}", alert.remedy),
     }
 }
 
-/// Error for a metrics page that is on the loopback address of another host.
+/// Error: the metrics page listens on the loopback address of another host.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HiddenPage;
 
-/// Returns the address at which this host can read the metrics page of a service. The service
-/// serves the page at the address `page`, and other nodes reach the service at the addresses
-/// `registered`. This host has the addresses `own`.
+/// Returns the address at which this host can read the metrics page of a service. `page` is the
+/// address on which the page listens, and `registered` are the addresses of the service for other
+/// nodes. `own` are the addresses of this host.
 fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<String, HiddenPage> {
     let Ok(bound) = page.parse::<SocketAddr>() else { return Ok(page.to_owned()) };
     if bound.ip().is_unspecified() {
@@ -79,7 +81,7 @@ fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<S
     }
     let is_here = |address: &String| match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().is_loopback() || own.contains(&address.ip()),
-        // A host name may be a name of this host.
+        // Treat a host name as a name of this host, because it may be one.
         Err(_) => true,
     };
     match bound.ip().is_loopback() && !registered.iter().any(is_here) {
@@ -87,6 +89,11 @@ fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<S
         false => Ok(page.to_owned()),
     }
 }
+
+/// Length of the time span whose slowest operations the description of the current state shows.
+const SLOWEST_SPAN_MS: u64 = 600_000;
+/// Maximum number of slowest operations in the description of the current state.
+const SLOWEST_SHOWN: usize = 5;
 
 /// The state of the monitor.
 #[derive(Debug)]
@@ -98,11 +105,12 @@ pub(crate) struct MonitorState {
     observer: Observer,
     evictions: EvictionWatch,
     evidence: EvidenceBook,
+    pub(crate) slow_operations: SlowOperationBook,
     findings: Vec<Finding>,
     settings: AlertSettings,
     /// Addresses of this host.
     own_addresses: Vec<IpAddr>,
-    /// Time of the last request of Prometheus for the metrics pages of the services.
+    /// Time of the last request of Prometheus for the list of metrics pages of the services.
     pub(crate) discovery_at_ms: Cell<Option<u64>>,
     /// Time between the last two rounds, in milliseconds.
     pub(crate) interval_ms: u64,
@@ -118,6 +126,7 @@ impl MonitorState {
             observer: Observer::default(),
             evictions: EvictionWatch::default(),
             evidence: EvidenceBook::default(),
+            slow_operations: SlowOperationBook::default(),
             findings: Vec::new(),
             settings,
             own_addresses: skep_env::host_addresses()
@@ -130,7 +139,7 @@ impl MonitorState {
         }
     }
 
-    /// Takes the replies of a round that ended at `now_ms` and covers `span_ms` milliseconds.
+    /// Processes the replies of a round that ended at `now_ms` and covers `span_ms` milliseconds.
     /// Returns the alerts that begin or end.
     pub(crate) fn take(
         &mut self,
@@ -163,7 +172,7 @@ impl MonitorState {
         self.alerts.update(now_ms, self.findings.clone())
     }
 
-    /// Returns the id of the cluster as text. The text is empty before the first map.
+    /// Returns the id of the cluster as text. The text is empty until the first map has arrived.
     pub(crate) fn cluster(&self) -> String {
         self.collected.map.as_ref().map_or_else(String::new, |map| map.cluster.to_string())
     }
@@ -177,7 +186,7 @@ impl MonitorState {
     }
 
     /// Returns the names of the services whose metrics pages cannot be read from this host. The
-    /// list is empty if no program has asked for the pages recently.
+    /// list is empty if no program has recently asked for the list of pages.
     pub(crate) fn hidden_pages(&self, now_ms: u64) -> Vec<String> {
         let asked = self.discovery_at_ms.get();
         let is_asked = asked.is_some_and(|at| now_ms.saturating_sub(at) < DISCOVERY_MS);
@@ -187,24 +196,22 @@ impl MonitorState {
         hidden.map(|node| printable(&node.name)).collect()
     }
 
-    /// Explains where the time of requests went in the last `span_ms` milliseconds. `None` before
-    /// the first map.
+    /// Explains where the requests in a scope spent their time in the last `span_ms` milliseconds.
+    /// `None` until the first map has arrived.
     pub(crate) fn why(&self, scope: &Scope, now_ms: u64, span_ms: u64) -> Option<Report> {
         let map = self.collected.map.as_ref()?;
         let evidence = self.evidence.of_span(now_ms, span_ms);
         let mut report = explain(&evidence, map, scope, &thresholds(&self.settings));
-        // The map has only the current states.
+        // The map shows only current states, so add the alerts that have ended.
         let ended = self.alerts.ended_since(now_ms.saturating_sub(span_ms));
         let of_scope = ended.filter(|alert| stops_requests(alert, scope));
         report.findings.extend(of_scope.map(|alert| past_cause(alert, now_ms)));
         let problems = self.collected.unreachable.iter();
-        report.unreachable = problems
-            .map(|(id, problem)| {
-                let node = map.nodes.iter().find(|node| node.id.raw() == *id);
-                let name = node.map_or_else(String::new, |node| printable(&node.name));
-                format!("{name} [ID: {}]: {problem}", NodeId::new(*id))
-            })
-            .collect();
+        report.unreachable.extend(problems.map(|(id, problem)| {
+            let node = map.nodes.iter().find(|node| node.id.raw() == *id);
+            let name = node.map_or_else(String::new, |node| printable(&node.name));
+            format!("{name} [ID: {}]: {problem}", NodeId::new(*id))
+        }));
         Some(report)
     }
 
@@ -246,12 +253,34 @@ impl MonitorState {
                 "operation": top(Dimension::Operation),
             },
             "phases": self.why(&Scope::default(), now_ms, PHASES_SPAN_MS).map(|it| it.phases),
+            "slowest": self.slowest(now_ms, SLOWEST_SPAN_MS, SLOWEST_SHOWN),
             "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
             "alerts": self.alerts.holding(),
         })
     }
 
-    /// Returns the load of each kind of service.
+    /// Returns the slowest operations that ended in the last `span_ms` milliseconds, but at most
+    /// `most` operations.
+    pub(crate) fn slowest(&self, now_ms: u64, span_ms: u64, most: usize) -> Vec<Value> {
+        let Some(map) = &self.collected.map else { return Vec::new() };
+        let found = self.slow_operations.list(map, (now_ms, span_ms), most);
+        let named = |operation: &SlowOperation| {
+            let id = operation.user.map(|user| user.to_string()).unwrap_or_default();
+            let mut value = json!(operation);
+            value["user_name"] = self.names.name(Dimension::User, &id, None).into();
+            value
+        };
+        found.iter().map(named).collect()
+    }
+
+    /// Explains one slow operation. `None` means that the monitor does not have the records of this
+    /// operation.
+    pub(crate) fn operation(&self, trace: u128) -> Option<OperationReport> {
+        let map = self.collected.map.as_ref()?;
+        self.slow_operations.explain(trace, map, &self.observer.usual())
+    }
+
+    /// Returns the sum of the load for each kind of service.
     fn totals(&self, frame: &Frame) -> Value {
         let total = |service: &str| {
             let mut sum = Load::default();
@@ -319,7 +348,7 @@ fn sum_of(frame: &Frame, dimension: Dimension, id: u32) -> Load {
     sum
 }
 
-/// Returns the state of a target as one word.
+/// Returns one word that describes the state of a target.
 fn state_word(target: &Target) -> &'static str {
     match (target.health.condition, target.capacity_pool) {
         _ if target.reachability != skep_types::map::Reachability::Online => "offline",
@@ -364,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ended_problem_is_a_cause_for_the_span_that_includes_it() {
+    fn report_of_a_time_span_names_an_ended_problem_as_a_cause() {
         let mut alerts = AlertBook::default();
         let offline = || Finding {
             rule: "target-offline",
@@ -378,12 +407,12 @@ mod tests {
         }
         alerts.update(200_000, Vec::new());
         let found = |targets: Option<Vec<u32>>, span_ms: u64| {
-            let scope = Scope { targets, client: None };
+            let scope = Scope { targets, ..Scope::default() };
             let ended = alerts.ended_since(200_000 - span_ms);
             let of_scope = ended.filter(|alert| stops_requests(alert, &scope));
             of_scope.map(|alert| past_cause(alert, 200_000).what).collect::<Vec<_>>()
         };
-        let what = "storage target t7 is Offline; it lasted 39 s and ended 61 s ago";
+        let what = "storage target t7 is Offline; this lasted 39 s and ended 61 s ago";
         assert_eq!(found(None, 120_000), [what]);
         assert_eq!(found(Some(vec![7]), 120_000), [what]);
         assert!(found(Some(vec![8]), 120_000).is_empty(), "another target");
@@ -391,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_hosts_get_a_reachable_address() {
+    fn metrics_pages_of_other_hosts_get_a_reachable_address() {
         let own: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap()];
         let page = |page: &str, registered: &str| {
             reachable_page(page, &[registered.to_owned()], &own).unwrap_or_default()

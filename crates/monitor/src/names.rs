@@ -1,16 +1,16 @@
-//! Names of the objects whose ids the history contains.
+//! The names of the objects whose ids are in the history.
 
 use crate::frame::Dimension;
 use skep_rpc::origin::job_text;
 use skep_types::{ClusterMap, NodeKind};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of clients that have left the cluster and whose names are stored.
+/// Maximum number of clients whose names are stored although the clients have left the cluster.
 const MAX_FORMER: usize = 4096;
 
-/// Reads the names of ids from a file such as `/etc/passwd`. Ids from other directories, such as
-/// LDAP, get no name. Control characters are replaced, so that a name cannot move the cursor of a
-/// terminal.
+/// Parses the names of user or group ids in `file`, the contents of a file such as `/etc/passwd`.
+/// Ids from other sources, such as LDAP, have no name. Control characters are replaced, so that a
+/// name cannot move the cursor of a terminal.
 pub fn names_in(file: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines()
@@ -22,17 +22,17 @@ pub fn names_in(file: &str) -> HashMap<String, String> {
         .collect()
 }
 
-/// Replaces control characters.
+/// Returns a name with all control characters replaced.
 pub fn printable(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
 
-/// The names that a monitor has seen.
+/// The names that a monitor knows.
 #[derive(Debug)]
 pub(crate) struct Names {
     users: HashMap<String, String>,
     groups: HashMap<String, String>,
-    /// The names of nodes by node id. They include clients that have left, since the history
+    /// The names of nodes, by node id. They include clients that have left, because the history
     /// contains their ids.
     nodes: BTreeMap<u32, String>,
 }

@@ -1,8 +1,8 @@
-//! Sends alerts to the program and to the address that the settings name.
+//! Sends each alert to the program and to the webhook in the settings.
 //!
-//! The module owns a bounded queue and one task that sends the notifications in it, so that a slow
-//! receiver delays neither the rounds nor the page. A failed notification is logged, and is not
-//! sent again.
+//! The module owns a bounded queue of notifications, and one task that sends them. So a slow
+//! receiver delays neither the rounds nor the page. If a notification fails, the error is logged,
+//! and the notification is not sent again.
 
 use crate::alerts::Alert;
 use crate::http_client::{HttpRequest, Url, send};
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval between the checks whether the notified program has ended.
+/// Interval at which the monitor checks whether the notified program has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The queue of notifications.
@@ -27,7 +27,7 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Adds a notification about an alert of a cluster that begins or ends.
+    /// Adds a notification that an alert of a cluster begins or ends.
     pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
         match alert.ended_ms {
@@ -38,7 +38,9 @@ impl Notifications {
         let mut pending = self.pending.borrow_mut();
         if pending.len() >= MAX_PENDING {
             pending.pop_front();
-            tracing::warn!("a notification of an alert was dropped: too many wait to be sent");
+            tracing::warn!(
+                "a notification of an alert was dropped: too many notifications wait to be sent"
+            );
         }
         pending.push_back(text.to_string());
         drop(pending);
@@ -71,7 +73,7 @@ async fn deliver(settings: &AlertSettings, text: &str) {
         match send(&request).await {
             Ok((200..=299, _)) => {}
             Ok((code, _)) => {
-                tracing::warn!("cannot notify {}: it replied {code}", settings.webhook);
+                tracing::warn!("cannot notify {}: the server replied {code}", settings.webhook);
             }
             Err(problem) => tracing::warn!("cannot notify {}: {problem}", settings.webhook),
         }
@@ -88,19 +90,21 @@ async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
     if let Some(mut input) = child.stdin.take() {
-        // A notification is shorter than a pipe, so the write does not wait for the program. An
-        // error is ignored, since the program need not read its input.
+        // A notification fits into the buffer of a pipe, so the write does not wait for the
+        // program. An error is ignored, because the program need not read its input.
         let _ = input.write_all(text.as_bytes());
     }
     let deadline = skep_env::now() + SEND_PATIENCE;
     loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(format!("it ended with {status}")),
+            Some(status) => return Err(format!("the program ended with {status}")),
             None if skep_env::now() > deadline => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it ran longer than {SEND_PATIENCE:?} and was killed"));
+                return Err(format!(
+                    "the program ran longer than {SEND_PATIENCE:?} and was killed"
+                ));
             }
             None => skep_env::sleep(PAUSE).await,
         }
@@ -113,7 +117,7 @@ mod tests {
     use crate::settings::MonitorSettings;
 
     #[test]
-    fn program_gets_the_alert_and_its_failure_is_reported() {
+    fn alert_program_gets_the_alert_and_its_failure_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("alert");
         let script = format!("cat > {}", file.display());

@@ -1,16 +1,16 @@
 //! Computes a frame of the history from the replies of services.
 //!
-//! The module is pure: it uses no I/O and no clock. It stores the last reply of each service, since
-//! a frame has differences of counters.
+//! The module is pure: it uses no I/O and no clock. It stores the last reply of each service,
+//! because a frame contains the differences of counters.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
+use skep_stats::operation::Usual;
 use skep_stats::why::Evidence;
 use skep_stats::{By, Round, Row, ServiceFigures, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
-use std::collections::BTreeMap;
 
-/// The divisions of load in a frame, with their dimensions.
+/// The divisions of load in a frame. Each division has its dimension.
 const DIVISIONS: [(By, Dimension); 7] = [
     (By::Node, Dimension::Node),
     (By::Target, Dimension::Target),
@@ -25,23 +25,32 @@ const LOG_SYNC: &str = "skep_metadata_log_sync_seconds";
 /// The last reply of each service.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    last: BTreeMap<u32, ServiceFigures>,
+    last: Round,
 }
 
 impl Observer {
     /// Returns the address of the metrics page of a service. `None` means that the service has no
     /// page.
     pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
-        let page = self.last.get(&node)?.statistics.page.as_str();
+        let page = self.of(node)?.statistics.page.as_str();
         (!page.is_empty()).then_some(page)
     }
 
-    /// Returns the evidence for causes of slowness in the time since the last round.
-    pub(crate) fn evidence(&self, now: &Round) -> Evidence {
-        Evidence::since(|node| self.last.get(&node), now)
+    /// Returns the usual times of requests, for comparison with one operation.
+    pub(crate) fn usual(&self) -> Usual {
+        Usual::of(&self.last)
     }
 
-    /// Returns the frame of the time since the last round.
+    /// Returns the evidence for causes of slowness since the last round.
+    pub(crate) fn evidence(&self, now: &Round) -> Evidence {
+        Evidence::since(|node| self.of(node), now)
+    }
+
+    fn of(&self, node: u32) -> Option<&ServiceFigures> {
+        self.last.iter().find(|it| it.node == node)
+    }
+
+    /// Returns the frame for the time since the last round.
     pub(crate) fn observe(
         &mut self,
         map: &ClusterMap,
@@ -49,10 +58,9 @@ impl Observer {
         start_ms: u64,
         span_ms: u64,
     ) -> Frame {
-        let before: Round = self.last.values().cloned().collect();
         let mut frame = Frame { start_ms, span_ms, samples: 1, ..Frame::default() };
         let divisions = DIVISIONS.map(|(by, _)| by);
-        let found = tables(&divisions, Some(&before), &now);
+        let found = tables(&divisions, Some(&self.last), &now);
         for ((_, dimension), rows) in DIVISIONS.iter().zip(found) {
             for row in rows {
                 let load = load_of(&row);
@@ -64,10 +72,9 @@ impl Observer {
         }
         frame.bound();
         for figures in &now {
-            let earlier = self
-                .last
-                .get(&figures.node)
-                .filter(|it| it.statistics.incarnation == figures.statistics.incarnation);
+            let is_same =
+                |it: &&ServiceFigures| it.statistics.incarnation == figures.statistics.incarnation;
+            let earlier = self.of(figures.node).filter(is_same);
             add_log_syncs(&mut frame, earlier, figures);
             add_host(&mut frame, earlier, figures);
         }
@@ -81,11 +88,11 @@ impl Observer {
                 frame.readings.insert((measure, target.id.raw()), level);
             }
         }
-        for figures in now {
-            self.last.insert(figures.node, figures);
-        }
-        let is_member = |id: &u32| map.nodes.iter().any(|node| node.id.raw() == *id);
-        self.last.retain(|id, _| is_member(id));
+        // If a service has not replied, its last reply stays stored.
+        let is_member = |id: u32| map.nodes.iter().any(|node| node.id.raw() == id);
+        let is_replaced = |id: u32| now.iter().any(|it| it.node == id);
+        self.last.retain(|it| is_member(it.node) && !is_replaced(it.node));
+        self.last.extend(now.into_iter().filter(|it| is_member(it.node)));
         frame
     }
 }
@@ -143,8 +150,7 @@ fn add_log_syncs(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &Serv
     }
 }
 
-/// Adds the figures of the host of a service, which are the memory and the share of CPU time that
-/// was used.
+/// Adds the values of a service's host: the memory, and the used share of the CPU time.
 fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFigures) {
     let value = |figures: &ServiceFigures, metric: &str| {
         let mut all = figures.statistics.series.iter();
@@ -176,7 +182,7 @@ fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFi
     let (all, unused) = (all - all_before, unused - unused_before);
     if all > 0 {
         let used = (all - unused).clamp(0, all);
-        // Thousandths of a time of less than a day in nanoseconds fit in 64 bits.
+        // Rounded to thousandths, the CPU time of less than a day in nanoseconds fits into 64 bits.
         let permille = (used as f64 / all as f64 * 1000.0).round() as i64;
         frame.readings.insert((Measure::CpuPermille, now.node), Level::of(permille));
     }
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_has_the_differences_of_two_replies() {
+    fn frame_has_the_change_of_counters_between_two_replies() {
         let (mut observer, map) = (Observer::default(), map());
         let first = observer.observe(&map, vec![reply(10, 100, 0)], 10_000, 1000);
         assert_eq!(operations(&first, Dimension::Target), 0, "earlier load does not count");
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_round_loses_no_operation() {
+    fn missed_collection_round_loses_no_operation() {
         let (mut observer, map) = (Observer::default(), map());
         observer.observe(&map, vec![reply(10, 100, 0)], 10_000, 1000);
         let missed = observer.observe(&map, Vec::new(), 11_000, 1000);

@@ -1,9 +1,9 @@
 //! Exports records of operations as traces to OpenTelemetry collectors, in OTLP over HTTP with
 //! JSON.
 //!
-//! The module does not own the records (`skep_exporter::traces`). It has no queue, since records
-//! wait in the bounded rings of the services. A batch that the collector could not take is sent
-//! again, and a batch that the collector refuses is dropped.
+//! The services store the records in bounded ring buffers (`skep_exporter::traces`), so this module
+//! has no queue. If the collector cannot take a batch at the moment, the monitor sends it again. If
+//! the collector refuses a batch permanently, the monitor drops it.
 
 mod spans;
 
@@ -11,21 +11,15 @@ use crate::http_client::{HttpRequest, Url, send};
 use crate::limits::{MAX_EXPORTED_RECORDS, SERVICE_PATIENCE};
 use crate::live::MonitorState;
 use crate::settings::OtlpSettings;
-use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken};
-use skep_types::{Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
+use crate::trace_source::{Position, ask};
+use skep_rpc::{Identity, JoinToken};
+use skep_types::{Error, ErrorCode, Node, NodeId, NodeKind, Result};
 use skep_wire::limits::MAX_LISTED_TRACES;
-use skep_wire::traces::{ListTraces, TraceList, TraceRecord};
+use skep_wire::traces::TraceRecord;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// The last record of a service that was exported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Position {
-    incarnation: u64,
-    after: u64,
-}
 
 /// Exports the records of all services of a cluster.
 pub(crate) struct Exporter {
@@ -35,18 +29,19 @@ pub(crate) struct Exporter {
     positions: BTreeMap<NodeId, Position>,
 }
 
-/// The outcome of a batch.
+/// The outcome of sending a batch.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Accepted,
-    /// The collector refuses the batch permanently.
+    /// The collector has refused the batch permanently.
     Refused(String),
-    /// The collector cannot take the batch now.
+    /// The collector cannot take the batch at the moment.
     Failed(String),
 }
 
 impl Exporter {
-    /// Returns the exporter that the settings describe, or `None` if the settings have no address.
+    /// Returns the exporter for the collector in the settings. `None` means that the settings have
+    /// no address.
     ///
     /// # Errors
     /// `Configuration` if the address is invalid.
@@ -66,11 +61,11 @@ impl Exporter {
         Ok(Some(Self { url, interval: settings.interval.0, identity, positions }))
     }
 
-    /// Exports until the future is dropped.
+    /// Exports records until this future is dropped.
     pub(crate) async fn run(mut self, state: Rc<RefCell<MonitorState>>) {
         let mut problem = String::new();
-        // Retry: batches of records. Every `interval`, without limit; services keep the records in
-        // bounded rings.
+        // Retry: send a batch of records. Every `interval`, without limit. The services store the
+        // records in bounded ring buffers.
         loop {
             skep_env::sleep(self.interval).await;
             let services: Vec<Node> = {
@@ -102,7 +97,7 @@ impl Exporter {
     }
 
     /// Returns at most `MAX_EXPORTED_RECORDS` records that were not exported yet, and the positions
-    /// after these records. Services that do not reply are left out.
+    /// after these records. Omits services that do not reply.
     async fn new_records(
         &self,
         services: &[Node],
@@ -120,7 +115,7 @@ impl Exporter {
             let Some(Ok(page)) = skep_env::timeout(SERVICE_PATIENCE, asking).await else {
                 continue;
             };
-            positions.insert(node.id, Position { incarnation: page.incarnation, after: page.next });
+            positions.insert(node.id, Position::after(&page));
             records.extend(page.records);
         }
         (records, positions)
@@ -137,44 +132,14 @@ impl Exporter {
         };
         match send(&request).await {
             Ok((200..=299, _)) => Sent::Accepted,
-            // The collector or an upstream service is busy. OTLP requires that the batch is sent
-            // again.
+            // The collector, or a service behind it, is busy. OTLP requires that the sender sends
+            // the batch again.
             Ok((code @ (429 | 502..=504), _)) => Sent::Failed(format!("it replied {code}")),
             Ok((code, reply)) => {
                 let reason: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
-                Sent::Refused(format!("it replied {code}: {}", reason.escape_debug()))
+                Sent::Refused(format!("the collector replied {code}: {}", reason.escape_debug()))
             }
             Err(problem) => Sent::Failed(problem),
         }
     }
-}
-
-/// Asks a service for a page of records after a position. If the service has restarted, its
-/// positions begin at zero again.
-async fn ask(identity: &Identity, node: &Node, before: Option<Position>) -> Result<TraceList> {
-    let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
-    for address in &node.addresses {
-        match Connection::connect(address, identity, TargetId::default(), Channel::NONE).await {
-            Ok(connection) => {
-                let page = page(&connection, before).await;
-                connection.close();
-                return page;
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-async fn page(connection: &Rc<Connection>, before: Option<Position>) -> Result<TraceList> {
-    let options = CallOptions { time_left: Some(SERVICE_PATIENCE), ..CallOptions::default() };
-    let limit = MAX_LISTED_TRACES as u32;
-    let after = before.map_or(0, |position| position.after);
-    let request = ListTraces { trace: None, after, limit };
-    let (page, _) = connection.call(&request, &options).await?;
-    if before.is_none_or(|position| position.incarnation == page.incarnation) {
-        return Ok(page);
-    }
-    let request = ListTraces { trace: None, after: 0, limit };
-    Ok(connection.call(&request, &options).await?.0)
 }

@@ -1,7 +1,7 @@
-//! The files of the web page, which are part of the program. The page loads no files from other
-//! servers.
+//! The files of the web page. They are compiled into the program. The page loads no files from
+//! other servers.
 
-/// Path, type and content of each file.
+/// The path, type and content of each file.
 pub(crate) const FILES: [(&str, &str, &str); 7] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("../page/style.css")),
@@ -29,8 +29,8 @@ mod tests {
         }
     }
 
-    /// Names of users, clients and paths are untrusted. The page shows these names as text nodes,
-    /// so the page must use no function that parses text as HTML or as a program.
+    /// Names of users, clients and paths are untrusted, and the page shows them as text nodes. So
+    /// the page must not use any function that parses text as HTML or as a program.
     #[test]
     fn the_page_never_parses_text_as_html_or_program() {
         for (path, _, text) in FILES {

@@ -1,4 +1,4 @@
-//! Percentiles of the stored buckets of durations.
+//! Percentiles, computed from stored buckets of durations.
 
 use skep_metrics::{BUCKETS, HistogramValue};
 
@@ -9,21 +9,22 @@ pub(crate) const HEAT_ROWS: usize = 28;
 fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
     let mut value = HistogramValue::default();
     for (bucket, count) in buckets {
-        // A newer program may have stored more buckets. Their durations count in the last bucket.
+        // A newer program may have stored more buckets. Durations in the additional buckets are
+        // counted in the last bucket.
         value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
     }
     value
 }
 
-/// Returns the duration in nanoseconds that the given share of operations does not exceed. `None`
-/// means that there is no operation, or that the duration is in the last bucket, which has no upper
-/// bound.
+/// Returns a duration in nanoseconds such that the share `share` of all operations takes at most
+/// this long. `None` means that there is no operation, or that the duration is in the last bucket,
+/// which has no upper bound.
 pub(crate) fn quantile_ns(buckets: &[(u16, u64)], share: f64) -> Option<u64> {
     let found = histogram(buckets).quantile(share)?;
     u64::try_from(found.as_nanos()).ok()
 }
 
-/// Returns the number of operations in each doubling of the duration.
+/// Returns the number of operations in each group of buckets.
 pub(crate) fn heat(buckets: &[(u16, u64)]) -> [u64; HEAT_ROWS] {
     let mut rows = [0; HEAT_ROWS];
     for (bucket, count) in buckets {

@@ -1,22 +1,25 @@
-//! The paths of the monitor's HTTP server, and the check whether a request is allowed.
+//! The paths of the monitor's HTTP server, and the check whether a request is permitted.
 //!
-//! No request changes any state, so the server only prevents other web pages from reading the
-//! replies. Without a password, only this host can connect, and the header `Host` must name this
-//! host. Otherwise, a foreign web page could make its own name resolve to this address (DNS
-//! rebinding), and read the replies in the browser of a user of this host.
+//! No request changes any state, so the only danger is that other web pages read the replies. If
+//! there is no password, only this host can connect, and the header `Host` must name this host.
+//! Otherwise, a foreign web page in the browser of a user of this host could make its own host name
+//! resolve to this address (DNS rebinding), and could read the replies.
 
+use crate::limits::EXPORTED_ALERTS;
 use crate::live::MonitorState;
 use crate::page::FILES;
 use crate::series::{self, Parameters, SeriesQuery};
+use crate::slow_operations::MAX_LISTED;
 use serde_json::{Value, json};
 use skep_exporter::http::{Reply, Request, plain};
-use skep_metrics::{Registry, text};
-use skep_stats::why::Scope;
+use skep_metrics::{Registry, catalog, text};
+use skep_stats::operation::OperationReport;
+use skep_stats::why::{Focus, Scope};
 use skep_types::NodeKind;
 use std::sync::Arc;
 
-/// Headers of all replies. With these headers, the browser loads no files from other servers, does
-/// not show the page in a frame, and stores no reply.
+/// Headers of all replies. Because of these headers, the browser loads no files from other servers,
+/// does not show the page in a frame, and stores no reply.
 const HEADERS: &[(&str, &str)] = &[
     (
         "Content-Security-Policy",
@@ -31,10 +34,10 @@ const ASK_PASSWORD: &[(&str, &str)] =
 const OK: &str = "200 OK";
 const JSON: &str = "application/json";
 
-/// The protection of the server.
+/// The access restrictions of the server.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// The password. `None` means that only this host can connect, and that no password is needed.
+    /// The password. `None` means that only this host can connect, and that it needs no password.
     pub(crate) password: Option<String>,
 }
 
@@ -85,6 +88,17 @@ pub(crate) fn reply(
             Ok(found) => as_json(&found),
             Err(problem) => bad(&problem),
         },
+        "/api/operations" => match series::span_of(&parameters, 600) {
+            Ok(span_ms) => {
+                as_json(&json!({ "operations": state.slowest(now_ms, span_ms, MAX_LISTED) }))
+            }
+            Err(problem) => bad(&problem),
+        },
+        "/api/operation" => match operation(&parameters, state) {
+            Ok(Some(report)) => as_json(&json!(report)),
+            Ok(None) => plain("404 Not Found", "The monitor has no record of this operation.\n"),
+            Err(problem) => bad(&problem),
+        },
         "/api/alerts" => as_json(&json!({
             "holding": state.alerts.holding(),
             "ended": state.alerts.ended(),
@@ -97,10 +111,25 @@ pub(crate) fn reply(
             status: OK,
             content_type: text::CONTENT_TYPE,
             headers: HEADERS,
-            body: text::encode(&registry.snapshot()).into(),
+            body: metrics(state, registry).into(),
         },
-        _ => plain("404 Not Found", "There is no such page.\n"),
+        _ => plain("404 Not Found", "The monitor has no page at this address.\n"),
     }
+}
+
+/// Returns the metrics of the monitor's process, and its alerts, so that Prometheus and
+/// Alertmanager send them too.
+fn metrics(state: &MonitorState, registry: &Registry) -> String {
+    let mut snapshot = registry.snapshot();
+    for alert in state.alerts.holding().into_iter().take(EXPORTED_ALERTS) {
+        let labels = vec![
+            ("rule", alert.rule.to_owned()),
+            ("severity", alert.severity.to_owned()),
+            ("object", alert.object.clone()),
+        ];
+        snapshot.number(&catalog::ALERT, labels, 1);
+    }
+    text::encode(&snapshot)
 }
 
 fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
@@ -117,14 +146,25 @@ fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Val
     };
     let targets = parameters.get("targets");
     let targets = targets.map(|ids| ids.split(',').map(number).collect()).transpose()?;
-    let client = parameters.get("client").map(|id| number(id)).transpose()?;
-    let report = state.why(&Scope { targets, client }, now_ms, span_ms);
+    let of = |name: &str| parameters.get(name).map(|id| number(id)).transpose();
+    let focus = Focus { client: of("client")?, user: of("user")?, job: of("job")? };
+    let report = state.why(&Scope { targets, focus }, now_ms, span_ms);
     let report = report.ok_or("the monitor has no cluster map yet")?;
     serde_json::to_value(report).map_err(|error| error.to_string())
 }
 
-/// Returns the metrics pages of all services, in the form that the HTTP service discovery of
-/// Prometheus reads. Omits the pages that only a program on the host of the service can read
+fn operation(
+    parameters: &Parameters,
+    state: &MonitorState,
+) -> Result<Option<OperationReport>, String> {
+    let id = parameters.get("id").map_or("", String::as_str);
+    let trace = u128::from_str_radix(id, 16)
+        .map_err(|_| format!("invalid id '{id}': expected a trace id of hexadecimal digits"))?;
+    Ok(state.operation(trace))
+}
+
+/// Returns the list of the metrics pages of all services, in the form that Prometheus reads for its
+/// HTTP service discovery. Omits the pages that only programs on the host of the service can read
 /// ([`MonitorState::hidden_pages`]).
 fn prometheus_targets(state: &MonitorState) -> Value {
     let Some(map) = &state.collected.map else { return json!([]) };
@@ -152,7 +192,7 @@ fn bad(problem: &str) -> Reply {
     Reply { status: "400 Bad Request", content_type: JSON, headers: HEADERS, body }
 }
 
-/// Decodes a query of the form `a=b&c=d`, with `%` escapes and with `+` for spaces.
+/// Decodes the query of a URL, of the form `a=b&c=d` with `%` escapes and with `+` for spaces.
 fn parameters(query: &str) -> Result<Parameters, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs
@@ -184,14 +224,15 @@ fn unescaped(text: &str) -> Result<String, String> {
 }
 
 impl Access {
-    /// Returns the reply to a request that is not allowed.
+    /// Returns the reply to a request that is not permitted. `None` means that the request is
+    /// permitted.
     fn refusal(&self, request: &Request) -> Option<Reply> {
         let Some(password) = &self.password else {
             return (!is_this_host(&request.host)).then(|| {
                 plain(
                     "403 Forbidden",
-                    "Open this page as http://localhost with its port. Set `password_file` to \
-                     read it under other names.\n",
+                    "Open this page as http://localhost with its port. Set `password_file` to open \
+                     this page under other names.\n",
                 )
             });
         };
@@ -204,18 +245,19 @@ impl Access {
     }
 }
 
-/// Whether the header `Host` names this host by its loopback address.
+/// Whether the header `Host` names this host, by `localhost` or by a loopback address.
 fn is_this_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
     let is_loopback = |ip: std::net::IpAddr| ip.is_loopback();
-    // Programs that use HTTP/1.0 send no header `Host`. Browsers always send this header.
+    // Accept an empty header, because programs that use HTTP/1.0 send no header `Host`. Browsers
+    // always send this header.
     host.is_empty() || name == "localhost" || name.parse().is_ok_and(is_loopback)
 }
 
-/// Returns the password in the header `Authorization`.
+/// Returns the password in the value of the header `Authorization`.
 fn given_password(authorization: &str) -> Option<String> {
     let (scheme, value) = authorization.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -245,14 +287,15 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
         for byte in part {
             number = number << 6 | digit(*byte)?;
         }
-        // The bits of the part, moved to the top of 24 bits.
+        // Shift the bits of an incomplete part to the upper end of the 24 bits.
         let all = (number << (6 * (4 - part.len()))).to_be_bytes();
         bytes.extend_from_slice(&all[1..part.len()]);
     }
     Some(bytes)
 }
 
-/// Compares two texts in a time that depends on their lengths only.
+/// Compares two texts. The duration depends only on their lengths, so it reveals nothing about the
+/// password.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let difference = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     one.len() == other.len() && difference == 0

@@ -1,5 +1,5 @@
-//! Queries of the history. A query returns the load of one object or of all objects over time, or
-//! the total load of each object in a time span.
+//! Queries of the history. A query returns either the load over time, of one object or of all
+//! objects, or the total load of each object in a time span.
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use skep_types::ClusterMap;
 use std::collections::BTreeMap;
 
-/// Longest span of a query, which is the time for which the history stores the frames of hours.
+/// Longest time span of a query: the time for which the history keeps its hourly frames.
 const LONGEST_SPAN_MS: u64 = 731 * 24 * 3600 * 1000;
 
-/// A query over time.
+/// A query for the course of the load over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SeriesQuery {
     pub(crate) dimension: Dimension,
@@ -26,10 +26,10 @@ pub(crate) struct SeriesQuery {
     pub(crate) has_heat: bool,
 }
 
-/// The decoded parameters of a request.
+/// The decoded parameters of a request's query.
 pub(crate) type Parameters = BTreeMap<String, String>;
 
-/// Returns a parameter that is a number of seconds, as milliseconds.
+/// Returns a parameter that is a number of seconds, converted to milliseconds.
 pub(crate) fn span_of(parameters: &Parameters, default_s: u64) -> Result<u64, String> {
     let Some(text) = parameters.get("span") else { return Ok(default_s * 1000) };
     let wrong = || format!("invalid span '{text}': expected a number of seconds up to two years");
@@ -38,7 +38,7 @@ pub(crate) fn span_of(parameters: &Parameters, default_s: u64) -> Result<u64, St
     span.ok_or_else(wrong)
 }
 
-/// Returns the parameter `by`.
+/// Returns the dimension in the parameter `by`.
 pub(crate) fn dimension_of(parameters: &Parameters) -> Result<Dimension, String> {
     let name = parameters.get("by").map_or("node", String::as_str);
     let names = Dimension::ALL.map(|(_, name)| name).join(", ");
@@ -68,7 +68,7 @@ impl SeriesQuery {
     }
 }
 
-/// The sum of the frames of one point.
+/// One point of the result: the sum of the frames in the time of the point.
 #[derive(Debug, Default)]
 struct Point {
     load: Load,
@@ -76,8 +76,8 @@ struct Point {
     samples: u64,
 }
 
-/// Returns the points of a query that ends at `now_ms`, as columns. A point without a frame is
-/// `null` in each column.
+/// Returns the points of a query whose time span ends at `now_ms`, as columns. A point without a
+/// frame is `null` in each column.
 pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Value {
     let step = step_of(query);
     let first = now_ms.saturating_sub(query.span_ms) / step;
@@ -130,7 +130,7 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
     result
 }
 
-/// Returns the length of a point in milliseconds, which is a multiple of the length of the frames.
+/// Returns the duration of one point in milliseconds. It is a multiple of the length of the frames.
 fn step_of(query: &SeriesQuery) -> u64 {
     let frame = History::step_ms(query.span_ms);
     let wanted = query.span_ms / query.points as u64;
@@ -146,13 +146,13 @@ fn column(points: &[Point], of: impl Fn(&Point) -> Option<f64>) -> Value {
     values.map(|value| value.map(rounded)).collect::<Vec<_>>().into()
 }
 
-/// Rounds a value to thousandths, so that replies are short.
+/// Rounds a value to thousandths, which makes replies shorter.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Returns the load of each object of a dimension in a time span that ends at `now_ms`. The objects
-/// with the most load are first.
+/// Returns the load of each object of a dimension in a time span that ends at `now_ms`, the objects
+/// with the most load first.
 pub(crate) fn loads(
     history: &History,
     dimension: Dimension,
@@ -172,7 +172,7 @@ pub(crate) fn loads(
     })
 }
 
-/// Returns the loads of the objects of one dimension in a frame. The objects with the most load are
+/// Returns the loads of the objects of one dimension in a frame, the objects with the most load
 /// first.
 pub(crate) fn rows(
     frame: &Frame,
@@ -193,7 +193,7 @@ pub(crate) fn rows(
     rows.collect()
 }
 
-/// Returns the figures of a load in a frame, which are counts and rates per second.
+/// Returns the numbers of an object's load in a frame: counts, and rates per second.
 pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
     let per_second = |count: u64| match frame.span_ms {
         0 => 0.0,
@@ -229,7 +229,7 @@ pub(crate) fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<u64> {
     level.sum.checked_div(frame.samples)
 }
 
-/// Returns the columns of [`series`] as CSV.
+/// Converts the columns of [`series`] to CSV.
 pub(crate) fn as_csv(series: &Value) -> String {
     let columns: Vec<(&String, &Vec<Value>)> = series
         .as_object()
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn span_that_begins_within_a_minute_sums_its_seconds() {
+    fn load_of_a_time_span_that_begins_within_a_minute_is_exact() {
         let (_directory, history) = history(3700);
         let names = Names::read();
         let now_ms = (START + 3700) * 1000;

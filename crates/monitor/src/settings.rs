@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The default port of the monitor.
 pub const DEFAULT_PORT: u16 = 7480;
-/// Minimum size limit of the history, since each tier needs a few files.
+/// Minimum size limit of the history. Each tier needs at least a few files.
 const MIN_HISTORY: u64 = 16 << 20;
 /// Shortest and longest interval of rounds. The shortest frames of the history cover one second.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
@@ -140,25 +140,26 @@ impl Manual for MonitorSettings {
         }
         let port = self.listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(_))) {
-            problems.push(format!("`listen`: '{}' is not of the form host:port", self.listen));
+            problems
+                .push(format!("`listen`: invalid address '{}': expected host:port", self.listen));
         } else if self.password_file.as_os_str().is_empty() && !self.is_local() {
             problems.push(format!(
-                "`listen`: other hosts can reach '{}', so the page needs a password; set \
+                "`listen`: other hosts can reach '{}', so a password must protect the page; set \
                  `password_file`",
                 self.listen
             ));
         }
         if self.history.0 < MIN_HISTORY {
-            problems.push("`history` is less than 16 MiB, which is too small".into());
+            problems.push("`history` is less than 16 MiB: set a larger size".into());
         }
         if !INTERVALS.contains(&self.interval.0) {
-            problems.push("`interval` is not between 1 s and 60 s".into());
+            problems.push("`interval`: expected a time from 1 s to 60 s".into());
         }
         if self.influx.interval.0 < *INTERVALS.start() {
-            problems.push("`influx.interval` is less than 1 s".into());
+            problems.push("`influx.interval`: expected a time of at least 1 s".into());
         }
         if self.otlp.interval.0 < *INTERVALS.start() {
-            problems.push("`otlp.interval` is less than 1 s".into());
+            problems.push("`otlp.interval`: expected a time of at least 1 s".into());
         }
         let urls = [
             ("alerts.webhook", &self.alerts.webhook),
@@ -173,7 +174,7 @@ impl Manual for MonitorSettings {
             }
         }
         if self.alerts.slow_factor < 2 {
-            problems.push("`alerts.slow_factor` is less than 2".into());
+            problems.push("`alerts.slow_factor`: expected a number of at least 2".into());
         }
         problems
     }
@@ -197,7 +198,7 @@ impl MonitorSettings {
                 ErrorCode::Configuration,
                 format!(
                     "cannot use the password in {}: it has fewer than {MIN_PASSWORD} characters; \
-                     choose a longer one",
+                     choose a longer password",
                     self.password_file.display()
                 ),
             )),
@@ -206,7 +207,8 @@ impl MonitorSettings {
     }
 }
 
-/// Reads the first line of the file that a setting names. `None` means that no file is named.
+/// Reads the first line of the file in the setting `setting`. `None` means that the setting is
+/// empty.
 ///
 /// # Errors
 /// `Configuration` if the file cannot be read.
@@ -233,11 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn an_open_address_needs_a_password() {
+    fn listening_beyond_loopback_requires_a_password() {
         assert_eq!(problems(|_| ()), "");
         for listen in ["0.0.0.0:7480", "[::]:7480", "192.0.2.1:80"] {
             let found = problems(|it| it.listen = listen.into());
-            assert!(found.contains("needs a password"), "{listen}: {found}");
+            assert!(found.contains("a password must protect the page"), "{listen}: {found}");
             let found = problems(|it| {
                 it.listen = listen.into();
                 it.password_file = "/etc/skep/password".into();
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_refused_by_name() {
+    fn error_names_each_setting_with_an_invalid_value() {
         for (found, word) in [
             (problems(|it| it.history = ByteSize(1)), "`history`"),
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),

@@ -1,8 +1,9 @@
-//! One tier of the history. A tier has frames of one length in files that each cover one period.
+//! One tier of the history. A tier stores frames of one length. Each of its files covers one
+//! period.
 //!
-//! The tier only appends to a file. It removes old frames by removing the oldest file, which needs
-//! no free space. After a crash, the last record of the newest file may be incomplete. In this
-//! case, the tier truncates the file after the last complete frame.
+//! The tier only appends to its files. To remove old frames, it removes its oldest file, which
+//! requires no free space. After a crash, the last record of the newest file may be incomplete. In
+//! this case, the tier truncates the file at the end of the last complete frame.
 
 use crate::codec;
 use crate::frame::Frame;
@@ -11,33 +12,33 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The form of a tier.
+/// The directory of a tier, and its time spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierForm {
-    /// Name of the directory.
+    /// Name of the tier's directory.
     pub name: &'static str,
     /// Length of the frames in milliseconds.
     pub step_ms: u64,
-    /// Time that one file covers, in milliseconds.
+    /// Length of the period that one file covers, in milliseconds.
     pub file_ms: u64,
     /// Time for which frames are stored, in milliseconds.
     pub keep_ms: u64,
 }
 
-/// A tier that is open.
+/// An open tier.
 #[derive(Debug)]
 pub struct Tier {
     form: TierForm,
     directory: PathBuf,
-    /// Length of each file, by the start of its period in milliseconds.
+    /// The length of each file in bytes, by the start of its period in milliseconds.
     files: BTreeMap<u64, u64>,
     /// The newest file, open for appending.
     newest: Option<(u64, File)>,
 }
 
 impl Tier {
-    /// Opens a tier in `parent`. Creates the directory of the tier if it is missing, and removes an
-    /// incomplete record from the end of the newest file.
+    /// Opens a tier in `parent`. Creates the directory of the tier if it is missing. If the newest
+    /// file ends with an incomplete record, removes this record.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -82,8 +83,9 @@ impl Tier {
         self.files.values().sum()
     }
 
-    /// Appends a frame. A frame that is older than the newest file is appended to the newest file.
-    /// This happens after the clock was set back. Readers select frames by the times in the frames.
+    /// Appends a frame. After the clock was set back, a frame may be older than the period of the
+    /// newest file. It is then appended to the newest file all the same, because readers select
+    /// frames by the times in the frames.
     ///
     /// # Errors
     /// The errors of the file system. The frames of the tier do not change in this case.
@@ -103,8 +105,8 @@ impl Tier {
                 Ok(())
             }
             Err(error) => {
-                // A part of the record may be in the file. It is removed, since no record may
-                // follow an incomplete record.
+                // The file may contain a part of the record. This part is removed, because no
+                // record may follow an incomplete record.
                 let _ = file.set_len(before);
                 self.newest = None;
                 Err(error)
@@ -124,8 +126,8 @@ impl Tier {
         true
     }
 
-    /// Removes the files whose frames are all too old at `now_ms`, and the oldest files while the
-    /// tier has more than `max_bytes`.
+    /// Removes the files whose frames are all too old at the time `now_ms`. Then removes the oldest
+    /// files while the tier has more than `max_bytes`.
     pub fn trim(&mut self, now_ms: u64, max_bytes: u64) {
         let is_old = |start: u64| start + self.form.file_ms + self.form.keep_ms < now_ms;
         let old = self.files.keys().filter(|start| is_old(**start)).count();
@@ -135,8 +137,8 @@ impl Tier {
         while self.bytes() > max_bytes && self.remove_oldest() {}
     }
 
-    /// Calls `visit` with each frame that starts in `from_ms..to_ms`, file by file. A file that
-    /// cannot be read is skipped with a warning.
+    /// Calls `visit` with each frame that starts in `from_ms..to_ms`, in the order of the files.
+    /// Logs a warning for a file that cannot be read, and skips the file.
     pub fn read(&self, from_ms: u64, to_ms: u64, mut visit: impl FnMut(Frame)) {
         let first = self.files.range(..=from_ms).next_back().map_or(from_ms, |(start, _)| *start);
         for start in self.files.range(first..to_ms.max(first)).map(|(start, _)| *start) {
@@ -156,7 +158,7 @@ impl Tier {
         }
     }
 
-    /// Returns the newest frame of the tier.
+    /// Returns the newest frame of the tier. `None` means that the tier has no frame.
     pub fn last(&self) -> Option<Frame> {
         let (start, _) = self.files.last_key_value()?;
         let bytes = fs::read(self.path(*start)).ok()?;
@@ -166,7 +168,7 @@ impl Tier {
     }
 }
 
-/// Returns the start of the period of a file from its name.
+/// Returns the start of a file's period, which is in the name of the file.
 fn start_of(name: &str) -> Option<u64> {
     name.strip_suffix(".frames")?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Results of `skep bench io` and `skep bench metadata` as measured points.
+//! Converts results of `skep bench io` and `skep bench metadata` to measured points of a table.
 
 use crate::invalid;
 use crate::system::{Operation, Spread, System, Workload};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use skep_types::Result;
 use std::collections::BTreeSet;
 
-/// The parts of a result that calibrate the model.
+/// The fields of a result that are used for the calibration.
 #[derive(Debug, Deserialize)]
 struct Results {
     plan: Plan,
@@ -37,8 +37,8 @@ struct Host {
     name: String,
 }
 
-/// Reads the JSON that `skep bench io --output json` printed, measured on `system` with clients
-/// behind links of `client_gbit_s`.
+/// Reads a result of `skep bench io --output json`. It was measured on `system`, with clients whose
+/// links have a rate of `client_gbit_s`.
 ///
 /// # Errors
 /// `InvalidArgument` if the text is not a result of `skep bench io`, or if the benchmark marked the
@@ -50,8 +50,8 @@ pub fn read(file: &str, text: &str, system: &System, client_gbit_s: f64) -> Resu
     })?;
     if !results.is_valid {
         return Err(cannot(
-            "the CPU of a host was the limit, so the result is invalid; \
-                           use more client hosts"
+            "the CPU of a host was the limit, so the result is invalid; repeat the benchmark with \
+             more client hosts"
                 .to_owned(),
         ));
     }
@@ -71,7 +71,7 @@ pub fn read(file: &str, text: &str, system: &System, client_gbit_s: f64) -> Resu
             false => phase.operations_per_s,
         };
         if !measured.is_finite() || measured <= 0.0 {
-            return Err(cannot(format!("phase {} has no rate", phase.phase)));
+            return Err(cannot(format!("phase {} of the result has no rate", phase.phase)));
         }
         let all = system.servers.saturating_mul(system.disks.count);
         let spread = match results.plan.file_per_process {

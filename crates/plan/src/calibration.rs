@@ -1,11 +1,11 @@
 //! Calibration finds the parameters that fit measured rates best, and the uncertainty of these
 //! parameters.
 //!
-//! Each parameter starts from an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
-//! measurements move it (maximum a posteriori, by the method of Levenberg and Marquardt on the
-//! logarithms). Each table has the same weight, for any number of rows. A parameter that no
-//! measurement depends on keeps its assumed value and uncertainty. This uncertainty widens the
-//! intervals of predictions.
+//! Each parameter has an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
+//! measurements change both. The method is a maximum a posteriori estimate, by the algorithm of
+//! Levenberg and Marquardt on the logarithms of the parameters. Each table has the same weight,
+//! whatever its number of rows. A parameter on which no measurement depends keeps its assumed value
+//! and uncertainty. This uncertainty makes the intervals of predictions wider.
 
 use crate::model::{self, Outcome};
 use crate::parameter::{COUNT, Parameters};
@@ -15,15 +15,17 @@ use serde::Serialize;
 
 /// Relative error of a measured rate that the fit assumes.
 const MEASUREMENT_DEVIATION: f64 = 0.05;
-/// Each table has the weight of this number of rows, whatever its length.
+/// Each table has the weight of this number of rows, whatever its real number of rows.
 const ROWS_PER_TABLE: f64 = 5.0;
-/// A normal variable lies within this many standard deviations with a probability of 90 %.
+/// A normally distributed variable is within this many standard deviations of its mean with a
+/// probability of 90 %.
 const DEVIATIONS_OF_90_PERCENT: f64 = 1.645;
 /// Additional relative deviation for each doubling of a quantity beyond its largest measured value.
 const DEVIATION_PER_DOUBLING: f64 = 0.05;
-/// Additional relative deviation if no measurement has the same kind of operation or disk.
+/// Additional relative deviation if no measured point has the same operation, or the same kind of
+/// disk.
 const DEVIATION_OF_NEW_KIND: f64 = 0.25;
-/// Step of numerical derivatives of logarithms.
+/// Step for the numerical computation of derivatives, in the logarithm of a parameter.
 const STEP: f64 = 1e-4;
 /// Maximum number of steps of a fit. A fit needs about ten steps.
 const MAX_STEPS: u32 = 100;
@@ -31,12 +33,12 @@ const MAX_STEPS: u32 = 100;
 type Vector = [f64; COUNT];
 type Matrix = [Vector; COUNT];
 
-/// Fitted parameters with their uncertainty.
+/// Parameters that were fitted to measurements, and their uncertainty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// The parameters.
+    /// The fitted parameters.
     pub parameters: Parameters,
-    /// Number of measured points.
+    /// Number of measured points to which the parameters were fitted.
     pub points: usize,
     /// Relative standard deviation of the measured rates from the fitted rates.
     pub residual: f64,
@@ -45,7 +47,8 @@ pub struct Calibration {
     range: Range,
 }
 
-/// The range of the measured quantities. Predictions beyond this range are extrapolations.
+/// The range in which the quantities were measured. A prediction outside of this range is an
+/// extrapolation.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Range {
     operations: Vec<Operation>,
@@ -60,29 +63,28 @@ struct Range {
 pub struct Prediction {
     /// Number of client hosts.
     pub clients: u32,
-    /// The rate: MB/s, or operations per second.
+    /// The predicted rate, in MB/s or operations per second.
     pub rate: f64,
-    /// Lower end of the interval that has the true rate with a probability of 90 %.
+    /// Lower end of the interval in which the true rate is with a probability of 90 %.
     pub low: f64,
-    /// Upper end of the interval that has the true rate with a probability of 90 %.
+    /// Upper end of the interval in which the true rate is with a probability of 90 %.
     pub high: f64,
-    /// The rate as a share of the hardware's limit, in percent.
+    /// The predicted rate in percent of the rate that the hardware allows.
     pub efficiency_percent: f64,
-    /// The limits of the system, and the smallest limit.
+    /// The limits of the system. The smallest limit determines the rate.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Descriptions of the quantities for which the prediction lies outside of the measurements.
+    /// Descriptions of the quantities that are outside of the range of the measurements.
     pub extrapolates: Vec<String>,
 }
 
 impl Calibration {
-    /// Returns a calibration without measurements, in which all parameters have their assumed
-    /// values.
+    /// Returns a calibration that uses no measurements. All parameters have their assumed values.
     pub fn assumed() -> Self {
         Self::fit(&[])
     }
 
-    /// Fits the parameters to measured tables.
+    /// Returns the calibration in which the parameters are fitted to `tables`.
     pub fn fit(tables: &[Table]) -> Self {
         let points: Vec<(&Point, f64)> = tables
             .iter()
@@ -139,7 +141,7 @@ impl Calibration {
         std::array::from_fn(|index| self.covariance[index][index].max(0.0).sqrt())
     }
 
-    /// Predicts the rate of a workload.
+    /// Predicts the rate of a workload on a system.
     pub fn predict(&self, system: &System, workload: &Workload) -> Prediction {
         let outcome = model::rate(&self.parameters, system, workload);
         let (extrapolates, extra) = self.range.beyond(system, workload);
@@ -186,18 +188,21 @@ impl Range {
         range
     }
 
-    /// Describes the quantities for which a prediction lies outside of the measurements. Also
-    /// returns the variance that this extrapolation adds.
+    /// Returns descriptions of the quantities that are outside of the range of the measurements.
+    /// Also returns the variance that this extrapolation adds to the prediction.
     fn beyond(&self, system: &System, workload: &Workload) -> (Vec<String>, f64) {
         let mut found = Vec::new();
         let mut variance = 0.0;
         if !self.operations.contains(&workload.operation) {
-            found.push(format!("no measurement of {}", workload.operation.word()));
+            found.push(format!(
+                "the calibration has no measurement of the operation {}",
+                workload.operation.word()
+            ));
             variance += DEVIATION_OF_NEW_KIND.powi(2);
         }
         if !self.disk_kinds.contains(&system.disks.of.kind) {
             let kind = format!("{:?}", system.disks.of.kind).to_lowercase();
-            found.push(format!("no measurement with disks of the kind {kind}"));
+            found.push(format!("the calibration has no measurement with disks of the kind {kind}"));
             variance += DEVIATION_OF_NEW_KIND.powi(2);
         }
         for (what, value, measured) in [
@@ -206,7 +211,9 @@ impl Range {
             ("Gbit/s of a server", system.network_gbit_s, self.link_gbit_s),
         ] {
             if value > measured * 1.001 {
-                found.push(format!("{value} {what}, at most {measured} were measured"));
+                found.push(format!(
+                    "the system has {value} {what}, and at most {measured} were measured"
+                ));
                 let doublings = (value / measured.max(1.0)).log2().max(0.0);
                 variance += (DEVIATION_PER_DOUBLING * doublings).powi(2);
             }
@@ -215,8 +222,8 @@ impl Range {
     }
 }
 
-/// Returns the weighted errors of the predictions of all points, and the weighted deviations of the
-/// parameters from their assumed values.
+/// Returns the weighted errors of the predictions for all points. They are followed by the weighted
+/// deviations of the parameters from their assumed values.
 fn residuals(logs: &Vector, points: &[(&Point, f64)]) -> Vec<f64> {
     let parameters = Parameters::from_logs(logs);
     let of_point = |(point, weight): &(&Point, f64)| {
@@ -233,7 +240,7 @@ fn squares(values: &[f64]) -> f64 {
     values.iter().map(|it| it * it).sum()
 }
 
-/// Returns the root of the mean square of the relative errors, with the same weight for each table.
+/// Returns the root mean square of the relative errors. Each table has the same weight.
 fn residual(parameters: &Parameters, points: &[(&Point, f64)]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for (point, weight) in points {
@@ -244,7 +251,7 @@ fn residual(parameters: &Parameters, points: &[(&Point, f64)]) -> f64 {
     if weights == 0.0 { MEASUREMENT_DEVIATION } else { (sum / weights).sqrt() }
 }
 
-/// Returns the matrix and the gradient of the normal equations.
+/// Returns the matrix and the gradient of the normal equations of the fit.
 fn normal_equations(logs: &Vector, points: &[(&Point, f64)], at: &[f64]) -> (Matrix, Vector) {
     let slopes: [Vec<f64>; COUNT] = std::array::from_fn(|index| {
         let mut moved = *logs;
@@ -257,7 +264,7 @@ fn normal_equations(logs: &Vector, points: &[(&Point, f64)], at: &[f64]) -> (Mat
     (normal, std::array::from_fn(|i| dot(&slopes[i], at)))
 }
 
-/// Inverts a matrix by Gauss and Jordan. `None` means that the matrix is singular.
+/// Inverts a matrix by the Gauss-Jordan method. `None` means that the matrix is singular.
 fn inverse(matrix: &Matrix) -> Option<Matrix> {
     let mut left = *matrix;
     let mut right: Matrix =
@@ -327,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_wider_without_measurements() {
+    fn prediction_intervals_are_wider_without_measurements() {
         let tables = tables();
         let (fitted, assumed) = (Calibration::fit(&tables), Calibration::assumed());
         let point = &tables[0].points[2];

@@ -1,13 +1,14 @@
-//! The catalogue has the types of servers and disks with their limits and prices, from data files.
+//! The catalogue: types of servers and disks with their limits and prices, which are read from data
+//! files.
 //!
-//! `data/catalogue` has the files that are part of the program. Users can add their own files. A
-//! later entry replaces an earlier entry with the same name.
+//! The files in `data/catalogue` are compiled into the program. Users can add their own files. An
+//! entry replaces an earlier entry with the same name.
 
 use crate::invalid;
 use serde::{Deserialize, Serialize};
 use skep_types::Result;
 
-/// The files that are part of the program.
+/// The catalogue files that are compiled into the program: name and content of each.
 const BUILT_IN: [(&str, &str); 4] = [
     ("aws.toml", include_str!("../data/catalogue/aws.toml")),
     ("aws-2024.toml", include_str!("../data/catalogue/aws-2024.toml")),
@@ -15,7 +16,7 @@ const BUILT_IN: [(&str, &str); 4] = [
     ("own.toml", include_str!("../data/catalogue/own.toml")),
 ];
 
-/// All known types of servers and disks.
+/// The types of servers and disks that plans can use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Catalogue {
     /// Types of servers and clients.
@@ -24,7 +25,7 @@ pub struct Catalogue {
     pub disks: Vec<DiskType>,
 }
 
-/// A catalogue file.
+/// The content of a catalogue file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -38,30 +39,30 @@ struct File {
     disk: Vec<DiskType>,
 }
 
-/// The provider, place and date of an entry in the catalogue.
+/// Where the numbers of an entry in the catalogue come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// Provider, such as `aws`, `azure` or `own`.
     pub provider: String,
-    /// Region of the price.
+    /// Region for which the price is valid.
     pub place: String,
-    /// Date of the price.
+    /// Date on which the price was valid.
     pub as_of: String,
 }
 
-/// A type of server: an instance type or a machine.
+/// A type of server: an instance type of a cloud provider, or a machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerType {
     /// Name of the server type.
     pub name: String,
-    /// Processor cores, as the operating system counts them.
+    /// Number of processor cores, as the operating system counts them.
     pub cores: u32,
     /// Memory of the server, in GiB.
     pub memory_gib: f64,
     /// Rate of all network interfaces of the server together.
     pub network_gbit_s: f64,
-    /// Type of the built-in disks.
+    /// Name of the type of the built-in disks. `None` means that the server has no built-in disks.
     pub disk: Option<String>,
     /// Number of built-in disks.
     #[serde(default)]
@@ -69,21 +70,22 @@ pub struct ServerType {
     /// Maximum number of disks that can be attached to the server.
     #[serde(default)]
     pub max_data_disks: u32,
-    /// Limit of the provider for the data rate of all disks of a server together.
+    /// Limit that the provider sets for the data rate of all disks of a server together.
     pub disk_limit_mb_s: Option<f64>,
-    /// Limit of the provider for the operations of all disks of a server together.
+    /// Limit that the provider sets for the operations per second of all disks of a server
+    /// together.
     pub disk_limit_iops: Option<f64>,
-    /// Price with the built-in disks. `None` means that the price is unknown.
+    /// Price of the server, including its built-in disks. `None` means that the price is unknown.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers, if it differs from the source of the file.
+    /// Source of the numbers. Empty means that the source that the file names applies.
     #[serde(default)]
     pub source: String,
-    /// Provider, place and date, taken from the head of the file.
+    /// Provider, place and date, which the head of the file names.
     #[serde(skip_deserializing)]
     pub origin: Origin,
 }
 
-/// A type of disk, or of an array that the server uses as one disk.
+/// A type of disk, or of a disk array that the server uses as one disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskType {
@@ -91,7 +93,7 @@ pub struct DiskType {
     pub name: String,
     /// Kind of the disk.
     pub kind: DiskKind,
-    /// Capacity after the redundancy of an array.
+    /// Capacity of the disk. For an array, the capacity that its redundancy leaves.
     pub capacity_gb: f64,
     /// Rate of sequential reads.
     pub read_mb_s: f64,
@@ -101,22 +103,22 @@ pub struct DiskType {
     pub read_iops: f64,
     /// Number of random writes of 4 KiB per second.
     pub write_iops: f64,
-    /// Price of an attached disk. `None` means that the price is unknown, or part of the server's
-    /// price.
+    /// Price of a disk that is attached. `None` means that the price is unknown, or that the price
+    /// of the server includes it.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers, if it differs from the source of the file.
+    /// Source of the numbers. Empty means that the source that the file names applies.
     #[serde(default)]
     pub source: String,
-    /// Provider, place and date, taken from the head of the file.
+    /// Provider, place and date, which the head of the file names.
     #[serde(skip_deserializing)]
     pub origin: Origin,
 }
 
-/// Kinds of disks.
+/// The kinds of disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskKind {
-    /// One rotating disk.
+    /// One hard disk.
     Hdd,
     /// A SATA or SAS SSD.
     Ssd,
@@ -129,10 +131,10 @@ pub enum DiskKind {
 }
 
 impl Catalogue {
-    /// Returns the catalogue that is part of the program.
+    /// Returns the catalogue that is compiled into the program.
     ///
     /// # Panics
-    /// Panics if a built-in file is invalid, which a test prevents.
+    /// Panics if a built-in file is invalid. A test ensures that none is.
     pub fn built_in() -> Self {
         let mut catalogue = Self::default();
         for (name, text) in BUILT_IN {
@@ -141,11 +143,11 @@ impl Catalogue {
         catalogue
     }
 
-    /// Adds the entries of a file, which replace earlier entries with the same names.
+    /// Adds the entries of a file. They replace earlier entries with the same names.
     ///
     /// # Errors
-    /// `InvalidArgument` with the file, the entry and its fault. The catalogue then stays
-    /// unchanged.
+    /// `InvalidArgument`, with the name of the file, the entry and what is wrong with it. The
+    /// catalogue is then unchanged.
     pub fn add(&mut self, file: &str, text: &str) -> Result<()> {
         let read: File = toml::from_str(text).map_err(|error| {
             invalid(format!(
@@ -178,7 +180,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Returns a description of each invalid entry.
+    /// Returns a description for each entry of the catalogue that is invalid.
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |is_valid: bool, name: &str, what: &str| {
@@ -214,19 +216,19 @@ impl Catalogue {
         faults
     }
 
-    /// Returns the server type with this name.
+    /// Returns the server type with the name `name`.
     ///
     /// # Errors
-    /// `NotFound` with the names of all server types.
+    /// `NotFound`. The error lists the names of all server types.
     pub fn server(&self, name: &str) -> Result<&ServerType> {
         let found = self.servers.iter().find(|it| it.name == name);
         found.ok_or_else(|| unknown("server", name, self.servers.iter().map(|it| &*it.name)))
     }
 
-    /// Returns the disk type with this name.
+    /// Returns the disk type with the name `name`.
     ///
     /// # Errors
-    /// `NotFound` with the names of all disk types.
+    /// `NotFound`. The error lists the names of all disk types.
     pub fn disk(&self, name: &str) -> Result<&DiskType> {
         let found = self.disks.iter().find(|it| it.name == name);
         found.ok_or_else(|| unknown("disk", name, self.disks.iter().map(|it| &*it.name)))
@@ -236,7 +238,7 @@ impl Catalogue {
 /// Returns the text of a built-in catalogue file.
 ///
 /// # Errors
-/// `NotFound` with the names of all built-in files.
+/// `NotFound`. The error lists the names of all built-in files.
 pub fn built_in_file(name: &str) -> Result<&'static str> {
     let found = BUILT_IN.iter().find(|(file, _)| *file == name);
     let found = found.map(|(_, text)| *text);
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused_and_change_nothing() {
+    fn invalid_catalogue_file_is_refused_and_changes_nothing() {
         let server = "[[server]]\nname='a'\ncores=1\nmemory_gib=1\n";
         for (text, expected) in [
             ("provider='x'", "missing field"),

@@ -1,5 +1,5 @@
-//! Computes the cost of a system per hour, per TB and per GB/s. The fields match the columns of
-//! published storage summaries.
+//! Computes the cost of a system per hour, per TB and per GB/s. The fields correspond to the
+//! columns of published summaries of storage systems.
 
 use crate::catalogue::Catalogue;
 use crate::system::System;
@@ -13,17 +13,17 @@ pub struct Cost {
     pub seq_read_gb_s: f64,
     /// Rate of sequential writes.
     pub seq_write_gb_s: f64,
-    /// Capacity after redundancy.
+    /// Capacity that the redundancy leaves for data.
     pub capacity_tb: f64,
     /// Price of all servers and disks. `None` means that the catalogue lacks a price.
     pub usd_per_hour: Option<f64>,
     /// Price per TB of capacity.
     pub usd_per_tb_hour: Option<f64>,
-    /// Price per GB/s of sequential writes.
+    /// Price per GB/s of the rate of sequential writes.
     pub usd_per_gb_s_write_hour: Option<f64>,
 }
 
-/// Servers for management and metadata beside the storage servers.
+/// Servers that run management and metadata separately from the storage servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MetadataServers {
     /// Name of the server type.
@@ -33,8 +33,8 @@ pub struct MetadataServers {
 }
 
 impl Cost {
-    /// Summarizes a system that reads and writes at these rates. Without separate metadata servers,
-    /// the storage servers also run management and metadata.
+    /// Returns the cost of a system with the given rates of reads and writes. If `metadata` is
+    /// `None`, the storage servers also run management and metadata.
     ///
     /// # Errors
     /// `NotFound` if the catalogue lacks a server type.
@@ -62,7 +62,8 @@ impl Cost {
     }
 }
 
-/// Returns the price of the storage servers with their disks. `None` means that a price is unknown.
+/// Returns the price of the storage servers with their disks. `None` means that the catalogue lacks
+/// a price.
 fn price(catalogue: &Catalogue, system: &System) -> Result<Option<f64>> {
     let mut of_server = catalogue.server(&system.server)?.usd_per_hour;
     if system.disks.are_attached {
@@ -76,7 +77,7 @@ fn price(catalogue: &Catalogue, system: &System) -> Result<Option<f64>> {
 mod tests {
     use super::*;
 
-    /// The published summary of two systems, and the measured rates in it.
+    /// The published summary of two systems. It contains their measured rates.
     const PUBLISHED: &str = include_str!("../data/published/alces_cost.csv");
 
     #[test]
@@ -92,10 +93,11 @@ mod tests {
             let cost = Cost::of(&catalogue, &system, Some(&metadata), rates).unwrap();
             let usd = cost.usd_per_hour.unwrap();
             assert!((usd - printed[3]).abs() < 0.01, "{usd} instead of {}", printed[3]);
-            // The source prints the formatted capacity in whole TiB.
+            // The published capacity is the formatted capacity in whole TiB.
             let tib = cost.capacity_tb / 1.0995;
             assert!((tib - printed[2]).abs() < 0.5, "{tib} instead of {}", printed[2]);
-            // The printed 2.06 of option 1 differs from its own columns: 15.41 / 6.81 is 2.26.
+            // The published value 2.06 for option 1 contradicts the other columns: 15.41 / 6.81 is
+            // 2.26.
             let per_rate = cost.usd_per_gb_s_write_hour.unwrap();
             assert!((per_rate / printed[5] - 1.0).abs() < 0.11, "{per_rate}");
         }

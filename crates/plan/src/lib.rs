@@ -1,11 +1,12 @@
 //! Predicts the speed and the cost of a system before it is bought (`skep plan`).
 //!
-//! The crate owns the catalogue of servers, disks and prices, the model that predicts rates, its
-//! calibration by measurements, and the search for systems that meet given needs. All of it is
-//! pure, and callers read and write the files. `docs/design/0013-planning-model.md` explains the
-//! model.
+//! The crate owns the catalogue of servers, disks and prices, and the model that predicts rates. It
+//! also owns the calibration of the model by measurements, and the search for systems that meet
+//! given needs. All of this is pure. The callers read and write the files.
+//! `docs/design/0013-planning-model.md` explains the model.
 //!
-//! The crate does not own the measuring (`skep-bench`, `skep-study`) or the printing (`skep-ctl`).
+//! The crate does not own the measurements (`skep-bench`, `skep-study`) or the printing
+//! (`skep-ctl`).
 //!
 //! Units: rates in MB/s (1,000,000 bytes) or operations per second, capacities in TB.
 
@@ -27,7 +28,7 @@ pub use parameter::{PARAMETERS, Parameter, Parameters};
 
 use skep_types::{Error, ErrorCode};
 
-/// Creates the error for a wrong input.
+/// Creates the error for input that is invalid.
 fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, context)
 }

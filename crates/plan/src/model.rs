@@ -1,38 +1,43 @@
-//! The model, which predicts a rate from a system, a workload and the parameters.
+//! The model. It predicts the rate of a workload on a system, from the parameters.
 //!
 //! Clients demand data, and servers supply it. Each side has several limits, and the smallest limit
-//! of a side counts. If demand and supply are about equal, neither is fully used, so the rate is
-//! their smooth minimum. A job ends when its slowest server ends, so each of many servers attains a
-//! little less than a single server. `docs/design/0013-planning-model.md` has the reasons.
+//! is decisive. If demand and supply are about equal, neither side is fully used. For this reason,
+//! the rate is a smooth minimum of both. A job ends when its slowest server ends, so each of many
+//! servers attains a slightly lower rate than a single server would.
+//! `docs/design/0013-planning-model.md` explains the reasons for these rules.
 
 use crate::parameter::Parameters;
 use crate::system::{Operation, System, Workload};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// A client sends a larger transfer as several simultaneous requests of this size.
+/// Maximum size of a request in bytes. A client sends a larger transfer as several requests at the
+/// same time.
 const REQUEST_BYTES: f64 = 1_048_576.0;
-/// Processor time of a server for each MB of data, in core seconds. This is half of the time that
-/// `docs/benchmarks.md` has for the whole machine, which client and servers share.
+/// Processor time of a server for each MB of data, in core seconds. `docs/benchmarks.md` has the
+/// time of a whole machine on which clients and servers run. This value is half of that time.
 const CORE_SECONDS_PER_MB: f64 = 0.0006;
-/// Processor time of a server for a small read or write, from `docs/benchmarks.md`.
+/// Processor time of a server for a small read or write, in core seconds, from
+/// `docs/benchmarks.md`.
 const CORE_SECONDS_PER_BLOCK: f64 = 45e-6;
-/// Processor time of metadata for a create, from `docs/benchmarks.md`.
+/// Processor time of a metadata server for creating a file, in core seconds, from
+/// `docs/benchmarks.md`.
 const CORE_SECONDS_PER_CREATE: f64 = 60e-6;
-/// Processor time of metadata for a request of attributes, from `docs/benchmarks.md`.
+/// Processor time of a metadata server for a request for attributes, in core seconds, from
+/// `docs/benchmarks.md`.
 const CORE_SECONDS_PER_STAT: f64 = 20e-6;
-/// Number of requests that a client sends one after the other for a create: lookup, create and
+/// Number of requests that a client sends one after the other to create a file: lookup, create and
 /// close.
 const REQUESTS_PER_CREATE: f64 = 3.0;
 
-/// A limit of a system.
+/// A limit that one part of a system sets to the rate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// The part of the system.
+    /// The part of the system that sets the limit.
     pub kind: LimitKind,
-    /// The rate that this part allows to all clients together.
+    /// The maximum rate of all clients together that this part allows.
     pub rate: f64,
-    /// The calculation of the rate, as text for users.
+    /// How the rate is calculated, as text for users.
     pub because: String,
 }
 
@@ -42,13 +47,14 @@ pub struct Limit {
 pub enum LimitKind {
     /// The network of the clients.
     ClientNetwork,
-    /// The processes of the clients, which wait for each request.
+    /// The processes of the clients. Each process waits for the reply to its request before it
+    /// sends the next request.
     ClientRequests,
     /// The network of the servers.
     ServerNetwork,
     /// The disks of the servers.
     Disks,
-    /// The provider's limit for the disks of a virtual machine.
+    /// The provider's limit for the disks of a virtual server.
     VmLimit,
     /// The processors of the servers.
     Processor,
@@ -57,7 +63,7 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// Returns the name of the limit, for users.
+    /// Returns the text for the limit that users see.
     pub fn words(self) -> &'static str {
         match self {
             Self::ClientNetwork => "client network",
@@ -75,20 +81,21 @@ impl LimitKind {
     }
 }
 
-/// The result of the model.
+/// The result of the model: the rate, and why it is not higher.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The rate: MB/s, or operations per second.
+    /// The predicted rate, in MB/s or operations per second.
     pub rate: f64,
-    /// The smallest limit.
+    /// The part of the system that sets the smallest limit.
     pub binds: LimitKind,
-    /// All limits, the smallest first.
+    /// All limits in ascending order.
     pub limits: Vec<Limit>,
-    /// The smallest limit of the servers if links and disks attain their full rates.
+    /// The smallest limit of the servers if links and disks attained their full rates. Does not
+    /// include the processors.
     pub hardware_limit: f64,
 }
 
-/// Predicts the rate of a workload.
+/// Predicts the rate of a workload on a system.
 pub fn rate(parameters: &Parameters, system: &System, workload: &Workload) -> Outcome {
     let mut limits = demand(parameters, system, workload);
     limits.extend(supply(parameters, system, workload));
@@ -111,7 +118,7 @@ pub fn rate(parameters: &Parameters, system: &System, workload: &Workload) -> Ou
     }
 }
 
-/// Returns the limits of the clients.
+/// Returns the limits that the clients set.
 fn demand(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<Limit> {
     let clients = f64::from(workload.clients);
     let processes = clients * f64::from(workload.processes);
@@ -152,7 +159,7 @@ fn requests_of(operation: Operation) -> f64 {
     if operation == Operation::Create { REQUESTS_PER_CREATE } else { 1.0 }
 }
 
-/// Returns the limits of the servers.
+/// Returns the limits that the servers set.
 fn supply(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<Limit> {
     let operation = workload.operation;
     let load = system.load(workload);
@@ -201,8 +208,8 @@ fn supply(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<
     limits
 }
 
-/// Returns the smooth minimum of two rates. With a large `saturation`, the result bends sharply
-/// from one rate to the other.
+/// Returns a smooth minimum of two rates. The larger `saturation` is, the nearer the result is to
+/// the exact minimum.
 fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
     let (least, most) = (demand.min(supply), demand.max(supply));
     if most.is_infinite() {
@@ -211,8 +218,8 @@ fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
     least * (1.0 + (least / most).powf(saturation)).powf(-1.0 / saturation)
 }
 
-/// Returns the expected largest of `count` independent deviations of a normal distribution, in
-/// standard deviations (Blom's approximation).
+/// Returns the expected maximum of `count` independent normal deviations, in standard deviations
+/// (Blom's approximation).
 fn expected_maximum(count: f64) -> f64 {
     Normal::standard().inverse_cdf((count - 0.375) / (count + 0.25))
 }
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn uneven_allocation_is_limited_by_its_largest_share() {
+    fn rate_of_an_uneven_allocation_is_set_by_its_largest_share() {
         let system = system("four-raid6-10gbe", 2);
         let rate = |min, max| {
             let spread = Spread::Allocation { min, max };
@@ -268,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn random_blocks_and_metadata_have_their_own_limits() {
+    fn random_io_and_metadata_rates_have_separate_limits() {
         let system = system("d2.8xlarge", 2);
         let binds =
             |operation| rate(&Parameters::prior(), &system, &workload(operation, 99, 99)).binds;

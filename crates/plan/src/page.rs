@@ -1,4 +1,4 @@
-//! Reports as one HTML page with tables and figures, and as CSV.
+//! Writes reports as an HTML page with tables and figures, and as CSV.
 
 use crate::propose::Candidate;
 use crate::validation::Comparison;
@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
 
 const SIZE: (u32, u32) = (900, 420);
-/// The colours of Okabe and Ito, which colour-blind people can distinguish.
+/// The colours of Okabe and Ito. People with colour blindness can distinguish them.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -25,16 +25,16 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;mar
     th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #eee}\
     th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto}";
 
-/// One line of a figure: its name, points with intervals, and measured points.
+/// One line of a figure: its name, predicted points with their intervals, and measured points.
 #[derive(Debug, Clone, Default)]
 struct Series {
     name: String,
-    /// Position, predicted value, and the ends of its interval.
+    /// For each predicted point: position, value, and both ends of the interval.
     predicted: Vec<(f64, f64, f64, f64)>,
     measured: Vec<(f64, f64)>,
 }
 
-/// Returns a page about proposed systems.
+/// Returns an HTML page about proposed systems.
 ///
 /// # Errors
 /// `Io` if a figure cannot be drawn.
@@ -74,7 +74,7 @@ pub fn of_candidates(candidates: &[Candidate]) -> Result<String> {
     Ok(page("Systems that meet the needs", &body))
 }
 
-/// Returns a page that compares predictions with measurements.
+/// Returns an HTML page that compares predictions with measurements.
 ///
 /// # Errors
 /// `Io` if a figure cannot be drawn.
@@ -109,8 +109,8 @@ pub fn of_comparisons(comparisons: &[Comparison]) -> Result<String> {
     Ok(page("Predicted and measured rates", &body))
 }
 
-/// Titles of the columns of candidates. The columns of the published summary have the names of that
-/// summary.
+/// Titles of the columns for proposed systems. Columns that also occur in the published summary
+/// have the same titles as there.
 pub const COLUMNS: [&str; 13] = [
     "system",
     "disks",
@@ -127,7 +127,7 @@ pub const COLUMNS: [&str; 13] = [
     "price_from",
 ];
 
-/// Returns the cells of a candidate in the order of [`COLUMNS`].
+/// Returns the cells of a proposed system in the order of [`COLUMNS`].
 pub fn cells(it: &Candidate) -> Vec<String> {
     let usd = |price: Option<f64>| price.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"));
     let write = &it.rates[0].prediction;
@@ -149,7 +149,7 @@ pub fn cells(it: &Candidate) -> Vec<String> {
     ]
 }
 
-/// Returns candidates as CSV.
+/// Returns the proposed systems as CSV.
 pub fn csv(candidates: &[Candidate]) -> String {
     let mut text = COLUMNS.join(",") + "\n";
     for candidate in candidates {

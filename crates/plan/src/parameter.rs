@@ -1,5 +1,5 @@
-//! The parameters of the model. They are five numbers with a meaning, and each number has an
-//! assumed value before any measurement.
+//! The five parameters of the model. Each has a meaning, and a value that is assumed before any
+//! measurement.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,60 +7,63 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
-    /// Share of a link's TCP payload that file data attains.
+    /// The rate of file data over a link, as a share of the maximum rate of TCP payload over this
+    /// link.
     pub link: f64,
-    /// Share of the limits of disks, and of the provider's limits for disks, that transfers attain.
+    /// The rate that transfers attain, as a share of the limits of disks. It also applies to the
+    /// provider's limits for disks.
     pub disk: f64,
-    /// Time for which a process waits in each request, besides the transfer, in microseconds.
+    /// Time that a process waits in each request in addition to the transfer, in microseconds.
     pub request_us: f64,
-    /// How sharply the rate bends from the clients' limit to the servers' limit.
+    /// How sharp the transition is from the limit of the clients to the limit of the servers.
     pub saturation: f64,
-    /// Relative standard deviation of the rates of equal servers.
+    /// Relative standard deviation between the rates of equal servers.
     pub variability: f64,
 }
 
-/// A parameter with its meaning and its assumed value.
+/// A parameter, with its meaning and its assumed value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
     /// Name of the field in [`Parameters`].
     pub name: &'static str,
     /// Meaning of the parameter.
     pub meaning: &'static str,
-    /// Assumed value.
+    /// The value that is assumed before any measurement.
     pub prior: f64,
-    /// Assumed relative uncertainty of the assumed value.
+    /// Relative uncertainty of the assumed value.
     pub prior_deviation: f64,
 }
 
-/// All parameters, in the order of the vectors of the calibration.
+/// All parameters, in the order in which the vectors of the calibration contain them.
 pub const PARAMETERS: [Parameter; 5] = [
     Parameter {
         name: "link",
-        meaning: "share of a link's TCP payload that file data attains",
+        meaning: "share of the TCP payload of a link that file data uses",
         prior: 0.95,
         prior_deviation: 0.04,
     },
     Parameter {
         name: "disk",
-        meaning: "share of the limits of disks and virtual machines that is attained",
+        meaning: "share of the limits of disks and virtual machines that file data reaches",
         prior: 0.95,
         prior_deviation: 0.06,
     },
     Parameter {
         name: "request_us",
-        meaning: "time of a request besides its transfer, in microseconds",
+        meaning: "time of a request without the transfer of its data, in microseconds",
         prior: 300.0,
         prior_deviation: 0.5,
     },
     Parameter {
         name: "saturation",
-        meaning: "sharpness of the bend between the clients' and the servers' limit",
+        meaning: "sharpness of the transition from the clients' limit to the servers' limit",
         prior: 3.0,
         prior_deviation: 0.3,
     },
     Parameter {
         name: "variability",
-        meaning: "relative standard deviation of the rates of equal servers; a run ends when the slowest server ends",
+        meaning: "relative standard deviation of the rates of equal servers; the slowest server \
+                  determines the time of a run",
         prior: 0.03,
         prior_deviation: 0.7,
     },
@@ -70,17 +73,17 @@ pub const PARAMETERS: [Parameter; 5] = [
 pub(crate) const COUNT: usize = PARAMETERS.len();
 
 impl Parameters {
-    /// Returns the assumed values of the parameters before any measurement.
+    /// Returns the values that are assumed before any measurement.
     pub fn prior() -> Self {
         Self::from_logs(&PARAMETERS.map(|it| it.prior.ln()))
     }
 
-    /// Returns the values in the order of [`PARAMETERS`].
+    /// Returns the values of the parameters in the order of [`PARAMETERS`].
     pub fn values(&self) -> [f64; COUNT] {
         [self.link, self.disk, self.request_us, self.saturation, self.variability]
     }
 
-    /// Returns the logarithms of the values. The calibration works with logarithms, since all
+    /// Returns the logarithms of the values. The calibration works with logarithms, because all
     /// values are positive.
     pub(crate) fn logs(&self) -> [f64; COUNT] {
         self.values().map(f64::ln)

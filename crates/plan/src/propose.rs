@@ -1,8 +1,8 @@
-//! Search: the systems of the catalogue that meet given needs, ranked by price.
+//! Searches the catalogue for the systems that meet given needs, and ranks them by price.
 //!
-//! For each server type and choice of disks, the search takes the smallest number of servers whose
-//! predictions meet every need even at the lower end of their intervals. If no system meets the
-//! needs, the search returns the changes that would help.
+//! For each server type and choice of disks, the search finds the smallest number of servers that
+//! meets every need. A need for a rate is met if the lower end of the predicted interval meets it.
+//! If no system meets the needs, the search returns changes of the needs that would help.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::catalogue::{Catalogue, ServerType};
@@ -13,9 +13,9 @@ use crate::system::{Operation, Redundancy, Spread, System, Workload};
 use serde::Serialize;
 use skep_types::Result;
 
-/// Maximum number of servers of a proposed system.
+/// Maximum number of servers that the search tries.
 const MAX_SERVERS: u32 = 128;
-/// Numbers of attached disks that the search tries.
+/// The numbers of attached disks per server that the search tries.
 const ATTACHED: [u32; 6] = [2, 4, 8, 10, 16, 24];
 
 /// The needs that a system has to meet.
@@ -23,7 +23,7 @@ const ATTACHED: [u32; 6] = [2, 4, 8, 10, 16, 24];
 pub struct Needs {
     /// Minimum capacity after redundancy. 0 means any capacity.
     pub capacity_tb: f64,
-    /// Minimum rates, each in the unit of its operation.
+    /// The operations that are needed, each with its minimum rate in the unit of the operation.
     pub rates: Vec<(Operation, f64)>,
     /// Number of client hosts.
     pub clients: u32,
@@ -31,15 +31,16 @@ pub struct Needs {
     pub processes: u32,
     /// Rate of a client's network.
     pub client_gbit_s: f64,
-    /// Largest IP packet, in bytes.
+    /// Size of the largest IP packet in the network, in bytes.
     pub mtu: u32,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
-    /// Maximum price. `None` means any price, including an unknown price.
+    /// Maximum price. `None` means that any price is accepted, also an unknown price.
     pub budget_usd_per_hour: Option<f64>,
-    /// Providers or regions to choose from. Empty means all.
+    /// Providers or regions from which systems are chosen. Empty means all.
     pub places: Vec<String>,
-    /// Servers for management and metadata beside the storage servers.
+    /// Servers that run management and metadata separately from the storage servers. `None` means
+    /// that the storage servers run them.
     pub metadata: Option<MetadataServers>,
 }
 
@@ -48,38 +49,39 @@ pub struct Needs {
 pub struct Candidate {
     /// The system.
     pub system: System,
-    /// Provider, region and date of the price.
+    /// Provider, region and date of the server's price.
     pub origin: crate::catalogue::Origin,
-    /// Source of the numbers and the price.
+    /// Source of the numbers and of the price of the server.
     pub source: String,
-    /// Cost of the system, and its rates with all clients.
+    /// Cost of the system. It contains the rates with all clients.
     pub cost: Cost,
-    /// The limit that binds sequential writes.
+    /// The part of the system that limits the rate of sequential writes.
     pub binds: LimitKind,
-    /// Predicted rates with all clients, by operation.
+    /// Predicted rates of all operations with all clients.
     pub rates: Vec<Rate>,
-    /// Predicted sequential writes by number of clients.
+    /// Predicted rates of sequential writes for increasing numbers of clients.
     pub by_clients: Vec<Prediction>,
 }
 
-/// The predicted rate of an operation.
+/// The needed and the predicted rate of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rate {
     /// Name of the operation.
     pub operation: &'static str,
     /// Unit of the rate.
     pub unit: &'static str,
-    /// The needed rate. `None` means that the needs do not name this operation.
+    /// The rate that the needs name. `None` means that they do not name this operation.
     pub needed: Option<f64>,
     /// The predicted rate.
     pub prediction: Prediction,
 }
 
-/// Returns the systems that meet the needs, the cheapest first. Systems without a price are last.
+/// Returns the systems that meet the needs, the cheapest first. Systems with an unknown price are
+/// last.
 ///
 /// # Errors
-/// `InvalidArgument` if the needs contradict themselves, or if no system meets the needs. The
-/// context then lists the changes that would help.
+/// `InvalidArgument` if the needs are invalid, or if no system meets them. In the second case, the
+/// error lists changes that would help.
 pub fn propose(
     calibration: &Calibration,
     catalogue: &Catalogue,
@@ -124,14 +126,13 @@ fn check(needs: &Needs) -> Result<()> {
     }
     if needs.capacity_tb == 0.0 && needs.rates.is_empty() {
         return Err(invalid(
-            "cannot propose a system without needs: name --capacity or a rate, such \
-                            as --write",
+            "cannot propose a system: no need is named; name --capacity or a rate, such as --write",
         ));
     }
     Ok(())
 }
 
-/// Returns a system of one server for each server type and choice of disks.
+/// Returns one system for each server type and choice of disks. Each system has one server.
 fn options<'a>(catalogue: &'a Catalogue, needs: &Needs) -> Result<Vec<(&'a ServerType, System)>> {
     let is_wanted = |it: &&ServerType| {
         let names = [&it.origin.provider, &it.origin.place];
@@ -169,8 +170,7 @@ fn options<'a>(catalogue: &'a Catalogue, needs: &Needs) -> Result<Vec<(&'a Serve
     }
     for (_, system) in &mut options {
         system.mtu = needs.mtu;
-        // An array has its own redundancy. The capacity and rates of its type include this
-        // redundancy.
+        // The capacity and the rates of an array in the catalogue already include its redundancy.
         if system.disks.of.kind != crate::catalogue::DiskKind::Array {
             system.disks.redundancy = needs.redundancy;
         }
@@ -184,7 +184,7 @@ fn options<'a>(catalogue: &'a Catalogue, needs: &Needs) -> Result<Vec<(&'a Serve
     Ok(options)
 }
 
-/// Returns the workload of `clients` clients that all do the same operation.
+/// Returns a workload in which all processes of `clients` clients do the same operation.
 fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
     Workload {
         operation,
@@ -196,8 +196,8 @@ fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
     }
 }
 
-/// Returns the smallest number of servers that meets the needs. `None` means that no number of
-/// servers meets the needs.
+/// Returns the smallest number of servers that makes the system meet the needs. `None` means that
+/// even [`MAX_SERVERS`] servers do not meet them.
 fn smallest(calibration: &Calibration, needs: &Needs, of_one: &System) -> Option<u32> {
     let meets = |servers: u32| {
         let system = System { servers, ..of_one.clone() };
@@ -240,7 +240,7 @@ fn candidate(
     Ok(Candidate { system, origin, source, cost, binds, rates, by_clients })
 }
 
-/// Returns the powers of two up to a number of clients, and this number.
+/// Returns the powers of two below `clients`, followed by `clients`.
 pub fn client_counts(clients: u32) -> Vec<u32> {
     let mut counts: Vec<u32> =
         (0..32).map(|it| 1_u32 << it).take_while(|it| *it < clients).collect();
@@ -248,7 +248,8 @@ pub fn client_counts(clients: u32) -> Vec<u32> {
     counts
 }
 
-/// Describes why no system meets the needs, and the changes that would help.
+/// Returns the error for needs that no system meets. The error contains the changes that would
+/// help.
 fn refusal(
     calibration: &Calibration,
     needs: &Needs,
@@ -286,8 +287,8 @@ fn refusal(
                      prices with --catalogue"
                 .to_owned(),
             false => {
-                "each need alone can be met, but not all of them by one type of server; lower one \
-                 of them"
+                "no type of server meets all needs together, although it meets each need alone; \
+                 lower one need"
                     .to_owned()
             }
         });
@@ -295,7 +296,7 @@ fn refusal(
     invalid(format!("cannot find a system that meets the needs: {}", changes.join("; ")))
 }
 
-/// Describes the rates that no number of servers attains.
+/// Describes each needed rate that no number of servers attains.
 fn unmet_rates(
     calibration: &Calibration,
     needs: &Needs,
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_needs_are_refused_with_helpful_changes() {
+    fn refusal_of_impossible_needs_names_changes_that_help() {
         let few = Needs { clients: 1, processes: 1, ..needs() };
         assert!(refused(&few).contains("more clients"), "{}", refused(&few));
         let poor = Needs { budget_usd_per_hour: Some(0.5), ..needs() };

@@ -1,17 +1,17 @@
-//! Systems and workloads in the form that the model uses. This form has only numbers, which come
-//! from the catalogue.
+//! Systems and workloads in the form that the model uses. This form contains numbers only. They
+//! come from the catalogue.
 
 use crate::catalogue::{Catalogue, DiskType};
 use crate::invalid;
 use serde::Serialize;
 use skep_types::Result;
 
-/// Bytes of an Ethernet frame on the wire beyond the IP packet: preamble, header, checksum, gap.
+/// Number of bytes of an Ethernet frame besides the IP packet: preamble, header, checksum and gap.
 const FRAME_BYTES: f64 = 38.0;
-/// Bytes of the headers of IP and TCP with time stamps in each packet.
+/// Number of bytes of the IP and TCP headers in each packet, including TCP time stamps.
 const HEADER_BYTES: f64 = 52.0;
 
-/// A group of equal storage servers.
+/// A system: a number of equal storage servers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct System {
     /// Name of the server type.
@@ -22,25 +22,27 @@ pub struct System {
     pub cores: u32,
     /// Rate of a server's network.
     pub network_gbit_s: f64,
-    /// Largest IP packet, in bytes.
+    /// Size of the largest IP packet in the network, in bytes.
     pub mtu: u32,
     /// The disks of a server.
     pub disks: Disks,
-    /// Limit of the data rate of all disks of a server. `None` means no limit.
+    /// Limit for the data rate of all disks of a server together. `None` means that there is no
+    /// limit.
     pub limit_mb_s: Option<f64>,
-    /// Limit of the operations of all disks of a server. `None` means no limit.
+    /// Limit for the operations per second of all disks of a server together. `None` means that
+    /// there is no limit.
     pub limit_iops: Option<f64>,
 }
 
 /// The disks of one server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Disks {
-    /// Number of disks.
+    /// Number of disks in a server.
     pub count: u32,
     /// Type of the disks.
     pub of: DiskType,
-    /// Whether the disks are attached and paid for one by one. Built-in disks are part of the
-    /// server.
+    /// Whether the disks are attached to the server and paid for separately. Otherwise they are
+    /// built into the server.
     pub are_attached: bool,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
@@ -50,16 +52,16 @@ pub struct Disks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redundancy {
-    /// The loss of a disk is a loss of data.
+    /// No redundancy: the loss of a disk is a loss of data.
     None,
-    /// Two disks hold the same data.
+    /// Two disks store the same data.
     Raid1,
-    /// Eight data disks and two for redundancy.
+    /// Eight disks with data, and two disks with redundancy.
     Raid6,
 }
 
 impl Redundancy {
-    /// Returns the share of the raw capacity that is left for data.
+    /// Returns the share of the raw capacity that the redundancy leaves for data.
     pub fn capacity_share(self) -> f64 {
         match self {
             Self::None => 1.0,
@@ -68,7 +70,7 @@ impl Redundancy {
         }
     }
 
-    /// Returns the number of disk operations for a random write.
+    /// Returns the number of disk operations that one random write causes.
     fn operations_per_write(self) -> f64 {
         match self {
             Self::None => 1.0,
@@ -77,17 +79,18 @@ impl Redundancy {
         }
     }
 
-    /// All kinds with their names.
+    /// All kinds of redundancy, with their names.
     pub const ALL: [(Self, &'static str); 3] =
         [(Self::None, "none"), (Self::Raid1, "raid1"), (Self::Raid6, "raid6")];
 
-    /// Returns the kind with this name. `None` means that there is no such kind.
+    /// Returns the kind of redundancy with the name `word`. `None` means that no kind has this
+    /// name.
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, name)| *name == word).map(|(kind, _)| *kind)
     }
 }
 
-/// The operation of all processes.
+/// The operation that all processes do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -116,10 +119,10 @@ impl Operation {
         (Self::Stat, "stat"),
     ];
 
-    /// Returns the operation with this name.
+    /// Returns the operation with the name `word`.
     ///
     /// # Errors
-    /// `InvalidArgument` with the names of all operations.
+    /// `InvalidArgument`. The error lists the names of all operations.
     pub fn named(word: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|(_, name)| *name == word).map(|(kind, _)| *kind);
         found.ok_or_else(|| {
@@ -128,27 +131,27 @@ impl Operation {
         })
     }
 
-    /// Returns the name.
+    /// Returns the name of the operation.
     pub fn word(self) -> &'static str {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    /// Returns the unit of the rates: MB/s for sequential transfers, and operations per second for
-    /// all other operations.
+    /// Returns the unit of the operation's rate: MB/s for sequential transfers, otherwise
+    /// operations per second.
     pub fn unit(self) -> &'static str {
         if self.is_sequential() { "MB/s" } else { "1/s" }
     }
 
-    /// Whether the rate is a data rate.
+    /// Whether the rate of the operation is a data rate.
     pub fn is_sequential(self) -> bool {
         matches!(self, Self::Write | Self::Read)
     }
 }
 
-/// A workload of equal clients.
+/// A workload in which all clients are equal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Workload {
-    /// The operation of the processes.
+    /// The operation that the processes do.
     pub operation: Operation,
     /// Number of client hosts.
     pub clients: u32,
@@ -156,50 +159,52 @@ pub struct Workload {
     pub processes: u32,
     /// Rate of a client's network.
     pub client_gbit_s: f64,
-    /// Bytes that a program transfers at a time.
+    /// Number of bytes that a program transfers with one system call.
     pub transfer_bytes: u64,
-    /// How the data is spread over servers and targets.
+    /// How the files of the workload are distributed over servers and targets.
     pub spread: Spread,
 }
 
-/// How the data of the clients is spread over the targets.
+/// How the files of a workload are distributed over the targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
-    /// A file for each process, each on `targets` targets.
+    /// One file for each process. Each file is on `targets` targets.
     Files {
         /// Number of targets of a file. `None` means all targets.
         targets: Option<u32>,
     },
-    /// One file for all processes, on `targets` targets, equally many on each server.
+    /// One file for all processes. It is on `targets` targets, with the same number on each server.
     Shared {
         /// Number of targets of the file.
         targets: u32,
     },
-    /// One file for all processes, with `min` and `max` targets on two servers.
+    /// One file for all processes, on two servers: `min` targets on one and `max` targets on the
+    /// other.
     Allocation {
-        /// Number of targets on the server that has the fewest targets.
+        /// Number of targets on the server with fewer targets.
         min: u32,
-        /// Number of targets on the server that has the most targets.
+        /// Number of targets on the server with more targets.
         max: u32,
     },
 }
 
-/// The part of a system that a workload uses.
+/// The servers and disks of a system that a workload uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Load {
-    /// Number of servers with data.
+    /// Number of servers that store data of the workload.
     pub(crate) servers: u32,
-    /// Share of the data that is on the server with the most data.
+    /// Share of the data on the server that stores the most data.
     pub(crate) largest_share: f64,
-    /// Number of disks with data.
+    /// Number of disks that store data of the workload.
     pub(crate) disks: u32,
 }
 
 impl System {
-    /// Returns the system of a server type.
+    /// Returns a system of `servers` servers of the type `server`.
     ///
-    /// `disk` is a type and a number of attached disks. `None` means the built-in disks.
+    /// `disk` is the type and the number of the attached disks of a server. `None` means the
+    /// built-in disks.
     ///
     /// # Errors
     /// `NotFound` if the catalogue lacks the server or the disk. `InvalidArgument` if the server
@@ -218,8 +223,8 @@ impl System {
             (Some((name, count)), _) => {
                 if count == 0 || count > kind.max_data_disks {
                     return Err(invalid(format!(
-                        "cannot attach {count} disks to {server}: it takes 1 to {}; choose another \
-                         number of disks, or another server",
+                        "cannot attach {count} disks to {server}: this server can have 1 to {} \
+                         disks; choose another number of disks, or another server",
                         kind.max_data_disks
                     )));
                 }
@@ -238,7 +243,8 @@ impl System {
             },
             (None, None) => {
                 return Err(invalid(format!(
-                    "cannot use {server} for storage: it has no disks; name a disk type with --disk"
+                    "cannot use {server} for storage: this server has no disks; name a disk type \
+                     with --disk"
                 )));
             }
         };
@@ -254,19 +260,21 @@ impl System {
         })
     }
 
-    /// Returns the capacity for data after redundancy, in TB.
+    /// Returns the capacity that the redundancy leaves for data, in TB.
     pub fn capacity_tb(&self) -> f64 {
         let of_server = f64::from(self.disks.count) * self.disks.of.capacity_gb / 1000.0;
         f64::from(self.servers) * of_server * self.disks.redundancy.capacity_share()
     }
 
-    /// Returns the rate of TCP payload over a link with the system's packet size, in MB/s.
+    /// Returns the rate of TCP payload over a link of `gbit_s`, in MB/s. It depends on the packet
+    /// size of the system.
     pub(crate) fn payload_mb_s(&self, gbit_s: f64) -> f64 {
         let mtu = f64::from(self.mtu);
         gbit_s * 125.0 * (mtu - HEADER_BYTES) / (mtu + FRAME_BYTES)
     }
 
-    /// Returns the rate of one disk of a target: MB/s, or operations per second.
+    /// Returns the rate of one disk, in MB/s or operations per second. It includes the cost of the
+    /// redundancy.
     pub(crate) fn disk_rate(&self, operation: Operation) -> f64 {
         let (disk, redundancy) = (&self.disks.of, self.disks.redundancy);
         match operation {
@@ -277,7 +285,7 @@ impl System {
         }
     }
 
-    /// Returns the part of the system that a workload uses.
+    /// Returns which part of the system a workload uses.
     pub(crate) fn load(&self, workload: &Workload) -> Load {
         let all = self.servers.saturating_mul(self.disks.count).max(1);
         let even = |servers: u32, disks: u32| Load {

@@ -1,7 +1,7 @@
-//! Tables of measured rates, with the system behind each row.
+//! Tables of measured rates. Each row also describes the system on which it was measured.
 //!
 //! A description in TOML names a CSV file and its columns. `data/published/tables.toml` describes
-//! the built-in tables and is the example for other tables.
+//! the built-in tables. It is also the example for users who add tables.
 
 use crate::catalogue::Catalogue;
 use crate::invalid;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The description of the built-in tables.
 pub const BUILT_IN: &str = include_str!("../data/published/tables.toml");
-/// One MiB in MB.
+/// One MiB, in MB.
 const MIB: f64 = 1.048_576;
 
 /// A table of measured rates.
@@ -20,20 +20,21 @@ const MIB: f64 = 1.048_576;
 pub struct Table {
     /// Name of the table.
     pub name: String,
-    /// Name of the study. Tables of the same study share hardware and method.
+    /// Name of the study from which the table comes. Tables of one study have the same hardware and
+    /// method.
     pub study: String,
     /// The measured points.
     pub points: Vec<Point>,
 }
 
-/// A measured rate.
+/// A rate that was measured once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// The measured system.
+    /// The system on which the rate was measured.
     pub system: System,
     /// The workload of the measurement.
     pub workload: Workload,
-    /// The measured rate: MB/s, or operations per second.
+    /// The measured rate, in MB/s or operations per second.
     pub measured: f64,
 }
 
@@ -77,15 +78,16 @@ struct WorkloadColumns {
     clients: Cell,
     processes: Cell,
     transfer_bytes: u64,
-    /// Number of targets of each process's own file.
+    /// Number of targets of each file, if each process has its own file.
     targets_per_file: Option<Cell>,
-    /// Number of targets of the shared file, spread evenly over the servers.
+    /// Number of targets of the file that all processes share. Each server has the same number of
+    /// them.
     targets_of_shared: Option<Cell>,
-    /// Column with the allocation of the shared file, as in (1,3).
+    /// Column with the numbers of targets of the shared file on each of two servers, as in (1,3).
     allocation: Option<String>,
 }
 
-/// A number, or the name of the column that has the number.
+/// A number, or the name of the column that contains the number.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Cell {
@@ -93,10 +95,10 @@ enum Cell {
     Column(String),
 }
 
-/// Returns the tables that are part of the program.
+/// Returns the tables that are compiled into the program.
 ///
 /// # Panics
-/// Panics if a built-in table is invalid, which a test prevents.
+/// Panics if a built-in table is invalid. A test ensures that none is.
 pub fn built_in(catalogue: &Catalogue) -> Vec<Table> {
     let read = |file: &str| match file {
         "alces_throughput.csv" => Ok(include_str!("../data/published/alces_throughput.csv").into()),
@@ -104,15 +106,15 @@ pub fn built_in(catalogue: &Catalogue) -> Vec<Table> {
             Ok(include_str!("../data/published/azure_beegfs_write.csv").into())
         }
         "boito_scenario1.csv" => Ok(include_str!("../data/published/boito_scenario1.csv").into()),
-        other => Err(invalid(format!("cannot find {other}: it is not built in"))),
+        other => Err(invalid(format!("cannot find {other}: it is not a built-in table"))),
     };
     parse("tables.toml", BUILT_IN, catalogue, read).expect("a test parses the built-in tables")
 }
 
-/// Reads tables. `read` returns the text of a CSV file that the description names.
+/// Reads the tables that a description names. `read` returns the text of a CSV file.
 ///
 /// # Errors
-/// `InvalidArgument` with the file, the table and the line that cannot be used, or the error of
+/// `InvalidArgument`, with the file, the table and the line that is invalid, or the error of
 /// `read`.
 pub fn parse(
     file: &str,
@@ -141,7 +143,7 @@ pub fn parse(
     Ok(tables)
 }
 
-/// One line of a CSV file.
+/// One line of a CSV file, with the titles of its cells.
 struct Row<'a> {
     line: usize,
     cells: BTreeMap<&'a str, &'a str>,
@@ -153,7 +155,7 @@ impl Row<'_> {
         found.ok_or_else(|| invalid(format!("line {}: there is no column '{column}'", self.line)))
     }
 
-    /// Returns the number of a cell. `None` means that the cell is empty.
+    /// Returns the number that a cell contains. `None` means that the cell is empty.
     fn number(&self, cell: &Cell) -> Result<Option<f64>> {
         let column = match cell {
             Cell::Number(number) => return Ok(Some(*number)),
@@ -190,7 +192,7 @@ fn rows(csv: &str) -> Vec<Row<'_>> {
     lines.map(row).collect()
 }
 
-/// Splits a line at the commas that are outside of parentheses, as in `8,4,(1,3),1460`.
+/// Splits a line at its commas, except for commas in parentheses, as in `8,4,(1,3),1460`.
 fn cells(line: &str) -> Vec<&str> {
     let mut depth = 0;
     let at_comma = |letter: char| {
@@ -218,7 +220,8 @@ fn points(of: &Description, csv: &str, catalogue: &Catalogue) -> Result<Vec<Poin
         (unit, _) => return Err(invalid(format!("invalid unit '{unit}' of {}", operation.word()))),
     };
     let mut points = Vec::new();
-    // Limits of one server in the first row that has them, for rows without limits.
+    // The limits of one server, from the first row that has them. They are used for rows without
+    // limits.
     let mut known: [Option<f64>; 2] = [None; 2];
     for row in rows(csv) {
         if !is_wanted(of, &row)? {
@@ -237,7 +240,7 @@ fn points(of: &Description, csv: &str, catalogue: &Catalogue) -> Result<Vec<Poin
         points.push(Point { system, workload, measured: measured * factor });
     }
     match points.is_empty() {
-        true => Err(invalid("no row has a rate; check `where` and `rate`")),
+        true => Err(invalid("no row of the table has a rate; check the keys `where` and `rate`")),
         false => Ok(points),
     }
 }
@@ -251,7 +254,7 @@ fn is_wanted(of: &Description, row: &Row) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the system of a row. `known` has the limits of one server in an earlier row.
+/// Returns the system of a row. `known` contains the limits of one server from an earlier row.
 fn system(
     of: &SystemColumns,
     row: &Row,
@@ -292,7 +295,8 @@ fn spread(of: &WorkloadColumns, row: &Row) -> Result<Spread> {
     Ok(Spread::Files { targets })
 }
 
-/// Parses an allocation such as `(1,3)` or `1,3`. `None` means that the text is invalid.
+/// Parses the numbers of targets of a file on each of two servers, such as `(1,3)` or `1,3`. `None`
+/// means that the text has another form.
 pub fn allocation(text: &str) -> Option<Spread> {
     let (min, max) = text.trim_matches(['(', ')']).split_once(',')?;
     let (min, max) = (min.trim().parse().ok()?, max.trim().parse().ok()?);
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_invalid_cells_are_refused_with_their_line() {
+    fn error_for_a_missing_or_invalid_cell_names_its_line() {
         let catalogue = Catalogue::built_in();
         let read = |csv: &str| {
             let csv = csv.to_owned();
@@ -333,8 +337,8 @@ mod tests {
             ("system,clients,write_mb_s\noption1,x,1\n", "line 2: invalid clients 'x'"),
             ("system,clients,write_mb_s\noption1,,1\n", "line 2: expected a whole number"),
             ("system,write_mb_s\noption1,1\n", "no column 'clients'"),
-            ("system,clients,write_mb_s\noption9,2,1\n", "no row has a rate"),
-            ("", "no row has a rate"),
+            ("system,clients,write_mb_s\noption9,2,1\n", "no row of the table has a rate"),
+            ("", "no row of the table has a rate"),
             ("system,clients,write_mb_s\noption1,2,-5\n", "'-5'"),
         ] {
             let error = read(csv).unwrap_err();

@@ -1,5 +1,5 @@
-//! Validation: the errors of predictions for measured tables, including tables that the calibration
-//! has not seen.
+//! Validation: computes the errors of predictions for measured tables. These include tables that
+//! were not used for the calibration.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::table::{Point, Table};
@@ -10,13 +10,13 @@ use serde::Serialize;
 pub struct Comparison {
     /// Name of the table.
     pub table: String,
-    /// Name of the study.
+    /// Name of the study from which the table comes.
     pub study: String,
-    /// Median of the errors of the table, in percent.
+    /// Median of the errors in the table, in percent.
     pub median_error_percent: f64,
-    /// Largest error of the table, in percent.
+    /// Largest error in the table, in percent.
     pub largest_error_percent: f64,
-    /// Share of the measured rates that lie within the predicted intervals, in percent.
+    /// Share of the measured rates that are inside the predicted interval, in percent.
     pub within_interval_percent: f64,
     /// The measured points and their predictions.
     pub rows: Vec<Row>,
@@ -33,7 +33,7 @@ pub struct Row {
     pub unit: &'static str,
     /// The measured rate.
     pub measured: f64,
-    /// The prediction.
+    /// The predicted rate, with its interval.
     pub prediction: Prediction,
     /// Deviation of the prediction from the measured rate, in percent of the measured rate.
     pub error_percent: f64,
@@ -50,25 +50,27 @@ pub struct Errors {
     pub largest_percent: f64,
 }
 
-/// A test of the model with tables that its calibration has not seen.
+/// A test of the model with tables that were not used for the calibration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossValidation {
-    /// Comparison of each table with the predictions of a calibration without the table's group.
+    /// The comparison of each table with predictions. The calibration for these predictions did not
+    /// use the tables of the same group.
     pub tables: Vec<Comparison>,
-    /// Errors of all rows.
+    /// Errors of all rows in all tables.
     pub errors: Errors,
 }
 
-/// The tables that a calibration leaves out together.
+/// The tables that are left out of a calibration together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// One table at a time.
+    /// One table at a time is left out.
     Table,
-    /// All tables of one study at a time, so the fit has no measurement of the study's hardware.
+    /// All tables of one study are left out at a time, so that no measurement comes from the
+    /// hardware of this study.
     Study,
 }
 
-/// Compares predictions with a table.
+/// Compares the measured rates of a table with predictions.
 pub fn compare(calibration: &Calibration, table: &Table) -> Comparison {
     let row = |point: &Point| {
         let prediction = calibration.predict(&point.system, &point.workload);
@@ -96,7 +98,7 @@ pub fn compare(calibration: &Calibration, table: &Table) -> Comparison {
     }
 }
 
-/// Summarizes the errors of rows.
+/// Returns a summary of the errors of rows.
 pub fn errors<'a>(rows: impl Iterator<Item = &'a Row>) -> Errors {
     let mut errors: Vec<f64> = rows.map(|it| it.error_percent.abs()).collect();
     errors.sort_by(f64::total_cmp);
@@ -111,8 +113,8 @@ pub fn errors<'a>(rows: impl Iterator<Item = &'a Row>) -> Errors {
     }
 }
 
-/// Calibrates without each group of tables in turn, and compares the predictions with the tables of
-/// the group.
+/// Leaves out each group of tables in turn, calibrates the model with the other tables, and
+/// compares its predictions with the tables of the group.
 pub fn cross_validate(tables: &[Table], group: Group) -> CrossValidation {
     let key = |table: &Table| match group {
         Group::Table => table.name.clone(),

@@ -1,5 +1,5 @@
-//! Recomputes the errors of the model for the published tables, and checks that
-//! `docs/operations/planning.md` has the same numbers.
+//! Computes the errors of the model for the published tables again, and checks that
+//! `docs/operations/planning.md` contains the same numbers.
 
 use skep_plan::validation::{Group, compare, cross_validate, errors};
 use skep_plan::{Calibration, Catalogue, table};
@@ -7,14 +7,14 @@ use std::fmt::Write;
 
 const REPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/planning.md");
 
-/// Asserts that the report has a line.
+/// Asserts that the documentation contains a line.
 fn assert_reported(line: &str) {
     let report = std::fs::read_to_string(REPORT).expect("the report");
     assert!(report.contains(line), "docs/operations/planning.md lacks this line:\n{line}");
 }
 
 #[test]
-fn errors_on_the_published_tables_are_small() {
+fn model_errors_on_the_published_tables_are_small() {
     let tables = table::built_in(&Catalogue::built_in());
     let calibration = Calibration::fit(&tables);
     let compared: Vec<_> = tables.iter().map(|table| compare(&calibration, table)).collect();
@@ -72,7 +72,7 @@ fn predictions_for_tables_left_out_of_the_fit_are_close() {
 }
 
 #[test]
-fn the_report_has_the_fitted_parameters() {
+fn planning_page_has_the_fitted_parameters() {
     let tables = table::built_in(&Catalogue::built_in());
     let calibration = Calibration::fit(&tables);
     for (value, it) in calibration.parameters.values().iter().zip(skep_plan::PARAMETERS) {

@@ -13,7 +13,8 @@ use std::fmt;
 pub struct Channel(pub(crate) u64);
 
 impl Channel {
-    /// No channel: a new connection ends no other connection.
+    /// Means that the connection belongs to no channel. The connection then ends no other
+    /// connection.
     pub const NONE: Self = Self(0);
 
     /// Creates a channel with a random number.
@@ -91,7 +92,7 @@ impl std::str::FromStr for JoinToken {
 pub struct Identity {
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// The secrets of the cluster that this process holds.
+    /// The cluster's secrets that this process knows.
     pub secrets: Secrets,
     /// The id of this node; zero before its first registration.
     pub node: NodeId,

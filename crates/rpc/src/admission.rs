@@ -1,4 +1,4 @@
-//! Bounds on the handshakes of a process that accepts connections, and one log line for many
+//! Limits the handshakes of a process that accepts connections, and writes one log line for many
 //! refusals. A peer that has not authenticated must not be able to use up memory, descriptors or
 //! the log.
 //!
@@ -32,8 +32,8 @@ struct Entry {
 pub struct Admission {
     /// Maximum number of connections of the process, in both directions.
     max_connections: u64,
-    /// The handshakes under way. The key is the number of the ticket, so they are in the order in
-    /// which they began.
+    /// The handshakes under way, in the order in which they began. The key is the number of the
+    /// ticket.
     under_way: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,
     refusals: Rc<RefusalLog>,
@@ -45,7 +45,8 @@ impl std::fmt::Debug for Admission {
     }
 }
 
-/// The permission to run one handshake. The handshake counts until the ticket is dropped.
+/// The permission to run one handshake. The handshake counts as under way until the ticket is
+/// dropped.
 #[derive(Debug)]
 pub struct Ticket {
     admission: Rc<Admission>,
@@ -98,16 +99,19 @@ impl Admission {
             None
         };
         if skep_env::open_streams() > self.max_connections {
-            return refused("this process has too many connections; raise its limit of open files");
+            return refused(
+                "this process has too many connections; raise its limit of open files (`ulimit \
+                 -n`)",
+            );
         }
         let network = network(stream);
         let from_there =
             self.under_way.borrow().values().filter(|it| it.network == network).count();
         if from_there >= MAX_HANDSHAKES_PER_ADDRESS && !self.end_oldest(Some(network)) {
-            return refused("too many handshakes with this address are under way");
+            return refused("too many handshakes with this address are in progress");
         }
         if self.under_way() >= MAX_HANDSHAKES && !self.end_oldest(None) {
-            return refused("too many handshakes are under way");
+            return refused("too many handshakes are in progress");
         }
         let number = self.next.get();
         self.next.set(number + 1);
@@ -116,8 +120,8 @@ impl Admission {
         Some(Ticket { admission: Rc::clone(self), number })
     }
 
-    /// Ends the oldest handshake (with `network`, if given) if it has run for at least
-    /// `HANDSHAKE_GRACE`. Returns whether it ended a handshake.
+    /// Ends the oldest handshake (the oldest one with `network`, if `network` is given), provided
+    /// that it has run for at least `HANDSHAKE_GRACE`. Returns whether a handshake was ended.
     fn end_oldest(&self, network: Option<IpAddr>) -> bool {
         let mut under_way = self.under_way.borrow_mut();
         let oldest =
@@ -151,7 +155,8 @@ impl Admission {
 #[derive(Debug, Default)]
 struct RefusalState {
     last_logged: Option<Duration>,
-    /// Number of refused connections since the last log line; `last` describes the latest one.
+    /// Number of refused connections since the last log line; `last` describes the latest refused
+    /// connection.
     waiting: u64,
     last: String,
     is_flush_due: bool,
@@ -171,8 +176,8 @@ impl RefusalLog {
         Rc::new(Self { this, state: RefCell::default() })
     }
 
-    /// Records that this process refused a connection from `address`, and logs it now or within a
-    /// second.
+    /// Counts a connection from `address` that this process refused. Logs the refusal now or within
+    /// a second.
     pub fn note(self: &Rc<Self>, address: impl Display, problem: impl Display) {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;

@@ -5,10 +5,12 @@
 //! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
 //! target writes into the header of its reply.
 
+use crate::origin::Origin;
+use crate::request_load::{EndedRequest, count};
 use skep_env::now;
 use skep_metrics::{TracedCall, TracedCalls};
 use skep_types::TargetId;
-use skep_wire::frame::TIMES;
+use skep_wire::frame::{Header, TIMES};
 use skep_wire::limits::MAX_TRACE_CALLS;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -38,7 +40,7 @@ thread_local! {
 /// A request that an operation has sent and that has no reply yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunningCall {
-    operation: u32,
+    origin: Origin,
     message: u16,
     target: TargetId,
     begun_at: Duration,
@@ -46,14 +48,32 @@ pub(crate) struct RunningCall {
 
 impl RunningCall {
     /// Starts the measurement of a request. Returns `None` if the request belongs to no operation.
-    pub(crate) fn begin(operation: u32, message: u16, target: TargetId) -> Option<Self> {
-        (operation != 0).then(|| Self { operation, message, target, begun_at: now() })
+    pub(crate) fn begin(origin: Origin, message: u16, target: TargetId) -> Option<Self> {
+        (origin.operation() != 0).then(|| Self { origin, message, target, begun_at: now() })
     }
 
-    /// Stores the ended request with the times in its reply.
-    pub(crate) fn end(self, is_failed: bool, times_us: Option<[u32; TIMES]>) {
-        let Self { operation, message, target, begun_at } = self;
+    /// Returns the time at which the operation sent the request.
+    pub(crate) fn begun_at(&self) -> Duration {
+        self.begun_at
+    }
+
+    /// Counts and stores the ended request, with the times in the header of its reply. `None` for
+    /// `reply` means that the request has ended without a reply. `written_bytes` are the bytes of
+    /// file data in the request.
+    pub(crate) fn end(self, reply: Option<&Header>, written_bytes: usize) {
+        let Self { origin, message, target, begun_at } = self;
         let ended_at = now();
+        let is_failed = reply.is_none_or(|header| header.status != 0);
+        let ended = EndedRequest {
+            target: target.raw(),
+            message,
+            is_failed,
+            read_bytes: reply.map_or(0, |header| header.data_bytes.into()),
+            written_bytes: if is_failed { 0 } else { written_bytes as u64 },
+            duration: ended_at.saturating_sub(begun_at),
+        };
+        count(&origin.cause(), &ended, ended_at);
+        let (operation, times_us) = (origin.operation(), reply.and_then(Header::times));
         let ended =
             EndedCall { operation, message, target, begun_at, ended_at, is_failed, times_us };
         ENDED.with_borrow_mut(|all| {
@@ -100,14 +120,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_requests_of_the_operation_are_returned() {
+    fn list_has_only_the_newest_requests_of_the_operation() {
         let begun_at = now();
+        let of = Origin::of_operation;
         for number in 0..REMEMBERED * 2 {
             let operation = if number % 16 == 0 { 7 } else { 8 };
-            let call = RunningCall::begin(operation, 96, TargetId::new(3)).unwrap();
-            call.end(number == 16 * 127, Some([number as u32; TIMES]));
+            let call = RunningCall::begin(of(operation), 96, TargetId::new(3)).unwrap();
+            let mut request = Header::default();
+            request.set_times([number as u32; TIMES]);
+            let reply = Header { status: u16::from(number == 16 * 127), ..request.reply() };
+            call.end(Some(&reply), 0);
         }
-        assert!(RunningCall::begin(0, 96, TargetId::new(3)).is_none(), "no operation");
+        assert!(RunningCall::begin(of(0), 96, TargetId::new(3)).is_none(), "no operation");
         let trace = 0x55 << 64 | 7;
         let found = calls_of(trace, begun_at);
         assert_eq!((found.calls.len(), found.left_out), (REMEMBERED / 16, 0));

@@ -18,10 +18,11 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::bounds::bounds;
+use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::{FLAG_DURABLE, HEADER_BYTES, Header};
 use skep_wire::senders;
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// Options of a request, in addition to its body.
@@ -34,8 +35,9 @@ pub struct CallOptions {
     pub slot: u32,
     /// The sequence number within `slot`.
     pub sequence: u64,
-    /// The start of a metadata target that a change names. The client has opened its session in
-    /// this start, or compared its acknowledged changes. The target refuses another start.
+    /// The start number of a metadata target, for requests that change names or attributes. In this
+    /// start the client has opened its session, or has compared its acknowledged changes. The
+    /// target refuses the request if the target is in another start.
     pub start: u64,
     /// Whether the target may reply only after the effect is durable.
     pub durable: bool,
@@ -78,17 +80,45 @@ async fn open_socket(address: &str) -> Result<TcpStream> {
         Some(Ok(stream)) => Ok(stream),
         Some(Err(error)) => failed(error.to_string()),
         None if is_number => failed(format!("no answer within {CONNECT_TIMEOUT:?}")),
-        None => {
-            failed(format!("no answer within {CONNECT_TIMEOUT:?}, or its name cannot be resolved"))
-        }
+        None => failed(format!(
+            "no answer within {CONNECT_TIMEOUT:?}, or the host name cannot be resolved"
+        )),
     }
 }
 
 struct Pending {
     sender: Sender<Reply>,
     into: Option<Buf>,
+    /// Time at which an operation of a program sent the request. `None` for other requests, and for
+    /// requests whose purpose is to wait.
+    sent_at: Option<Duration>,
     /// Makes the event loop poll briefly for the reply before it sleeps.
     _expected: skep_env::ExpectedReply,
+}
+
+thread_local! {
+    /// The connections of this thread. Ended ones are removed when another one is opened.
+    static CONNECTIONS: RefCell<Vec<Weak<Connection>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the targets that have not replied to a request of a program for `age`, although the
+/// connection of this thread to the target is open. The target that has not replied for the longest
+/// time comes first.
+///
+/// The connection may be open only because the loss of the network has not been detected yet.
+pub fn silent_targets(age: Duration) -> Vec<TargetId> {
+    let now = skep_env::now();
+    let oldest = |connection: &Connection| {
+        let pending = connection.pending.borrow();
+        let oldest = pending.values().filter_map(|it| it.sent_at).min();
+        oldest.filter(|sent| now.saturating_sub(*sent) >= age)
+    };
+    CONNECTIONS.with_borrow(|all| {
+        let open = all.iter().filter_map(Weak::upgrade).filter(|it| !it.is_closed());
+        let mut silent: Vec<_> = open.filter_map(|it| Some((oldest(&it)?, it.target))).collect();
+        silent.sort_unstable();
+        silent.into_iter().map(|(_, target)| target).collect()
+    })
 }
 
 /// An authenticated connection to one target.
@@ -202,6 +232,10 @@ impl Connection {
             needed_map: Cell::default(),
             incarnation: welcome.incarnation,
         });
+        CONNECTIONS.with_borrow_mut(|all| {
+            all.retain(|it| it.strong_count() > 0);
+            all.push(Rc::downgrade(&connection));
+        });
         let reading = Rc::clone(&connection);
         skep_env::spawn(async move {
             let _ended = reading.read_replies(reader).await;
@@ -295,6 +329,7 @@ impl Connection {
         header: &Header,
         body: &impl Codec,
         options: &CallOptions,
+        sent_at: Option<Duration>,
     ) -> Result<(u64, Receiver<Reply>)> {
         let tag = self.next_tag.get();
         self.next_tag.set(tag + 1);
@@ -315,8 +350,8 @@ impl Connection {
             );
             return Err(Error::new(ErrorCode::TooLarge, context));
         }
-        let pending =
-            Pending { sender, into: options.into.clone(), _expected: skep_env::expect_reply() };
+        let (into, _expected) = (options.into.clone(), skep_env::expect_reply());
+        let pending = Pending { sender, into, sent_at, _expected };
         self.pending.borrow_mut().insert(tag, pending);
         let mut outbox = self.outbox.borrow_mut();
         outbox.push(MessagePart::Bytes(frame));
@@ -326,14 +361,16 @@ impl Connection {
         Ok((tag, receiver))
     }
 
-    /// Sends a request and waits for its reply, which may be an error.
+    /// Sends a request and waits for its reply, which may be an error. `sent_at` is the present
+    /// time for a request of a program whose reply should arrive soon.
     async fn exchange(
         self: &Rc<Self>,
         header: &Header,
         request: &impl Codec,
         options: &CallOptions,
+        sent_at: Option<Duration>,
     ) -> Result<Reply> {
-        let (tag, receiver) = self.post(header, request, options)?;
+        let (tag, receiver) = self.post(header, request, options, sent_at)?;
         let _lent = LentBuffer { connection: self, tag };
         let reply = match options.time_left {
             None => receiver.await,
@@ -345,7 +382,8 @@ impl Connection {
                 skep_env::timeout(left, receiver).await.ok_or_else(late)?
             }
         };
-        let lost = || Error::new(ErrorCode::Disconnected, "connection lost before the reply");
+        let lost =
+            || Error::new(ErrorCode::Disconnected, "the connection was lost before the reply");
         reply.ok_or_else(lost)
     }
 
@@ -387,12 +425,12 @@ impl Connection {
         }
         let origin = Origin::current();
         origin.write_to(&mut header);
-        let running = RunningCall::begin(origin.operation(), R::ID, self.target);
-        let exchanged = self.exchange(&header, request, options).await;
+        let running = RunningCall::begin(origin, R::ID, self.target);
+        let sent_at = running.filter(|_| R::ID != WaitLock::ID).map(|it| it.begun_at());
+        let exchanged = self.exchange(&header, request, options, sent_at).await;
         if let Some(running) = running {
             let reply = exchanged.as_ref().ok().map(|reply| &reply.header);
-            let is_failed = reply.is_none_or(|header| header.status != 0);
-            running.end(is_failed, reply.and_then(Header::times));
+            running.end(reply, options.data.iter().map(Buf::len).sum());
         }
         let Reply { header, body } = exchanged?;
         self.needed_map.set(self.needed_map.get().max(header.lowest_map));

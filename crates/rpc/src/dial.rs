@@ -1,5 +1,5 @@
-//! Attempts at several addresses: the next attempt begins before the previous one has failed, and
-//! the first success ends all others.
+//! Attempts at several addresses. The next attempt may begin before the previous one has failed,
+//! and the first success ends all others.
 //!
 //! Does not own the attempts themselves: callers connect to a host at one of its addresses
 //! ([`crate::client`]), or to one of several management processes ([`crate::membership`]).
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Runs one attempt for each item, in order. The next attempt starts when an earlier one fails, or
 /// after `stagger`. Returns the result of the first attempt that succeeds. If all attempts fail,
 /// returns the error of the attempt that failed last. `None` means that there are no items.
-/// Cancel-safe if the attempts are.
+/// Cancel-safe if each attempt is cancel-safe.
 pub(crate) async fn first_success<I, T, E, F>(
     items: impl IntoIterator<Item = I>,
     stagger: Duration,

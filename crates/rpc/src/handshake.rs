@@ -44,7 +44,7 @@ async fn receive_frame(reader: &mut FrameReader) -> Result<(Header, Vec<u8>)> {
     let Some((header, crc)) = reader.header().await? else {
         return Err(Error::new(
             ErrorCode::Disconnected,
-            "handshake: the peer closed the connection",
+            "the peer closed the connection during the handshake",
         ));
     };
     if header.body_bytes > MAX_HANDSHAKE_BODY_BYTES || header.data_bytes != 0 {
@@ -92,8 +92,8 @@ fn negotiate(hello: &Hello, oldest: u16, newest: u16) -> Result<u16> {
         return Err(Error::new(
             ErrorCode::VersionMismatch,
             format!(
-                "no common protocol version: the connecting side speaks {} to {}, this side \
-                 {oldest} to {newest}; upgrade the older of the two by one release at a time",
+                "no common protocol version: the connecting side supports versions {} to {}, and \
+                 this side {oldest} to {newest}; upgrade the older side by one release at a time",
                 hello.oldest, hello.newest
             ),
         ));
@@ -149,7 +149,7 @@ pub(crate) async fn connect(
         receive_reply(reader, Proof::ID).await
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
-        Err(Error::new(ErrorCode::Disconnected, "handshake: the server does not answer"))
+        Err(Error::new(ErrorCode::Disconnected, "the server does not answer the handshake"))
     })
 }
 
@@ -157,8 +157,8 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     Error::new(
         ErrorCode::AuthenticationFailed,
         format!(
-            "the other side belongs to cluster {theirs}, this side to {ours}: \
-             check the address and the token"
+            "the other side belongs to cluster {theirs}, and this side to cluster {ours}: check \
+             the address and the token"
         ),
     )
 }
@@ -236,7 +236,7 @@ pub(crate) async fn accept(
         })
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
-        Err(Error::new(ErrorCode::Disconnected, "handshake: the peer does not answer"))
+        Err(Error::new(ErrorCode::Disconnected, "the peer does not answer the handshake"))
     })
 }
 

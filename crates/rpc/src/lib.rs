@@ -20,6 +20,7 @@ pub mod membership;
 pub mod origin;
 mod outages;
 mod refusal;
+mod request_load;
 pub mod routing;
 pub mod secret;
 pub mod server;
@@ -30,12 +31,15 @@ mod unanswered;
 pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, RefusalLog, Ticket};
 pub use calls::calls_of;
-pub use client::{CallOptions, Connection};
+pub use client::{CallOptions, Connection, silent_targets};
 pub use map_cell::MapCell;
 pub use membership::{
     Change, ClientEvents, ClientMembership, GAVE_UP, JoinLimits, Management, Membership,
+    management_addresses,
 };
 pub use origin::{Origin, with_origin};
+pub use outages::failing_groups;
+pub use request_load::{RequestCause, RequestCounts, RequestLoad};
 pub use routing::Router;
 pub use secret::{HeldSecret, MAX_SECRETS, Secret, SecretId, Secrets};
 pub use server::{Incoming, IncomingStream, Outbox};

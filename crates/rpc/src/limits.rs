@@ -70,13 +70,14 @@ pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
-/// Duration of a long poll. Management holds a node's request for a newer map for almost this time.
+/// Duration of a long poll. If management has no newer map, it delays its reply to a node's request
+/// for almost this time.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
 /// Time for which a starting service with a cached map waits for management. A running management
 /// process replies with a newer map within milliseconds.
 pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
-/// Maximum number of connections of a link measurement. Each holds a message in memory at both
-/// ends.
+/// Maximum number of connections of a link measurement. Each connection has one message in memory
+/// at both ends.
 pub(crate) const MAX_LINK_STREAMS: u16 = 64;
 /// Maximum bytes of one link measurement: enough for more than a minute on the fastest networks.
 pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;

@@ -40,7 +40,7 @@ pub struct LinkResult {
     pub address: String,
     /// Bytes of bulk data that were transferred.
     pub bytes: u64,
-    /// For each connection, the start of its first message and the end of its last.
+    /// For each connection, the start of its first message and the end of its last message.
     pub streams: Vec<(Duration, Duration)>,
     /// The duration of each round trip; empty if the messages carried data.
     pub round_trips: Vec<Duration>,
@@ -62,7 +62,7 @@ impl LinkPlan {
     /// Checks the plan against the limits.
     ///
     /// # Errors
-    /// `InvalidArgument`; its context lists all problems.
+    /// Returns `InvalidArgument`, whose context lists all problems.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, problem: String| {
@@ -137,7 +137,8 @@ fn compare(bytes: &[u8], expected: &[u32]) -> Result<()> {
 /// # Errors
 /// `Protocol` if the data does not match the request's checksums.
 pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> {
-    compare(data.map_or(&[], Buf::bytes), &request.checksums).map(|()| EmptyReply {})
+    let bytes = data.map(Buf::bytes);
+    compare(bytes.as_deref().unwrap_or_default(), &request.checksums).map(|()| EmptyReply {})
 }
 
 /// Handles [`GiveData`]: returns the reply and as many bytes as were requested.
@@ -152,7 +153,8 @@ pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
         return Err(Error::new(ErrorCode::LimitReached, context));
     }
     let data = filler(len);
-    Ok((GiveDataReply { checksums: checksums(data.bytes()) }, data))
+    let checksums = checksums(&data.bytes());
+    Ok((GiveDataReply { checksums }, data))
 }
 
 /// One connection of a link measurement.
@@ -184,10 +186,10 @@ impl Stream {
                     "the peer sent less data than was requested",
                 ));
             }
-            return compare(buf.bytes(), &given.checksums);
+            return compare(&buf.bytes(), &given.checksums);
         }
         let data = if buf.is_empty() { Vec::new() } else { vec![buf.clone()] };
-        let request = DiscardData { checksums: checksums(buf.bytes()) };
+        let request = DiscardData { checksums: checksums(&buf.bytes()) };
         let options = CallOptions { data, ..patience };
         self.connection.call(&request, &options).await.map(drop)
     }
@@ -211,10 +213,10 @@ impl Stream {
     }
 }
 
-/// Measures the link to a service. The connections are distributed over the threads of `targets` in
-/// turn. If `targets` is empty, all connections go to the service itself. Every `LINK_LOOK`, the
-/// function calls `goes_on` with the number of bytes moved. If `goes_on` returns `false`, the
-/// measurement ends.
+/// Measures the network link to a service. The connections are distributed over the threads of
+/// `targets` in turn. If `targets` is empty, all connections go to the service itself. Every
+/// `LINK_LOOK`, the function calls `goes_on` with the number of bytes moved. If `goes_on` returns
+/// `false`, the measurement ends.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan exceeds a limit.
@@ -369,7 +371,7 @@ mod tests {
         let error = try_out(LinkPlan { is_receiving: true, ..PLAN }, true, true).unwrap_err();
         assert!(error.context().contains("checksums"), "{error}");
         let data = filler(5000);
-        let request = DiscardData { checksums: checksums(data.bytes()) };
+        let request = DiscardData { checksums: checksums(&data.bytes()) };
         discard(&request, Some(&data)).unwrap();
         data.write(4999, b"x");
         assert_eq!(discard(&request, Some(&data)).unwrap_err().code(), ErrorCode::Protocol);
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn excessive_plans_are_refused_and_stopped_runs_end() {
+    fn excessive_plan_is_refused_and_a_run_can_be_stopped() {
         let problem = |plan: LinkPlan| plan.check().unwrap_err().context().to_owned();
         assert!(problem(LinkPlan { streams: 0, ..PLAN }).contains("streams 0: expected 1 to 64"));
         assert!(problem(LinkPlan { messages: 0, ..PLAN }).contains("messages 0: expected"));

@@ -1,5 +1,5 @@
-//! The newest cluster map of a process, which all its threads share. Also the process's node id,
-//! and the map version that receivers must have.
+//! The newest cluster map of a process, which all its threads share. The cell also has the
+//! process's node id, and the map version that receivers of its requests must have.
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
@@ -20,7 +20,7 @@ pub struct MapCell {
     node: AtomicU32,
     /// The mutex protects only the pointer. Threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
-    /// Notified after each change of the map.
+    /// Notifies waiting tasks after each change of the map.
     changed: SharedNotify,
     traffic: Traffic,
 }
@@ -46,9 +46,10 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// If a target is lost in the initial map, the cell requires no version from its peers. It does
-    /// not know in which version the target was lost. While management is away, each service starts
-    /// with its own cached map, and peers with an older map would have to refuse its requests.
+    /// If a target is lost in the initial map, the cell requires no version from its peers. The
+    /// cell does not know in which version the target was lost. While management does not reply,
+    /// each service starts with its own cached map, and peers with an older map would have to
+    /// refuse its requests.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
@@ -112,8 +113,8 @@ impl MapCell {
 
     /// Replaces a cached map by management's map, even if management's map is older. An
     /// administrator may have restored management to an older state, and its map is the valid one.
-    /// The needed version then falls to the version of that map. No server can get a newer map, so
-    /// all servers would refuse the requests of this process for ever.
+    /// The needed version then falls to the version of that map. Otherwise all servers would refuse
+    /// the requests of this process for ever, because no server can get a newer map.
     pub(crate) fn replace(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version < held.version {
@@ -169,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn peers_must_have_the_map_in_which_a_target_is_lost() {
+    fn receivers_must_have_the_map_that_gives_up_a_target() {
         let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
         cell.update(map(5, Consistency::Good));
         assert_eq!(cell.needed(), MapVersion::new(0));
         cell.update(map(6, Consistency::Bad));
         cell.update(map(7, Consistency::Bad));
         assert_eq!(cell.needed(), MapVersion::new(6));
-        // Management was restored from a copy, so no server can have version 6.
+        // Management was restored from a backup, so no server can have version 6.
         cell.replace(map(3, Consistency::Bad));
         assert_eq!((cell.version(), cell.needed()), (MapVersion::new(3), MapVersion::new(3)));
         // Services with different cached maps must work with each other without management.

@@ -52,6 +52,12 @@ impl Origin {
         Self { operation, ..self }
     }
 
+    /// Returns the origin of an operation that no program has caused.
+    #[cfg(test)]
+    pub(crate) fn of_operation(operation: u32) -> Self {
+        Self { operation, ..Self::default() }
+    }
+
     /// Returns the trace id of the operation. Zero means that the operation has no number.
     pub fn trace(self) -> u128 {
         match self.operation {
@@ -140,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numeric_job_ids_stay_and_others_become_checksums() {
+    fn numeric_job_ids_stay_unchanged_and_others_become_checksums() {
         for (name, number) in [("4711", 4711), ("123.server-1", 123), ("77[5].pbs", 77)] {
             assert_eq!(job_number(name.as_bytes()), number, "{name}");
         }
@@ -177,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_survives_task_context_and_message_header() {
+    fn origin_is_unchanged_by_task_context_and_message_header() {
         let of = |uid, gid, job| {
             let sent = skep_env::block_on(with_origin(Origin::of_program(uid, gid, job), async {
                 skep_env::spawn(async { Origin::current() }).await

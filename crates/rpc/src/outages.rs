@@ -19,6 +19,10 @@ use std::time::Duration;
 /// outages, such as a restart of a service.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
+/// Time for which heartbeats must fail before the process logs an outage of management. A restart
+/// of management, or the election of another leader, is shorter.
+const MANAGEMENT_WORTH_A_LINE: Duration = Duration::from_secs(3);
+
 /// The groups whose requests fail. The mutex protects only this map.
 static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
 /// Number of entries in [`FAILING`], so that a reply takes no lock while no request fails.
@@ -41,7 +45,7 @@ fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
 }
 
 /// A request that the router retries until its group answers. When this value is dropped, the
-/// request no longer waits.
+/// request no longer counts as waiting.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedRequest {
     /// The group whose outage counts this request.
@@ -49,8 +53,8 @@ pub(crate) struct RepeatedRequest {
 }
 
 impl RepeatedRequest {
-    /// Records that an attempt to send the request has failed. Logs the outage once it lasts long
-    /// enough.
+    /// Handles a failed attempt to send the request. Logs the outage as soon as it has lasted for
+    /// [`WORTH_A_LINE`].
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
         let mut failing = failing();
         if self.group != Some(group) {
@@ -74,7 +78,7 @@ impl RepeatedRequest {
             let seconds = (now - outage.since).as_secs();
             tracing::warn!(
                 "group {group} has not answered for {seconds} s: {error}; {waiting}, and will \
-                 continue when it answers"
+                 continue when the group answers"
             );
         }
         COUNT.store(failing.len(), Ordering::Relaxed);
@@ -114,14 +118,24 @@ pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
     }
 }
 
+/// Returns the groups that do not answer requests of this process, the longest outage first.
+pub fn failing_groups(now: Duration) -> Vec<RequestWait> {
+    let mut waits = waits_longer_than(Duration::ZERO, now);
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.since_ms));
+    waits
+}
+
 fn failing_waits(now: Duration) -> Vec<RequestWait> {
+    waits_longer_than(WORTH_A_LINE, now)
+}
+
+fn waits_longer_than(least: Duration, now: Duration) -> Vec<RequestWait> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return Vec::new();
     }
     let failing = failing();
     let age = |outage: &Outage| now.saturating_sub(outage.since);
-    let is_long =
-        |(_, outage): &(&GroupId, &Outage)| outage.waiting > 0 && age(outage) >= WORTH_A_LINE;
+    let is_long = |(_, outage): &(&GroupId, &Outage)| outage.waiting > 0 && age(outage) >= least;
     let wait = |(group, outage): (&GroupId, &Outage)| RequestWait {
         group: *group,
         since_ms: u64::try_from(age(outage).as_millis()).unwrap_or(u64::MAX),
@@ -142,20 +156,21 @@ fn end(group: GroupId) -> Option<Outage> {
     ended.filter(|outage| outage.is_logged)
 }
 
-/// Records that a group has given a final reply. Logs the end of the group's outage if its start
-/// was logged.
+/// Handles a final reply of a group. Logs the end of the group's outage if its start was logged.
 pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     if let Some(outage) = end(group) {
         let seconds = now().saturating_sub(outage.since).as_secs_f64();
-        tracing::warn!("group {group} answers again after {seconds:.1} s");
+        tracing::info!("group {group} answers again after {seconds:.1} s");
     }
 }
 
-/// Records that an administrator has given up the target of a group as lost. The group will not
-/// answer any more, so its outage ends now.
+/// Ends the outage of a group whose target an administrator has given up as lost, because the group
+/// will not answer any more.
 pub(crate) fn given_up(group: GroupId) {
     if end(group).is_some() {
-        tracing::warn!("no request waits for group {group} any more: its target is lost");
+        tracing::info!(
+            "no request waits for group {group} any more, since its target was given up as lost"
+        );
     }
 }
 
@@ -164,25 +179,35 @@ pub(crate) fn given_up(group: GroupId) {
 pub(crate) struct ManagementOutage {
     /// Time of the first failure since the last reply.
     since: Option<Duration>,
+    is_logged: bool,
 }
 
 impl ManagementOutage {
-    /// Logs the first failed heartbeat since the last reply of management.
+    /// Records a failed heartbeat. Logs the outage once it lasts long enough.
     pub(crate) fn failed(&mut self, error: &Error) {
-        if self.since.is_none() {
-            self.since = Some(skep_env::now());
+        if let Some(silent) = self.is_due(skep_env::now()) {
             tracing::warn!(
-                "lost contact with management; I/O to servers that answer continues, and this node \
-                 keeps trying: {error}"
+                "lost contact with management for {:.1} s; I/O to servers that answer continues, \
+                 and this node keeps trying: {error}",
+                silent.as_secs_f64()
             );
         }
     }
 
-    /// Logs the first reply of management after a failed heartbeat.
+    /// Records a failure at `now`. Returns the length of the outage if its log line is due.
+    fn is_due(&mut self, now: Duration) -> Option<Duration> {
+        let silent = now.saturating_sub(*self.since.get_or_insert(now));
+        let is_due = silent >= MANAGEMENT_WORTH_A_LINE && !self.is_logged;
+        self.is_logged |= is_due;
+        is_due.then_some(silent)
+    }
+
+    /// Records a reply of management. Logs the end of an outage whose start was logged.
     pub(crate) fn answered(&mut self) {
-        if let Some(since) = self.since.take() {
+        let since = self.since.take();
+        if let Some(since) = since.filter(|_| std::mem::take(&mut self.is_logged)) {
             let seconds = skep_env::now().saturating_sub(since).as_secs_f64();
-            tracing::warn!("management answers again after {seconds:.1} s");
+            tracing::info!("management answers again after {seconds:.1} s");
         }
     }
 }
@@ -191,6 +216,17 @@ impl ManagementOutage {
 mod tests {
     use super::*;
     use skep_types::ErrorCode;
+
+    #[test]
+    fn short_outage_of_management_is_not_logged() {
+        let mut outage = ManagementOutage::default();
+        let at = Duration::from_secs;
+        assert_eq!((outage.is_due(at(10)), outage.is_due(at(11))), (None, None));
+        outage.answered();
+        assert_eq!((outage.is_due(at(12)), outage.is_due(at(14))), (None, None));
+        assert_eq!(outage.is_due(at(15)), Some(at(3)));
+        assert_eq!(outage.is_due(at(16)), None);
+    }
 
     fn logged(group: GroupId) -> Option<(usize, bool)> {
         failing().get(&group).map(|outage| (outage.waiting, outage.is_logged))

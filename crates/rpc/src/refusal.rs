@@ -18,13 +18,16 @@ thread_local! {
 
 /// Returns the error that the caller of a failed handshake gets. `error` names the address.
 ///
-/// - `Disconnected`, `StaleMap` and `NotReady` stay, because the caller retries in any case.
-/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since an
-///   administrator must correct the token or the version. A member was admitted earlier with the
-///   same token. So the peer is the wrong process, and the member gets `Disconnected`.
+/// - `Disconnected`, `StaleMap` and `NotReady` are returned unchanged, because the caller retries
+///   in any case.
+/// - `AuthenticationFailed` and `VersionMismatch` are returned unchanged if `identity` has no node
+///   id, since an administrator must correct the token or the version. A member was admitted
+///   earlier with the same token. So the peer is the wrong process, and the member gets
+///   `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
-/// Logs errors of the last two kinds for a member, at most once in [`COMPLAINT_INTERVAL`].
+/// For a member, logs the errors that become `Disconnected`, at most once in
+/// [`COMPLAINT_INTERVAL`].
 pub(crate) fn judge(error: Error, identity: &Identity) -> Error {
     let is_member = identity.node.raw() != 0;
     match error.code() {
@@ -55,8 +58,8 @@ fn complain(error: &Error) {
     });
     if let Some(failures) = failures {
         tracing::warn!(
-            "a foreign program answers at the address of a service; this node keeps trying \
-            ({failures} failed handshakes since the last such line): {error}"
+            "another program answers at the address of a service; this node keeps trying \
+             ({failures} failed handshakes since the last such line): {error}"
         );
     }
 }

@@ -44,7 +44,7 @@ pub struct Router {
     own: Option<OwnTerm>,
     /// Whether the task that follows the cluster map has started.
     is_watching: Cell<bool>,
-    /// This router, for the task that follows the cluster map.
+    /// Reference to this router, for the task that follows the cluster map.
     this: Weak<Self>,
 }
 
@@ -134,7 +134,8 @@ impl Router {
             Error::new(
                 ErrorCode::StaleMap,
                 format!(
-                    "no metadata group serves shard {shard}: `skep cluster format` assigns them"
+                    "no metadata group serves shard {shard}: `skep cluster format` assigns all \
+                     shards to groups"
                 ),
             )
         })
@@ -241,7 +242,8 @@ impl Router {
             if let Some(deadline) = deadline {
                 let now = skep_env::now();
                 if now + pause >= deadline {
-                    let context = format!("gave up after retries: {error}");
+                    let context =
+                        format!("cannot complete the request in time, despite retries: {error}");
                     return Err(Error::new(ErrorCode::TimedOut, context));
                 }
                 options.time_left = Some(deadline - now);
@@ -266,14 +268,14 @@ impl Router {
             |problem: &str| Error::new(ErrorCode::StaleMap, format!("group {group} {problem}"));
         let entry = map.group(group).ok_or_else(|| unknown("is not in the cluster map"))?;
         let primary = map.primary(group);
-        let target = primary.ok_or_else(|| unknown("has no member that serves it"))?;
+        let target = primary.ok_or_else(|| unknown("has no serving member"))?;
         check_not_lost(target)?;
         let target = target.id;
         options.group = group;
         options.epoch = entry.epoch;
         options.sender = self.sender()?;
-        // Metadata targets need no map version, because they fence removed clients by their
-        // sessions.
+        // Requests to metadata targets name no map version, because a metadata target ends the
+        // session of a removed client, and then refuses its requests.
         if entry.kind == TargetKind::Storage {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
@@ -290,7 +292,7 @@ impl Router {
                 lost.set(true);
             }
         }
-        result.map_err(|error| error.within(target))
+        result.map_err(|error| error.within(format_args!("target {target}")))
     }
 
     /// Checks that the request may be sent under the process's current node id.
@@ -298,8 +300,10 @@ impl Router {
         match options.only_as.filter(|node| *node != self.cell.node()) {
             None => Ok(()),
             Some(node) => {
-                let text =
-                    format!("cannot send this request as {node}, which was removed meanwhile");
+                let text = format!(
+                    "cannot send this request as {node}: this node was removed from the cluster \
+                     meanwhile"
+                );
                 Err(Error::new(ErrorCode::Evicted, text))
             }
         }
@@ -377,13 +381,14 @@ impl Router {
     }
 
     async fn connect(&self, map: &ClusterMap, target: TargetId) -> Result<Rc<Connection>> {
-        let unknown =
-            || Error::new(ErrorCode::StaleMap, format!("{target} is not in the cluster map"));
+        let unknown = || {
+            Error::new(ErrorCode::StaleMap, format!("target {target} is not in the cluster map"))
+        };
         let node = map.target(target).and_then(|it| map.node(it.node)).ok_or_else(unknown)?;
         let identity = self.identity.borrow().clone();
         let connecting =
             Connection::connect_any(&node.addresses, &identity, target, self.channel).await;
-        let within = |error: Error| error.within(format_args!("{target} on {}", node.name));
+        let within = |error: Error| error.within(format_args!("target {target} on {}", node.name));
         let connection = connecting.map_err(within)?;
         self.cell.count_connect();
         Ok(connection)
@@ -397,14 +402,14 @@ fn check_not_lost(target: &Target) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "target {} ({}) is lost, and so are the bytes on it; restore the file from a backup",
+        "target {} ({}) was given up as lost, with all bytes on it; restore the file from a backup",
         target.id, target.path
     );
     Err(Error::new(ErrorCode::TargetLost, what))
 }
 
-/// Whether a final result came from the group, and not from this process, which gives up after a
-/// time limit and refuses to send some requests.
+/// Whether a final result came from the group. Other final results come from this process, which
+/// gives up after a time limit and refuses to send some requests.
 fn is_answer<T>(result: &Result<T>) -> bool {
     let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed, ErrorCode::TargetLost];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))

@@ -224,10 +224,10 @@ impl Secrets {
         self.held().iter().any(|held| !held.is_closed && held.secret.id() == id)
     }
 
-    /// Chooses the newest own secret that the connecting side offers, if possible one that is not
-    /// closed. `is_member` means that the connecting side names a node id. The handshake cannot
-    /// verify this id. If a node joins with a closed secret, management must check that the node
-    /// has joined before.
+    /// Chooses the newest own secret that the connecting side offers, if possible one that was not
+    /// revoked for new nodes (`is_closed`). `is_member` means that the connecting side names a node
+    /// id. The handshake cannot verify this id. If a node joins with a closed secret, management
+    /// must check that the node has joined before.
     ///
     /// # Errors
     /// `AuthenticationFailed` if this process holds none of the offered secrets, or if a side
@@ -241,7 +241,7 @@ impl Secrets {
             return Err(refused(
                 "the token is wrong, not of this cluster, or revoked: this service has another \
                  secret; `skep cluster token --cluster DIRECTORY` on the management host prints \
-                 the newest token, and `skep token install` gives it to a service",
+                 the newest token, and `skep token install` gives this token to a service",
             ));
         };
         let open = common.iter().find(|it| !it.is_closed);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_secret_is_accepted_from_members_only() {
+    fn secret_closed_to_new_nodes_is_accepted_from_members_only() {
         let (new, old) = (Secret::generate(), Secret::generate());
         let closed = HeldSecret { secret: old.clone(), is_closed: true };
         let server = Secrets::new(new, vec![closed]);

@@ -94,7 +94,7 @@ impl IncomingStream {
                 return Ok(Some(Incoming { header, body, data, arrived_at }));
             }
             let context = format!(
-                "cannot accept message {} from a {:?} node: only {} send it",
+                "cannot accept message {} from a {:?} node: only {} send this message",
                 header.message,
                 self.peer,
                 bounds.senders.words()
@@ -111,7 +111,8 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
         return Ok(());
     }
     let context = format!(
-        "message {} has a body of {body} bytes and {data} bytes of data: the limits are {} and {}",
+        "cannot accept message {}: it has a body of {body} bytes and {data} bytes of data, and the \
+         limits are {} and {}",
         header.message, bounds.body_bytes, bounds.data_bytes
     );
     Err(Error::new(ErrorCode::Protocol, context))

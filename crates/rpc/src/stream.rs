@@ -1,6 +1,6 @@
 //! Reads frames from a byte stream.
 //!
-//! Headers and bodies come from a read-ahead buffer, so that one receive takes many small frames.
+//! Headers and bodies come from a read-ahead buffer, so that one receive gets many small frames.
 //! Bulk data that arrives in this buffer must be copied once more, to the caller's buffer. So after
 //! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead, since the next
 //! frame probably has much bulk data too.
@@ -52,7 +52,7 @@ impl FrameReader {
             if got == 0 {
                 return match self.end - self.start {
                     0 => Ok(false),
-                    _ => Err(disconnected("the peer closed it within a frame")),
+                    _ => Err(disconnected("the peer closed the connection within a frame")),
                 };
             }
             self.end += got;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_reads_little_ahead_after_bulk_data() {
+    fn frame_reader_reads_little_ahead_after_bulk_data() {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();

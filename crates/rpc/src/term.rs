@@ -8,7 +8,8 @@ use skep_types::{ClusterMap, Epoch, Error, ErrorCode, MapVersion, Result, Target
 use skep_wire::senders::Sender;
 use std::cell::Cell;
 
-/// A version of the cluster map, with the sender and the first epoch of the target's term in it.
+/// A version of the cluster map, and the term of the target in this version: its sender and its
+/// first epoch.
 type CachedTerm = (MapVersion, Option<(Sender, Epoch)>);
 
 /// The term of one target.
@@ -85,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn deposed_primary_sends_nothing_even_after_it_is_primary_again() {
+    fn deposed_primary_sends_nothing_until_it_begins_a_new_term() {
         let term = OwnTerm::new(OWN);
         term.hold(Epoch::new(1));
         let other = TargetId::new(2);
         let refused = |map| term.sender(&map).unwrap_err().code() == ErrorCode::Deposed;
         assert!(refused(map(2, other, 2)));
-        // The process has missed the map of epoch 2.
+        // The process has not received the map of epoch 2.
         assert!(refused(map(3, OWN, 3)));
         let next = OwnTerm::new(OWN);
         next.hold(Epoch::new(3));

@@ -1,9 +1,9 @@
 //! Requests of programs that a mount has not answered for a long time, although no attempt to reach
-//! a server fails: a server has accepted a request and does not reply. The heartbeat reports these
-//! requests to management, so that `skep health check` names the mount.
+//! a server fails. The reason is that a server has accepted a request and does not reply. The
+//! heartbeat reports these requests to management, so that `skep health check` names the mount.
 //!
-//! Owns what the workers of the process have reported last. Does not own the requests, nor the
-//! failing attempts ([`crate::outages`]), which explain a wait better.
+//! Owns the newest reports of the workers of the process. Does not own the requests, or the outages
+//! of groups ([`crate::outages`]), which explain a wait better.
 
 use skep_types::GroupId;
 use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The requests of programs to one worker that have waited for a long time.
+/// The requests that programs have sent to one worker, and that have waited for a long time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unanswered {
     /// Number of requests.
     pub requests: u32,
-    /// Time at which the oldest of them began.
+    /// Time at which the oldest request began.
     pub since: Duration,
-    /// The oldest of them, as text for people.
+    /// Description of the oldest request, for administrators.
     pub oldest: String,
 }
 
-/// By worker. The mutex protects only this map. Workers take it at each of their checks while
-/// requests wait for a long time, and once when the waits have ended.
+/// The newest report of each worker. The mutex protects only this map. A worker locks it at each
+/// check while requests wait for a long time, and once when the waits have ended.
 static UNANSWERED: Mutex<BTreeMap<u64, Unanswered>> = Mutex::new(BTreeMap::new());
 
 fn reported() -> MutexGuard<'static, BTreeMap<u64, Unanswered>> {
@@ -65,7 +65,7 @@ impl Drop for UnansweredReport {
     }
 }
 
-/// Returns the requests of all workers as one wait, whose group is zero.
+/// Returns one record for the waiting requests of all workers. Its group is zero.
 pub(crate) fn wait(now: Duration) -> Option<RequestWait> {
     sum(&reported(), now)
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_of_all_workers_are_one_with_the_oldest_request() {
+    fn merged_wait_of_all_workers_names_the_oldest_request() {
         let of = |requests, second, oldest: &str| Unanswered {
             requests,
             since: Duration::from_secs(second),

@@ -106,7 +106,7 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
         let secret = Secrets::generate();
         let address = serve(identity(1, &secret));
         let connect = async |who: Identity, target: u32| {
-            // A member would wait for the right service.
+            // An identity with a node id would wait for the right service.
             let who = Identity { node: NodeId::default(), ..who };
             Connection::connect(&address, &who, TargetId::new(target), Channel::NONE)
                 .await

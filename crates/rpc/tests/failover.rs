@@ -1,6 +1,6 @@
 //! Fail-over of calls under way, over real sockets. A newer cluster map names another primary,
-//! while the process of the previous primary is stopped and its connections stay open. Also the
-//! choice among several addresses of management.
+//! while the process of the previous primary is stopped and its connections stay open. Also tests
+//! the choice among several addresses of management.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -275,7 +275,7 @@ fn target_is_reached_at_its_second_address() {
 
 /// A stopped process at the first address must not cost five seconds at each connection.
 #[test]
-fn management_is_reached_despite_a_stopped_first_process() {
+fn management_is_reached_if_its_first_process_is_suspended() {
     block_on(async {
         let secret = Secrets::generate();
         let (stopped, serving) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));

@@ -1,5 +1,5 @@
-//! Requests to management on several members, over real sockets: a member that is not the leader
-//! refuses them, and the sender finds the leader.
+//! Requests to management on several members, over real sockets. A member that is not the leader
+//! refuses such a request, and the sender finds the leader.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -64,8 +64,8 @@ fn member(secrets: &Secrets, role: Role) -> FakeMember {
                         continue;
                     }
                     for header in waiting.drain(..) {
-                        // Because of the pause, the member sends each reply by itself, as a busy
-                        // member does.
+                        // Because of the pause, the member sends each reply in a separate packet,
+                        // as a busy member does.
                         skep_env::sleep(Duration::from_millis(2)).await;
                         match &*role.borrow() {
                             Role::Leader => outbox.reply(&header, &MapUpdate { map: None }),

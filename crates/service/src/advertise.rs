@@ -2,9 +2,9 @@
 //! interfaces of this host.
 //!
 //! # Hazard: loopback
-//! A loopback address means a different host to each reader. So a service advertises a loopback
-//! address only if its settings name the address, or if the join token names management on this
-//! host by a loopback address too.
+//! On each host, a loopback address means that host itself. So a service advertises a loopback
+//! address only if its settings name the address, or if the management on this host also has a
+//! loopback address in the join token.
 
 use skep_env::{HostAddress, TcpListener, host_addresses};
 use skep_types::{Error, ErrorCode, Result};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 /// The addresses of a service, and the other addresses of its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advertised {
-    /// The addresses for other nodes, as `host:port`, best first. Never empty.
+    /// The addresses for other nodes, as `host:port`, the best one first. Never empty.
     pub addresses: Vec<String>,
     /// Addresses of this host that were not chosen. Empty if the settings name the addresses.
     pub unused: Vec<HostAddress>,
@@ -31,9 +31,10 @@ pub fn with_port(address: &str, port: u16) -> String {
     }
 }
 
-/// Returns the addresses at which other nodes reach a listener of a *server*:
+/// Returns the addresses at which other nodes reach a *server*, whose listener is `listener`:
 ///
-/// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
+/// - If `advertise` is not empty, the addresses in it. An address without a port gets the
+///   listener's port.
 /// - For a listener on all addresses, this host's address on the route to `management`. If the
 ///   kernel finds no route, or the name of management has no address now, all addresses of this
 ///   host.
@@ -62,12 +63,13 @@ pub fn of_server(
     }
 }
 
-/// Returns the addresses at which other nodes reach a listener of *management*. They become part
-/// of the join token:
+/// Returns the addresses at which other nodes reach *management*, whose listener is `listener`.
+/// These addresses become part of the join token:
 ///
-/// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
-/// - For a listener on all addresses: the addresses in `former` that this host still has; otherwise
-///   the only address of this host, or its address on the default route.
+/// - If `advertise` is not empty, the addresses in it. An address without a port gets the
+///   listener's port.
+/// - For a listener on all addresses, the addresses in `former` that this host still has. If it has
+///   none of them, the only address of this host, or its address on the default route.
 /// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
@@ -86,8 +88,8 @@ pub fn of_management(
     choose(&candidates(bound)?, address_towards(DEFAULT_ROUTE), bound.port(), former)
 }
 
-/// An address to which only the default route leads, because 192.0.2.0/24 is reserved for
-/// documentation.
+/// An address that is reserved for documentation (192.0.2.0/24), so only the default route leads to
+/// it.
 const DEFAULT_ROUTE: &str = "192.0.2.1:9";
 
 fn choose(
@@ -114,7 +116,8 @@ fn choose(
     Ok(Advertised { addresses: chosen.into_iter().map(text).collect(), unused })
 }
 
-/// Returns the addresses that follow from the settings alone.
+/// Returns the addresses that the settings determine without a look at the host. `None` if they do
+/// not.
 fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     if !advertise.is_empty() {
         return Some(advertise.iter().map(|it| with_port(it, bound.port())).collect());
@@ -122,7 +125,8 @@ fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     (!bound.ip().is_unspecified()).then(|| vec![bound.to_string()])
 }
 
-/// Returns the addresses of this host on which a listener on all addresses accepts connections.
+/// Returns the addresses of this host at which the listener accepts connections. The listener
+/// listens on all addresses.
 fn candidates(bound: SocketAddr) -> Result<Vec<HostAddress>> {
     let mut found = host_addresses()?;
     found.retain(|it| serves(bound, it.address));
@@ -148,14 +152,15 @@ fn ambiguous(several: &[HostAddress]) -> Error {
     Error::new(
         ErrorCode::Configuration,
         format!(
-            "cannot choose the address for other hosts: this host has {}, and none is on a default \
-             route; name one or several, best first, with --advertise ADDRESS",
+            "cannot choose the address for other hosts: this host has the addresses {}, and none \
+             of them is on a default route; name one or several addresses, best first, with \
+             --advertise ADDRESS",
             list(several)
         ),
     )
 }
 
-/// Lists addresses with their interfaces, for people.
+/// Formats addresses with their interfaces, as text for people.
 pub fn list(addresses: &[HostAddress]) -> String {
     let texts = addresses.iter().map(|it| format!("{} ({})", it.address, it.interface));
     texts.collect::<Vec<_>>().join(", ")
@@ -203,7 +208,8 @@ mod tests {
         );
         let own = of_server(&listener, &[], "127.0.0.1:9").unwrap();
         assert_eq!(own, [format!("127.0.0.1:{port}")]);
-        // Neither a name without an address nor a missing route gives a loopback address.
+        // The function returns no loopback address if the name has no address or the route is
+        // missing.
         let own = of_server(&listener, &[], "no-such-host.invalid:9").unwrap_or_default();
         assert!(own.iter().all(|it| !it.starts_with("127.")), "{own:?}");
     }
@@ -226,7 +232,7 @@ mod tests {
         let default = choose(&two, Some("10.1.0.1"), &[]).unwrap();
         assert_eq!(default.addresses, ["10.1.0.1:7400"]);
         assert_eq!(default.unused, host(&two[..1]));
-        // A restart keeps the addresses in the token, also if the default route has changed.
+        // A restart keeps the addresses in the token, even if the default route has changed.
         let kept = choose(&two, Some("10.1.0.1"), &["10.0.0.1:7400"]).unwrap();
         assert_eq!(kept.addresses, ["10.0.0.1:7400"]);
         let v6 = choose(&["2001:db8::1"], None, &["unknown:0"]).unwrap();

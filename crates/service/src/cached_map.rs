@@ -6,16 +6,18 @@
 //! reasons.
 //!
 //! # When the map is written
-//! Changes of nodes, targets, groups, shards and settings affect where requests go. The service
-//! writes these changes without delay, but at most once a second. Reachability and free space
-//! change with nearly every heartbeat of a busy cluster. So the service writes a change of free
-//! space alone at most once a minute, and does not write reachability.
+//! Changes of nodes, targets, groups, shards and settings affect the destinations of requests. The
+//! service writes these changes without delay, but at most once a second. Reachability and free
+//! space change with nearly every heartbeat of a busy cluster. So if only free space has changed,
+//! the service writes the map at most once a minute. If only reachability has changed, the service
+//! does not write the map.
 
 use crate::directory::NodeDirectory;
+use crate::known_management;
 use skep_env::Mailbox;
 use skep_env::local::Notify;
 use skep_format::cached_map::CachedMap;
-use skep_rpc::MapCell;
+use skep_rpc::{MapCell, management_addresses};
 use skep_store::atomic::replace_atomically;
 use skep_types::map::{Capacity, CapacityPool, Reachability};
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
@@ -35,7 +37,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
 /// Reads the cached map of a node, and marks all nodes and targets in it as not reachable. Returns
-/// `None` if there is no map. If the map cannot be used, logs a warning and returns `None`.
+/// `None` if there is no cached map. If the cached map cannot be used, logs a warning and returns
+/// `None`.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
     let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();
@@ -60,13 +63,14 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
     let CachedMap { node_uuid: found, map } = CachedMap::from_file(&bytes)?;
     if found != node_uuid || map.cluster != cluster {
         let problem =
-            format!("it belongs to another node ({found:032x} of cluster {})", map.cluster);
+            format!("the file belongs to another node ({found:032x} of cluster {})", map.cluster);
         return Err(Error::new(ErrorCode::Configuration, problem));
     }
     Ok(Some(without_reachability(map)))
 }
 
-/// Resets all reachability, since the values in a cached map are out of date.
+/// Sets all nodes and targets to unreachable, because the reachability in a cached map is out of
+/// date.
 fn without_reachability(mut map: ClusterMap) -> ClusterMap {
     map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::ProbablyOffline);
     map.targets.iter_mut().for_each(|target| target.reachability = Reachability::ProbablyOffline);
@@ -74,7 +78,7 @@ fn without_reachability(mut map: ClusterMap) -> ClusterMap {
 }
 
 /// Returns a copy of `map` without reachability, free space and version. The version is omitted
-/// because it also counts changes of reachability and free space.
+/// because changes of reachability and free space also raise it.
 fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     let mut map = without_reachability(map.clone());
     map.version = skep_types::MapVersion::new(0);
@@ -85,8 +89,8 @@ fn without_soft_state(map: &ClusterMap) -> ClusterMap {
     map
 }
 
-/// Returns the minimum pause between the last write and a write of the newest map. `None` means
-/// that the newest map need not be written.
+/// Returns the minimum pause between the last write of a map and a write of the newest map. `None`
+/// means that the newest map need not be written.
 fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     let Some(cached) = cached else { return Some(Duration::ZERO) };
     if without_soft_state(cached) != without_soft_state(newest) {
@@ -98,11 +102,14 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Persists the newest map whenever it changes; the caller spawns this task. `changed` is notified
-/// when the cell holds a different map.
+/// Persists the newest map whenever it changes, and the addresses of management in the map for the
+/// commands of this host ([`known_management`]). The caller must notify `changed` when the cell has
+/// a different map, and must spawn this function as a task. `given` are the addresses in the
+/// service's token.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,
+    given: Vec<String>,
     cell: Arc<MapCell>,
     changed: Rc<Notify>,
 ) {
@@ -124,7 +131,8 @@ pub(crate) async fn keep(
             skep_env::timeout(left, change).await;
             continue;
         }
-        let result = write(path.clone(), CachedMap { node_uuid, map: (*newest).clone() }).await;
+        let cached_map = CachedMap { node_uuid, map: (*newest).clone() };
+        let result = write(path.clone(), cached_map, given.clone()).await;
         written_at = Some(skep_env::now());
         match result {
             Ok(()) => {
@@ -138,8 +146,8 @@ pub(crate) async fn keep(
                     );
                 }
                 has_warned = true;
-                // This pause is needed if no write has ever succeeded. Without it, the next attempt
-                // would start at once.
+                // If no write has succeeded before, the next attempt would start at once without
+                // this pause.
                 skep_env::sleep(PAUSE).await;
             }
         }
@@ -148,11 +156,13 @@ pub(crate) async fn keep(
 
 /// Writes the map on a separate thread, because on a busy disk two syncs can take longer than a
 /// lease.
-async fn write(path: PathBuf, cached: CachedMap) -> Result<()> {
+async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
-        // If the service has ended, the receiver is gone.
+        // If the service has ended, the receiver does not exist any more.
         let _ = sender.send(replace_atomically(&path, &cached.to_file()));
+        let learned = management_addresses(&cached.map);
+        known_management::remember(cached.map.cluster, &given, &learned);
     };
     skep_env::spawn_thread("kept-map".into(), None, body)?;
     done.receive().await?
@@ -198,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_of_a_cached_map_depends_on_the_kind_of_change() {
+    fn map_is_stored_after_a_delay_that_depends_on_the_change() {
         let check = |newest: ClusterMap, expected| {
             assert_eq!(pause(Some(&map()), &newest), expected, "{newest:?}");
         };
@@ -224,7 +234,8 @@ mod tests {
             let cell = MapCell::new(map(), NodeId::new(1));
             let change = Rc::new(Notify::default());
             let parent = file.parent().unwrap().to_owned();
-            let _keeping = skep_env::spawn(keep(parent, 5, Arc::clone(&cell), Rc::clone(&change)));
+            let _keeping =
+                skep_env::spawn(keep(parent, 5, Vec::new(), Arc::clone(&cell), Rc::clone(&change)));
             let until = async |version: u64| {
                 let deadline = skep_env::now() + Duration::from_secs(20);
                 loop {

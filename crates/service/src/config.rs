@@ -1,5 +1,5 @@
-//! Configuration from the defaults, the TOML file and the command line, in ascending order of
-//! priority. Each value has an origin, and all problems are reported together.
+//! Configuration from the defaults, the TOML file and the command line. A later source in this list
+//! overrides an earlier one. Each value has an origin, and all problems are reported together.
 //!
 //! A service's settings are one plain struct with `Default` and serde. A setting that may be unset
 //! is an empty text or list, never an `Option`. So the serialized defaults contain every setting.
@@ -17,8 +17,7 @@ use toml::{Table, Value};
 pub trait Manual: Serialize + DeserializeOwned + Default {
     /// Name of the command, such as `storage` in `skep storage`.
     const NAME: &'static str;
-    /// The source text of this struct and of its nested structs. The doc comments in it are the
-    /// manual.
+    /// The source text of this struct and of its nested structs. Their doc comments are the manual.
     const SOURCES: &'static [&'static str];
 
     /// Returns a description of each invalid setting.
@@ -47,8 +46,8 @@ struct SettingValue {
     origin: String,
 }
 
-/// Loads settings from a TOML file and the command line. `overrides` are pairs of a dotted key and
-/// a value from the command line.
+/// Loads settings from a TOML file and the command line. `overrides` are the settings of the
+/// command line, as pairs of a dotted key and a value.
 ///
 /// # Errors
 /// `Configuration` with all problems, one per line: an unreadable file, unknown settings, values of
@@ -74,7 +73,7 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
     }
     let mut origins = BTreeMap::new();
     for SettingValue { key, value, origin } in given {
-        // Each value is tried separately, so that an invalid value does not hide the problems of
+        // Each value is checked separately, so that an invalid value does not hide the problems of
         // other values.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
@@ -96,7 +95,7 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
     let settings: T = values.clone().try_into().map_err(|error: toml::de::Error| {
         Error::new(ErrorCode::Configuration, error.message().to_owned())
     })?;
-    // A file that cannot be read may have the values that are missing now.
+    // Do not report missing values if the file cannot be read, because the file may contain them.
     if is_readable {
         problems.extend(settings.problems());
     }
@@ -133,7 +132,7 @@ impl<T: Manual> Loaded<T> {
     }
 }
 
-/// Adds the default port of the service to a `node.listen` without a port.
+/// If `node.listen` has no port, adds the default port of the service.
 fn complete_listen(values: &mut Table, default: &Table) {
     let port = |table: &Table| -> Option<u16> {
         let listen = find(table, "node.listen")?.as_str()?;
@@ -156,8 +155,8 @@ fn read(path: &Path) -> std::result::Result<Table, String> {
     text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())
 }
 
-/// Lists the values of a table by dotted keys. A table in place of a plain setting counts as a
-/// value, so that the caller refuses it.
+/// Lists the values of a table by dotted keys. If there is a table where a plain value is expected,
+/// lists the table as a value, so that the caller refuses it.
 fn flatten(
     prefix: &str,
     table: &Table,
@@ -177,7 +176,7 @@ fn flatten(
 }
 
 pub(crate) fn leaves(prefix: &str, table: &Table, visit: &mut impl FnMut(&str, &Value)) {
-    // Plain values come before tables, as TOML requires.
+    // TOML requires plain values before tables.
     for wants_tables in [false, true] {
         for (name, value) in table.iter().filter(|(_, value)| value.is_table() == wants_tables) {
             let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -228,7 +227,7 @@ fn from_text(known: Option<&Value>, text: &str) -> Value {
 }
 
 /// Returns a hint that names a setting whose last word equals or resembles the last word of `key`.
-/// Returns an empty text if no setting matches.
+/// The hint is empty if no setting matches.
 fn hint(values: &Table, key: &str) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let last_word = last(key);
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn command_line_overrides_file_overrides_defaults() {
+    fn command_line_overrides_file_and_file_overrides_defaults() {
         let file = file("width = 8\n[inner]\nsize = \"2 MiB\"\n");
         let overrides = [set("width", "9"), set("names", "a, b")];
         let loaded: Loaded<Sample> = load(Some(file.path()), &overrides).unwrap();
@@ -331,7 +330,7 @@ mod tests {
     fn error_names_an_unreadable_configuration_file() {
         let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &[]).unwrap_err();
         assert!(missing.context().contains("/nowhere.toml: No such file"), "{missing}");
-        // Values that the file may have are not reported as missing.
+        // If the file cannot be read, its values are not reported as missing.
         let set = [set("width", "0")];
         let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &set).unwrap_err();
         assert!(missing.context().starts_with("1 problem "), "{missing}");

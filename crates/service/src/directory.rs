@@ -22,7 +22,7 @@ pub struct NodeDirectory {
 }
 
 impl NodeDirectory {
-    /// Initialises a blank directory for a new node of the token's cluster.
+    /// Initialises a blank directory for a new node of the cluster to which `token` belongs.
     ///
     /// # Errors
     /// - `Configuration` if the directory is not blank.
@@ -73,7 +73,7 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
     replace_secret(&directory.join(TOKEN_FILE), format!("{}\n", token.to_text()).as_bytes())
 }
 
-/// Reads the newest token of a node's directory, with the former secrets.
+/// Reads the newest token of a node's directory, together with the former secrets.
 ///
 /// # Errors
 /// `Configuration` with the path if a file cannot be read, is malformed, or can be read by other
@@ -85,8 +85,8 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
 }
 
 /// Reads a join token from a file. The first line is the newest token. Each further line is a
-/// former token, which the process also accepts and offers while services of the cluster lack the
-/// newest token. Empty lines do not count.
+/// former token. The process also accepts and offers the former tokens, because some services of
+/// the cluster may not have the newest token yet. Empty lines are ignored.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read, contains no token, contains more than
@@ -96,11 +96,11 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
         Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
     };
     let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
-    // Pipes and terminals need no check, because they have no lasting contents.
+    // Pipes and terminals need no check of their permissions, because they do not store the token.
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
         return Err(wrong(format!(
-            "other users may read it (mode {:o}), and the token gives all rights in the cluster; \
-             run `chmod 600 {}`",
+            "other users may read this file (mode {:o}), and the token gives all rights in the \
+             cluster; run `chmod 600 {}`",
             metadata.mode() & 0o7777,
             file.display()
         )));
@@ -109,7 +109,7 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
     tokens_in(&text).map_err(|error| wrong(error.context().to_owned()))
 }
 
-/// Reads the lines of a token file.
+/// Parses the lines of a token file.
 fn tokens_in(text: &str) -> Result<JoinToken> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let newest: JoinToken = lines.next().unwrap_or_default().parse()?;
@@ -120,13 +120,13 @@ fn tokens_in(text: &str) -> Result<JoinToken> {
         if token.cluster != newest.cluster {
             let (first, other) = (newest.cluster, token.cluster);
             return wrong(format!(
-                "it has tokens of the clusters {first} and {other}; each cluster needs a file of \
-                 its own"
+                "the file has tokens of the clusters {first} and {other}; each cluster needs its \
+                 own token file"
             ));
         }
         if former.len() + 1 == MAX_SECRETS {
             return wrong(format!(
-                "it has more than {MAX_SECRETS} tokens; remove the lines of revoked tokens"
+                "the file has more than {MAX_SECRETS} tokens; remove the lines of revoked tokens"
             ));
         }
         former.push(HeldSecret { secret: token.secrets.newest(), is_closed: false });
@@ -140,7 +140,7 @@ pub(crate) mod tests {
     use skep_types::ClusterId;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Returns a token of a cluster that has no management service.
+    /// Returns a token for a cluster number `cluster` that has no running management service.
     pub(crate) fn token(cluster: u8) -> JoinToken {
         JoinToken {
             cluster: ClusterId::new([cluster; 16]),
@@ -150,7 +150,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn token_file_has_the_newest_token_first_and_one_cluster() {
+    fn newest_token_is_first_in_a_token_file_of_one_cluster() {
         let (newest, former, foreign) = (token(1), token(1), token(2));
         let text = |lines: &[&JoinToken]| -> String {
             lines.iter().map(|token| format!("{}\n\n", token.to_text())).collect()

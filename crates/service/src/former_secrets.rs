@@ -1,9 +1,8 @@
-//! The file `former-secrets` in a service's directory. It has the secrets of earlier tokens, which
-//! the service still accepts while an administrator replaces the token. It also has the ids of
-//! secrets that were revoked entirely, which no command may install again.
+//! The file `former-secrets` in a service's directory. It contains the secrets of earlier tokens,
+//! which the service still accepts while an administrator replaces the token. It also contains the
+//! ids of secrets that were revoked entirely. No command may install these secrets again.
 //!
-//! This module owns neither the newest token ([`crate::directory`]) nor the changes of tokens
-//! ([`crate::tokens`]).
+//! The module [`crate::directory`] has the newest token, and [`crate::tokens`] changes tokens.
 
 use skep_rpc::{HeldSecret, Secret, SecretId};
 use skep_store::atomic::replace_secret;
@@ -13,14 +12,15 @@ use std::path::Path;
 /// Name of the file with the former secrets. Only its owner can read the file.
 pub const FORMER_FILE: &str = "former-secrets";
 
-/// Words for the state of a former secret in the file `former-secrets`.
+/// Words in the file `former-secrets` for the state of a former secret. The service accepts an open
+/// secret from all nodes, and a closed one only from nodes that have joined already.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
 /// Word after the id of a secret that was revoked entirely.
 const REVOKED: &str = "revoked";
 
 /// Maximum number of ids of revoked secrets in the file. An administrator replaces a token by hand,
-/// so a directory reaches this limit only after decades. Then the oldest id is dropped.
+/// so a directory reaches this limit only after decades. At the limit, the oldest id is dropped.
 const MAX_REVOKED: usize = 256;
 
 /// The contents of the file [`FORMER_FILE`].
@@ -53,8 +53,8 @@ pub(crate) fn read(directory: &Path) -> Result<FormerSecrets> {
     for (index, line) in text.lines().enumerate() {
         former.take_line(line).ok_or_else(|| {
             wrong(format!(
-                "line {} is not a former secret; remove the file, and run `skep token install` on \
-                 the hosts that still have an older token",
+                "line {} is not a secret of a previous token; remove the file, and run `skep token \
+                 install` on the hosts that still have an older token",
                 index + 1
             ))
         })?;
@@ -63,7 +63,7 @@ pub(crate) fn read(directory: &Path) -> Result<FormerSecrets> {
 }
 
 impl FormerSecrets {
-    /// Adds a line of the file. Returns `None` if the line is malformed.
+    /// Parses one line of the file, and adds its contents. Returns `None` if the line is malformed.
     fn take_line(&mut self, line: &str) -> Option<()> {
         let (secret, state) = line.split_once(' ')?;
         let is_closed = match state {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn former_secrets_persist_and_revoked_ids_have_a_limit() {
+    fn former_secrets_persist_and_revoked_ids_are_bounded() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), FormerSecrets::default());
         let held = HeldSecret { secret: Secret::generate(), is_closed: true };

@@ -2,20 +2,20 @@
 //!
 //! This crate owns:
 //!
-//! - configuration with origins ([`config`]), its units ([`units`]), and settings of all services
-//!   ([`node`])
-//! - logging, readiness notifications to the service manager, and the signals that end a service
+//! - configuration with the origin of each value ([`config`]), its units ([`units`]), and settings
+//!   that all services have ([`node`])
+//! - logging, notifications to the service manager, and the signals that end a service
 //! - requests about the running process ([`node_requests`]) and about the network
 //!   ([`link_requests`])
 //! - listening on an address that stays the same across restarts
 //! - the page with metrics ([`metrics_page`])
 //! - the host that runs targets ([`host`])
-//! - the requests that made this program panic ([`quarantine`])
+//! - protection against requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
 //! - the newest token and former tokens, and their replacement ([`tokens`])
 //!
-//! It owns neither the requests of a single service nor the registration with management
-//! (`skep_rpc::membership`).
+//! The crates of the services handle the requests of a single service. `skep_rpc::membership`
+//! registers a service with management.
 
 pub mod advertise;
 pub mod cached_map;
@@ -23,6 +23,7 @@ pub mod config;
 pub mod directory;
 pub mod former_secrets;
 pub mod host;
+pub mod known_management;
 pub mod link_requests;
 pub mod listen;
 mod log_file;
@@ -45,8 +46,8 @@ pub use units::{ByteSize, Interval};
 
 use skep_types::{Error, ErrorCode, Result};
 
-/// The version of this program: the version of the crates, with the commit of a release build, as
-/// in `0.1.0+6d86cf8d2f1a`.
+/// The version of this program: the version of the crates, followed in a release build by the
+/// commit, as in `0.1.0+6d86cf8d2f1a`.
 pub const PROGRAM_VERSION: &str = env!("SKEP_VERSION");
 
 /// Returns the name of this host, or an empty text if the kernel does not show it.
@@ -55,11 +56,11 @@ pub fn host_name() -> String {
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
-/// Handles the signals that end a service, `SIGTERM` and `SIGINT`. Call this function before the
-/// process starts any thread, and then wait for a signal with `next`.
+/// Handles the signals that end a service, `SIGTERM` and `SIGINT`. The caller must call this
+/// function before the process starts any thread, and then waits for a signal with `next`.
 ///
 /// # Errors
-/// `Io` if the process is out of file descriptors.
+/// `Io` if the process has no free file descriptor.
 pub fn end_signals() -> Result<skep_env::Signals> {
     skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])
         .map_err(|error| Error::new(ErrorCode::Io, format!("cannot take over signals: {error}")))

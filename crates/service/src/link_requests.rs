@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit of a measurement, since its requester may have disappeared.
+/// Time limit of a measurement. Needed because the requester may have disappeared.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
 /// Measures the links from this service to other services. At most one measurement runs at a time.
@@ -23,7 +23,7 @@ pub struct Links {
     is_measuring: Cell<bool>,
 }
 
-/// Marks a running measurement. The drop of this guard allows the next measurement.
+/// Shows that a measurement is running. The next measurement can begin after this guard is dropped.
 struct MeasuringGuard<'a>(&'a Cell<bool>);
 
 impl Drop for MeasuringGuard<'_> {
@@ -33,7 +33,8 @@ impl Drop for MeasuringGuard<'_> {
 }
 
 impl Links {
-    /// Creates a measurer that looks up the addresses of other services in `map`.
+    /// Creates a [`Links`] for the service with this identity. The addresses of other services come
+    /// from `map`.
     pub fn new(identity: Identity, map: Arc<MapCell>) -> Rc<Self> {
         Rc::new(Self { identity, map, is_measuring: Cell::new(false) })
     }
@@ -62,11 +63,16 @@ impl Links {
         let MeasureLink { node, target, .. } = request;
         let unknown = |problem: String| Error::new(ErrorCode::NotFound, problem);
         let found = map.node(*node).filter(|it| !it.addresses.is_empty()).ok_or_else(|| {
-            unknown(format!("there is no service {node} in cluster map {}", map.version))
+            unknown(format!(
+                "cannot measure the link: service {node} is not in cluster map {}",
+                map.version
+            ))
         })?;
         let is_its = map.target(*target).is_some_and(|it| it.node == *node);
         if *target != TargetId::default() && !is_its {
-            return Err(unknown(format!("service {node} has no target {target}")));
+            return Err(unknown(format!(
+                "cannot measure the link: service {node} has no target {target}"
+            )));
         }
         Ok(found.addresses.clone())
     }
@@ -90,8 +96,8 @@ pub fn is_link_request(message: u16) -> bool {
     [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
 }
 
-/// Handles a request that measures the network. A measurement runs in a separate task. `None` for
-/// `links` means that this process cannot connect to other services.
+/// Handles a request that measures the network. A measurement runs in a separate task. If `links`
+/// is `None`, this process cannot connect to other services, so it refuses to measure.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let Incoming { header, body, data, .. } = incoming;
     let result = match header.message {

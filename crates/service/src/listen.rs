@@ -1,11 +1,12 @@
-//! Listening on an address that stays the same across restarts. This module does not own the
-//! addresses that other nodes use; [`crate::advertise`] chooses them.
+//! Listening on an address that stays the same across restarts. [`crate::advertise`] chooses the
+//! addresses that other nodes use.
 //!
 //! # Hazard: ephemeral ports
 //! For outgoing connections, the kernel chooses free ports from its ephemeral range. While the
-//! service is down, a client that connects to the service over loopback may get the service's port
-//! as its own. The client then connects to itself and prevents the service from starting again. So
-//! the service chooses free ports below the ephemeral range.
+//! service is down, a client on the same host that tries to connect to the service may get the
+//! service's port as its own port. The client is then connected to itself, and the service cannot
+//! start again because its port is in use. So the service chooses free ports below the ephemeral
+//! range.
 
 use skep_env::TcpListener;
 use skep_store::atomic::replace_atomically;
@@ -21,18 +22,18 @@ pub const ADDRESS_FILE: &str = "address";
 /// Name of the file in a service's directory that contains the address of its page with metrics.
 pub const METRICS_ADDRESS_FILE: &str = "metrics-address";
 
-/// Range from which a free port is chosen: below the kernel's default range of ephemeral ports, and
-/// above the ports of well-known services.
+/// Range from which the service chooses a free port. The range is below the kernel's default range
+/// of ephemeral ports, and above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
 /// Time to wait for a fixed address that is in use. After a process is killed, the kernel closes
-/// its sockets with a short delay, since the kernel must tear down the event loop first.
+/// its sockets with a short delay, because it must tear down the event loop first.
 const BIND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between attempts to bind an address that is in use.
 const BIND_PAUSE: Duration = Duration::from_millis(20);
-/// Number of random ports to try before the kernel chooses a port.
+/// Number of random ports that the service tries before it lets the kernel choose a port.
 const FREE_PORT_TRIES: usize = 64;
 
-/// Reaction if the address of the last start is in use.
+/// Reaction of the service if the address of its last start is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfTaken {
     /// Choose another port, because peers get the new address with the cluster map.
@@ -41,8 +42,8 @@ pub enum IfTaken {
     Fail,
 }
 
-/// Listens on `listen`. With port 0, uses the port of the last start, or a free port at the first
-/// start. Writes the address to the directory.
+/// Listens on `listen`. If the port in `listen` is 0, uses the port of the last start, or a free
+/// port at the first start. Writes the address to the directory.
 ///
 /// # Errors
 /// `Io`, with the address and a hint on how to fix the problem, if the service cannot listen on the
@@ -57,12 +58,12 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
     Ok(listener)
 }
 
-/// Listens for the page with metrics, like [`listen`]. If the address is in use, chooses a free
-/// port, because several services of one host may have the same setting. Writes the address to the
-/// file `metrics-address` in `directory`.
+/// Like [`listen`], but for the page with metrics. If the address is in use, chooses a free port,
+/// because several services of one host may have the same address in their settings. Writes the
+/// address to the file `metrics-address` in `directory`.
 ///
 /// # Errors
-/// `Io` if the service cannot listen on the host of the address.
+/// `Io` if the service cannot listen on any port of the host name in `listen`.
 pub async fn listen_for_page(listen: &str, directory: &Path) -> Result<TcpListener> {
     let file = directory.join(METRICS_ADDRESS_FILE);
     let listener = match TcpListener::bind(listen) {
@@ -79,7 +80,7 @@ pub async fn listen_for_page(listen: &str, directory: &Path) -> Result<TcpListen
 fn write_address(listener: &TcpListener, file: &Path) -> Result<()> {
     let address = listener.local_address()?.to_string();
     if read_address(file).as_ref() != Some(&address) {
-        // Write the address durably, because tokens contain management's address, and after a power
+        // Write the address durably, because tokens contain management's address. After a power
         // loss the other nodes try only that address.
         replace_atomically(file, format!("{address}\n").as_bytes())?;
     }
@@ -93,7 +94,7 @@ pub fn read_address(file: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| text.contains(':'))
 }
 
-/// Listens on the port in the address file `file`, or on a free port.
+/// Listens on the port that the address file `file` contains, or else on a free port.
 async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let before = read_address(file).and_then(|address| {
         let port = address.rsplit_once(':')?.1.parse::<u16>().ok()?;
@@ -106,9 +107,9 @@ async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<
                 return Err(Error::new(
                     error.code(),
                     format!(
-                        "{}. It is the address of the last start, which other nodes have in their \
-                         tokens: end the other program, or remove {} and give all nodes a new \
-                         token",
+                        "{}. This service used the address at its last start, and the tokens of \
+                         other nodes contain it: end the other program, or remove {} and give all \
+                         nodes a new token",
                         error.context(),
                         file.display()
                     ),
@@ -129,10 +130,10 @@ async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<
     bind(&format!("{host}:0"))
 }
 
-/// Binds an address. If it is in use, retries for up to `BIND_TIMEOUT`.
+/// Binds an address. If the address is in use, retries for up to `BIND_TIMEOUT`.
 async fn bind_patiently(address: &str) -> Result<TcpListener> {
     let deadline = skep_env::now() + BIND_TIMEOUT;
-    // Retry: bind of an address in use. Every `BIND_PAUSE`, for `BIND_TIMEOUT`.
+    // Retry: bind an address that is in use. Every `BIND_PAUSE`, for `BIND_TIMEOUT`.
     while skep_env::now() < deadline {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
@@ -147,10 +148,11 @@ fn bind(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
         let problem = match error.kind() {
             ErrorKind::AddrInUse => {
-                "another program listens there already; choose another `node.listen`".into()
+                "another program listens on this address already; choose another `node.listen`"
+                    .into()
             }
             ErrorKind::AddrNotAvailable => {
-                "this host does not have that address; correct `node.listen`".into()
+                "this host does not have this address; correct `node.listen`".into()
             }
             ErrorKind::PermissionDenied => {
                 "ports below 1024 need root; choose another `node.listen`".into()

@@ -1,10 +1,10 @@
-//! Standard error as a log file of limited size.
+//! Standard error as a log file whose size is limited.
 //!
 //! If standard error is a file that has reached its limit, the process renames the file to `.old`
 //! and continues in a new file. An older `.old` file is replaced. The process renames the file
-//! before it writes the first line that exceeds the limit, so no line is lost. Output that other
-//! threads write at that moment without the logger, such as a panic message, goes to one of the two
-//! files.
+//! before it writes the first line that exceeds the limit, so no line is lost. At that moment,
+//! another thread may write to standard error without the logger, for example a panic message. This
+//! output goes to one of the two files.
 //!
 //! The process does not rotate pipes, terminals, systemd's journal, or a file that another program
 //! has renamed.
@@ -18,16 +18,16 @@ use std::path::{Path, PathBuf};
 
 /// Suffix of the previous log file.
 const OLD_ENDING: &str = ".old";
-/// Suffix of a new log file before it replaces the current one.
+/// Suffix of a new log file until it replaces the current log file.
 const NEW_ENDING: &str = ".new";
 
-/// Standard error. Its size is limited if it is a file.
+/// Standard error. Its size is limited if standard error is a file.
 #[derive(Debug)]
 pub(crate) struct LogOutput {
-    /// Maximum size of the log file in bytes; zero means no limit.
+    /// Maximum size of the log file in bytes. Zero means no limit.
     limit: u64,
-    /// Size of the file in bytes, as this process counts it. Other processes may write to the file
-    /// too.
+    /// Size of the log file in bytes, as far as this process knows it. Other processes may write to
+    /// the file, too.
     size: u64,
     has_warned: bool,
 }
@@ -38,7 +38,7 @@ impl LogOutput {
         Self { limit, size, has_warned: false }
     }
 
-    /// Starts a new file if a line of `line` bytes would exceed the limit.
+    /// Starts a new log file if a line of `line` bytes would make the current one exceed the limit.
     fn rotate_if_full(&mut self, line: u64) {
         self.size += line;
         if self.limit == 0 || self.size <= self.limit {
@@ -47,10 +47,14 @@ impl LogOutput {
         match rotate(self.limit, line) {
             Ok(size) => self.size = size + line,
             Err(error) => {
-                // The next attempt follows after another `limit` bytes.
+                // Count from zero again, so that the next attempt to rename the file happens after
+                // another `limit` bytes.
                 self.size = line;
                 if !self.has_warned {
-                    let _ = writeln!(io::stderr(), "cannot rename the log: {error}");
+                    let _ = writeln!(
+                        io::stderr(),
+                        "cannot rename the log file, so it grows beyond its limit: {error}"
+                    );
                 }
                 self.has_warned = true;
             }
@@ -73,8 +77,9 @@ impl Write for LogOutput {
 }
 
 /// Returns an event as one line, with its final newline. Escapes all other control characters,
-/// because a peer or a file name may contain them and could otherwise forge lines of the log. Keeps
-/// the escape character, since the logger has escaped it in values and uses it for colours.
+/// because text from a peer or from a file name may contain them and could otherwise forge log
+/// lines. Does not escape the escape character (ESC), because the logger uses this character for
+/// colours, and has already escaped it in values.
 fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match event.strip_suffix(b"\n") {
         Some(text) => (text, &b"\n"[..]),
@@ -103,8 +108,8 @@ fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Continues the log in a new file if a line of `line` bytes would exceed the limit. Returns the
-/// size of the file that is then in use.
+/// Continues the log in a new file if a line of `line` bytes would make the current one exceed the
+/// limit. Returns the size of the file that is in use afterwards.
 fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let Some((path, file)) = output_file(2) else { return Ok(0) };
     if file.len() + line <= limit {
@@ -114,8 +119,8 @@ fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let new = with_ending(&path, NEW_ENDING);
     let opened: File =
         OpenOptions::new().create(true).append(true).mode(file.mode() & 0o777).open(&new)?;
-    // A hard link gives the old file its name, so that a log file with the current name exists at
-    // every moment.
+    // A hard link gives the old file its new name, so that a log file with the current name exists
+    // at every moment.
     let old = with_ending(&path, OLD_ENDING);
     match std::fs::remove_file(&old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -13,14 +13,15 @@ use tracing_subscriber::EnvFilter;
 /// Controls the log of this process. There is one log per process.
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
-/// Part of each filter, because the Raft library logs each step of an election, and names its own
-/// types. Management itself logs the leader.
-const QUIET: &str = "openraft=error";
+/// The part that is added to each filter, because the Raft library logs each step of an election
+/// and each lost message, in words of its own. Management itself logs which node is the leader, and
+/// failures of its log.
+const QUIET: &str = "openraft=off";
 
 type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + Sync>;
 
 struct Control {
-    /// Replaces the filter of the log.
+    /// Function that replaces the filter of the log.
     apply: Apply,
     /// The log level in the settings.
     configured: String,
@@ -33,17 +34,20 @@ struct Control {
 pub struct Level {
     /// The current log level.
     pub current: String,
-    /// The log level in the settings, which applies again after the next start.
+    /// The log level in the settings. The process uses this level after its next start.
     pub configured: String,
 }
 
-/// Starts logging for the process. Call this function only once. If standard error is a file,
-/// logging starts a new file when the file has grown to `limit` bytes; zero means no limit.
+/// Starts logging for the process. The caller must call this function only once. If standard error
+/// is a file, logging starts a new file when the file has grown to `limit` bytes. Zero means no
+/// limit.
 ///
 /// # Errors
 /// - `Configuration` if `filter` is invalid.
 /// - `InvalidArgument` if logging has been started before.
 pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
+    let wrong = |why: String| Error::new(ErrorCode::Configuration, format!("log level {why}"));
+    check(filter).map_err(wrong)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter)?)
         .with_writer(Mutex::new(LogOutput::new(limit.0)))
@@ -66,20 +70,21 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     started.map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("logging: {error}")))?;
     let current = Mutex::new(filter.to_owned());
     let control = Control { apply, configured: filter.to_owned(), current };
-    // This cannot fail, because the function would have returned above if logging had been started
-    // before.
+    // This cannot fail. If logging had already been started, the function would have returned
+    // above.
     let _ = CONTROL.set(control);
     Ok(())
 }
 
-/// Returns the log level, or `None` before [`start`].
+/// Returns the log level. `None` means that [`start`] has not been called yet.
 pub fn level() -> Option<Level> {
     let control = CONTROL.get()?;
     let current = control.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Some(Level { current, configured: control.configured.clone() })
 }
 
-/// Changes the log level until the process ends. An empty `filter` means the level in the settings.
+/// Changes the log level until the process ends. An empty `filter` restores the level in the
+/// settings.
 ///
 /// # Errors
 /// - `InvalidArgument` if `filter` is invalid.
@@ -92,8 +97,8 @@ pub fn change(filter: &str) -> Result<Level> {
         |problem: String| Error::new(ErrorCode::InvalidArgument, format!("log level {problem}"));
     check(filter).map_err(wrong)?;
     let parsed = parse(filter)?;
-    // A reader of the log must see why the amount of detail changes. So this function logs the line
-    // under the more detailed of the two levels.
+    // A reader of the log must see why the level of detail changes. So this function logs the
+    // change while the more detailed of the two levels is in effect.
     let is_logged_before = tracing::enabled!(tracing::Level::INFO);
     let log_change = |before: &str| {
         if before != filter {
@@ -118,12 +123,16 @@ fn text(done: std::result::Result<(), impl std::fmt::Display>) -> std::result::R
 }
 
 fn parse(filter: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(format!("{QUIET},{filter}"))
-        .map_err(|error| Error::new(ErrorCode::Configuration, format!("log filter: {error}")))
+    EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| {
+        Error::new(ErrorCode::Configuration, format!("invalid log filter: {error}"))
+    })
 }
 
-/// Checks that a text is a valid log filter. The error is the problem as text.
-pub(crate) fn check(filter: &str) -> std::result::Result<(), String> {
+/// Checks that a text is a valid log filter.
+///
+/// # Errors
+/// Returns the problem as text.
+pub fn check(filter: &str) -> std::result::Result<(), String> {
     if filter.is_empty() {
         return Err("is empty; write `error`, `warn`, `info`, `debug` or `trace`".into());
     }
@@ -134,10 +143,10 @@ pub(crate) fn check(filter: &str) -> std::result::Result<(), String> {
 /// The log levels, in ascending order of detail.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Checks one part of a filter: a level, or the name of a module with a level.
+/// Checks one part of a filter, which is a level, or the name of a module with a level.
 ///
-/// The parser of filters takes any word that is not a level as the name of a module, so a misspelt
-/// level would switch off the log.
+/// The parser of filters takes any word that is not a level as a module name. So a misspelt level
+/// would switch off the whole log.
 fn check_directive(directive: &str) -> std::result::Result<(), String> {
     let (module, level) = match directive.split_once('=') {
         Some((module, level)) => (Some(module), level),
@@ -151,9 +160,9 @@ fn check_directive(directive: &str) -> std::result::Result<(), String> {
         name.starts_with("skep") && name.chars().all(is_plain)
     };
     match module {
-        Some(name) if !is_name(name) => {
-            Err(format!("there is no module '{name}'; names begin with `skep_`, as in skep_rpc"))
-        }
+        Some(name) if !is_name(name) => Err(format!(
+            "unknown module '{name}': names of modules begin with `skep_`, as in skep_rpc"
+        )),
         _ => Ok(()),
     }
 }

@@ -1,15 +1,15 @@
-//! The manual of a service's settings, made from the doc comments of the settings structs: a sample
-//! configuration file, and a page in `docs/config/`.
+//! The manual of a service's settings: a sample configuration file, and a page in `docs/config/`.
+//! Both are generated from the doc comments of the settings structs.
 //!
-//! The program contains its own source text (`Manual::SOURCES`), from which the comments are
-//! read. So each setting is described in one place, and the structs need no macro.
+//! The program contains the source text of these structs (`Manual::SOURCES`), and reads the
+//! comments from it. So each setting is described in one place only, and the structs need no macro.
 
 use crate::config::{Manual, defaults};
 use std::collections::HashMap;
 use std::fmt::Write;
 use toml::{Table, Value};
 
-/// The fields of a struct: name, type and doc comment of each.
+/// The fields of a struct: the name, type and doc comment of each field.
 type Fields = Vec<(String, String, String)>;
 
 /// Returns a commented configuration file with every setting and its default.
@@ -64,8 +64,8 @@ fn visit<T: Manual>(structs: &HashMap<String, Fields>, see: &mut impl FnMut(&str
     visit_struct(structs, root, "", &defaults::<T>(), see);
 }
 
-/// Visits the values first and then the tables, as TOML requires, both in the order of the struct's
-/// fields.
+/// Visits the fields with plain values first and then the fields with tables, as TOML requires.
+/// Within both, the order is the order of the fields in the struct.
 fn visit_struct(
     structs: &HashMap<String, Fields>,
     name: &str,
@@ -90,7 +90,7 @@ fn visit_struct(
     }
 }
 
-/// Parses source text: returns the public fields of each public struct, with their doc comments.
+/// Parses source text. Returns the public fields of each public struct, with their doc comments.
 fn parse(sources: &[&str]) -> HashMap<String, Fields> {
     let mut structs: HashMap<String, Fields> = HashMap::new();
     for source in sources {

@@ -1,8 +1,7 @@
-//! The HTTP page with the metrics of a service: chooses the address on which the page listens.
+//! The HTTP page with the metrics of a service. Chooses the address on which the page listens.
 //!
 //! The page never prevents the start of the service. If the service finds no address for the page,
-//! it logs the reason and runs without a page. This module does not own the server
-//! (`skep_exporter::http`).
+//! it logs the reason and runs without a page. `skep_exporter::http` is the server.
 
 use crate::listen::{METRICS_ADDRESS_FILE, listen_for_page};
 use crate::node::{NO_PAGE, NodeSettings};
@@ -11,8 +10,8 @@ use skep_exporter::{http, message::Figures};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Starts the page of a service that listens for requests on `listener`. Returns the server's task.
-/// `None` means that the service has no page.
+/// Starts the HTTP page of a service whose requests arrive on `listener`. Returns the task of the
+/// page's server. `None` means that the service has no page.
 pub async fn start(
     settings: &NodeSettings,
     listener: &TcpListener,
@@ -29,13 +28,15 @@ pub async fn start(
     };
     let address = page.local_address().ok()?.to_string();
     tracing::info!("metrics: http://{address}/metrics");
-    tracing::debug!("the address of the page is in the file {METRICS_ADDRESS_FILE}");
+    tracing::debug!(
+        "the address of the page with the metrics is in the file {METRICS_ADDRESS_FILE}"
+    );
     figures.set_page(address);
     Some(skep_env::spawn(http::serve(page, Arc::clone(figures.registry()))))
 }
 
-/// Returns the address on which the page listens. `port` is the port for requests. `None` means no
-/// page.
+/// Returns the address on which the page should listen. `port` is the port on which the service
+/// listens for requests. `None` means that the service has no page.
 fn wanted_address(settings: &NodeSettings, port: u16) -> Option<String> {
     let is_fixed = !settings.listen.ends_with(":0");
     match settings.metrics.as_str() {
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_port_follows_the_request_port_unless_set() {
+    fn metrics_port_is_the_request_port_plus_one_unless_set() {
         let wanted = |listen: &str, metrics: &str| {
             let mut settings = NodeSettings::with_port(1);
             (settings.listen, settings.metrics) = (listen.into(), metrics.into());

@@ -1,13 +1,14 @@
-//! Detects mount points on which nothing is mounted, because a directory there would be on the
-//! wrong file system.
+//! Finds mount points on which nothing is mounted. A directory below such a mount point would be on
+//! the wrong file system.
 //!
-//! This module owns only the check before `--init`. A service refuses a blank directory at each
-//! later start.
+//! This module owns only the check before `--init`. At later starts no check is needed, because a
+//! service refuses a blank directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the mount point in `/etc/fstab` at or above `path` on which nothing is mounted.
+/// Returns a mount point in `/etc/fstab` that is `path` or a directory above `path`, and on which
+/// nothing is mounted.
 pub(crate) fn unmounted_above(path: &Path) -> Option<PathBuf> {
     let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -20,12 +21,12 @@ fn unmounted_in(path: &Path, fstab: &str, mounts: &str) -> Option<PathBuf> {
     mount_points(fstab).find(is_missing)
 }
 
-/// Returns the mount points of lines in the form of fstab(5), without swap and comments.
+/// Returns the mount points in lines of the format of fstab(5). Omits swap and comments.
 fn mount_points(lines: &str) -> impl Iterator<Item = PathBuf> {
     let lines = lines.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let second = lines.filter_map(|line| line.split_whitespace().nth(1));
     second.filter(|point| point.starts_with('/')).map(|point| {
-        // Both files write a space as an octal escape.
+        // Both fstab and the kernel's list of mounts represent a space as an octal escape.
         PathBuf::from(point.replace("\\040", " "))
     })
 }

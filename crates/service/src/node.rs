@@ -87,7 +87,7 @@ fn page_problem(metrics: &str) -> Option<String> {
     };
     let is_valid = metrics.is_empty() || metrics == NO_PAGE || is_address();
     (!is_valid).then(|| {
-        format!("`node.metrics`: '{metrics}' is neither of the form host:port nor `{NO_PAGE}`")
+        format!("`node.metrics`: invalid address '{metrics}': expected host:port or `{NO_PAGE}`")
     })
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_problems_of_targets_are_reported() {
+    fn all_problems_of_the_targets_setting_are_reported() {
         let mut node = NodeSettings::with_port(1);
         node.directory = "/d".into();
         assert!(target_problems(&[], &node)[0].contains("`targets` is empty"));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_domain_is_set_kept_or_removed() {
+    fn domain_setting_sets_preserves_or_removes_the_domain() {
         let mut node = NodeSettings::with_port(1);
         node.directory = "/d".into();
         for (setting, registered) in [("", None), ("rack-2", Some("rack-2")), ("none", Some(""))] {

@@ -8,7 +8,7 @@ use skep_wire::Request;
 use skep_wire::node::{LogLevel, SetLogLevel};
 use std::rc::Rc;
 
-/// Handles a request to a node; refuses messages that must address a target.
+/// Handles a request to the node itself. Refuses messages that must be addressed to a target.
 pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     let result = match incoming.header.message {
         SetLogLevel::ID => {
@@ -17,8 +17,8 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
         }
         other => {
             let problem = format!(
-                "a metadata or storage service answers here, not management (it refused message \
-                 {other}); give the address of management, whose usual port is 7400"
+                "a metadata or storage service answers here, not management (the service refused \
+                 message {other}); give the address of management, whose usual port is 7400"
             );
             Err(Error::new(ErrorCode::Unsupported, problem))
         }
@@ -29,8 +29,8 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
     }
 }
 
-/// Changes the log level of this process for a [`SetLogLevel`] request, and returns the level. With
-/// `None`, only returns the level.
+/// Changes the log level of this process for a [`SetLogLevel`] request, and returns the level. If
+/// `level` is `None`, only returns the level.
 ///
 /// # Errors
 /// - `InvalidArgument` if `level` is not a log level.

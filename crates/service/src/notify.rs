@@ -1,5 +1,5 @@
-//! Notifies the service manager of the service's state (`sd_notify(3)`), with datagrams to the
-//! socket that `NOTIFY_SOCKET` names. Without that variable, sends nothing.
+//! Notifies the service manager of the service's state (`sd_notify(3)`), by datagrams to the socket
+//! in the environment variable `NOTIFY_SOCKET`. Sends nothing if the variable is not set.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Notifies the service manager that the service is ready for requests.
 pub fn ready() {
-    // Only a warning, not an error of the service, because a manager that gets no notification has
-    // its own timeout.
+    // A failure is only a warning, not an error of the service. A manager that gets no notification
+    // has its own timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!("cannot notify the service manager: {error}");
     }
@@ -16,9 +16,10 @@ pub fn ready() {
 
 /// Notifies the service manager that the service is ending.
 pub fn stopping() {
-    // Only a debug line, because a manager that waited only for the start may have ended already.
+    // A failure is only a debug line, because a manager that waited only for the start may have
+    // ended already.
     if let Err(error) = send(b"STOPPING=1") {
-        tracing::debug!("cannot notify the service manager: {error}");
+        tracing::debug!("cannot notify the service manager: {error:#}");
     }
 }
 

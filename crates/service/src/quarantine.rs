@@ -1,16 +1,17 @@
-//! Requests that made this program panic. A panic ends the process, the service manager starts it
-//! again, and the client repeats its request. Without this module one such request would keep the
-//! service down for ever.
+//! Requests that made this program panic. A panic ends the process, the service manager starts the
+//! service again, and the client retries its request. Without this module, one such request would
+//! keep the service down for ever.
 //!
 //! At a panic the process appends the fingerprint of the request to the file `quarantine` in its
 //! directory. After [`REFUSED_AFTER`] panics, the service refuses the request. After repeated
 //! panics, the service delays its start. Panics of another version of the program do not count.
 //!
-//! This module does not stop the panic. A panic without a request counts only for the delay.
+//! This module does not prevent panics. A panic without a request counts only for the delay of the
+//! next start.
 //!
 //! # Hazard: the panic hook
-//! The hook may run at any point of the program. So it reads one thread-local value, and writes one
-//! short line with its own system calls.
+//! The hook may run at any point of the program. So the hook only reads one thread-local value, and
+//! writes one short line with a few system calls of its own.
 
 use crate::PROGRAM_VERSION;
 use skep_types::codec::crc32c;
@@ -29,16 +30,16 @@ use std::time::Duration;
 pub const QUARANTINE_FILE: &str = "quarantine";
 /// Number of panics after which a request is refused. The first panic may have had another cause.
 const REFUSED_AFTER: usize = 3;
-/// Maximum number of the newest lines that a start reads.
+/// Maximum number of lines of the file that a start reads. They are the newest lines.
 const MAX_LINES: usize = 1000;
-/// Time during which panics count for the delay of the next start.
+/// Age up to which a panic counts for the delay of the next start, in seconds.
 const RECENT_SECONDS: i64 = 300;
-/// Number of recent panics after which the service still starts without a delay.
+/// Maximum number of recent panics for a start without a delay.
 const PANICS_WITHOUT_DELAY: u32 = 2;
 /// Longest delay of a start after panics.
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
-/// Identifies a request by its message number and its contents.
+/// Fingerprint of a request, from its message number and its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark {
     message: u16,
@@ -47,14 +48,14 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns the mark of a request.
+    /// Returns the fingerprint of a request.
     pub fn of(message: u16, body: &[u8]) -> Self {
         Self { message, len: body.len(), crc: crc32c(body) }
     }
 }
 
 thread_local! {
-    /// The request that this thread is handling.
+    /// The fingerprint of the request that this thread is handling.
     static CURRENT: Cell<Option<Mark>> = const { Cell::new(None) };
 }
 
@@ -69,21 +70,21 @@ struct Quarantine {
 static QUARANTINE: OnceLock<Quarantine> = OnceLock::new();
 static HOOK: Once = Once::new();
 
-/// Reads the quarantine of a service's directory, and records later panics there. Call this
-/// function once for each process, before the service accepts requests. Returns the delay after
-/// which the service should start.
+/// Reads the quarantine of a service's directory, and records later panics there. Each process must
+/// call this function once, before the service accepts requests. Returns the delay after which the
+/// service should start.
 pub fn start(directory: &Path) -> Duration {
     let quarantine = Quarantine::read(directory, skep_env::wall_time().seconds);
     let delay = quarantine.delay();
     for (request, _) in quarantine.panics.iter().filter(|(_, count)| **count >= REFUSED_AFTER) {
         tracing::error!(
-            "this service refuses requests of message {} with one certain body, since they made \
-             it panic; remove {} to try them again",
+            "this service refuses requests of message {} with a certain body, because such a \
+             request made the service panic; to accept these requests again, remove {}",
             request.message,
             quarantine.path.display()
         );
     }
-    // A second service in the same process exists in tests only.
+    // Ignore an error, because only tests run more than one service in a process.
     let _ = QUARANTINE.set(quarantine);
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -108,25 +109,25 @@ pub fn check(message: u16, body: &[u8]) -> Result<()> {
     }
 }
 
-/// Marks this thread as handling a request, until this guard is dropped.
+/// While this guard exists, the thread counts as handling a request.
 #[derive(Debug)]
 pub struct Handling(());
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        // While a panic unwinds, the hook has run already.
+        // If a panic unwinds this thread, the hook has already run.
         CURRENT.set(None);
     }
 }
 
-/// Marks that this thread handles a request until the returned value is dropped.
+/// Records that this thread handles a request, until the returned guard is dropped.
 #[must_use]
 pub fn handling(message: u16, body: &[u8]) -> Handling {
     CURRENT.set(Some(Mark::of(message, body)));
     Handling(())
 }
 
-/// Runs a future, and marks the thread as handling `request` during each poll.
+/// Runs a future. During each poll, the thread counts as handling `request`.
 pub async fn watch<F: Future>(request: Mark, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -138,7 +139,7 @@ pub async fn watch<F: Future>(request: Mark, future: F) -> F::Output {
 }
 
 impl Quarantine {
-    /// Reads the file. A file that is missing or cannot be read counts as a file without panics.
+    /// Reads the file. If the file is missing or cannot be read, the result contains no panics.
     fn read(directory: &Path, now: i64) -> Self {
         let path = directory.join(QUARANTINE_FILE);
         let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -187,8 +188,9 @@ impl Quarantine {
             return Ok(());
         }
         let what = format!(
-            "cannot handle the request: it made the service panic {panics} times; report the panic \
-             in the service's log, and remove {} on its host to try again",
+            "cannot execute the request: the service panicked {panics} times when it executed this \
+             request; report the panic from the log of the service, and remove {} on its host to \
+             try again",
             self.path.display()
         );
         Err(Error::new(ErrorCode::Io, what))
@@ -208,7 +210,7 @@ mod tests {
             let quarantine = Quarantine::read(dir.path(), 1000);
             assert!(quarantine.check(7, b"poison").is_ok(), "{panics} panics");
             quarantine.record(Some(poison), 1000);
-            // A panic without a request does not count against any request.
+            // A panic without a request does not count as a panic of any request.
             quarantine.record(None, 1000);
         }
         let quarantine = Quarantine::read(dir.path(), 1000);
@@ -216,7 +218,7 @@ mod tests {
         assert!(error.context().contains(QUARANTINE_FILE), "{error}");
         assert!(quarantine.check(7, b"other").is_ok());
         assert!(quarantine.check(8, b"poison").is_ok());
-        // An administrator removes the file.
+        // An administrator removes the file, which ends the quarantine.
         std::fs::remove_file(&quarantine.path).unwrap();
         assert!(Quarantine::read(dir.path(), 1000).check(7, b"poison").is_ok());
     }
@@ -232,7 +234,7 @@ mod tests {
         }
         assert_eq!(delays, [0, 0, 0, 2, 4, 8, 16, 30]);
         assert_eq!(delay(1000 + RECENT_SECONDS), 0);
-        // Another version of the program may have repaired the cause of the panic.
+        // Panics of another version do not count, because this version may not have the bug.
         let path = dir.path().join(QUARANTINE_FILE);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace(PROGRAM_VERSION, "0.0.0-other")).unwrap();
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn hook_records_the_request_of_the_panicking_thread() {
+    fn panic_hook_records_the_request_of_the_panicking_thread() {
         let dir = tempfile::tempdir().unwrap();
         start(dir.path());
         let panicked = std::thread::spawn(|| {

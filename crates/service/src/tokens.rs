@@ -1,14 +1,14 @@
 //! The tokens of a service's directory: the newest one, and former ones that the service still
 //! accepts while an administrator replaces them.
 //!
-//! Owns the changes that `skep token` makes, and the task of a running process that takes over such
-//! a change. Does not own the file of the newest token ([`crate::directory`]), the file of the
-//! former ones ([`crate::former_secrets`]), nor what a secret proves (`skep_rpc::secret`).
+//! Owns the changes that `skep token` makes, and the task of a running process that notices such a
+//! change.
 //!
-//! `docs/design/0019-tokens.md` has the order of the steps in a cluster.
+//! `docs/design/0019-tokens.md` lists the steps of an administrator who replaces the token of a
+//! cluster.
 
 use crate::directory::{TOKEN_FILE, load_token, read_token, write_token};
-use crate::former_secrets::{self, FORMER_FILE};
+use crate::former_secrets::{self, FORMER_FILE, FormerSecrets};
 use skep_rpc::{JoinToken, MAX_SECRETS, SecretId, Secrets};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::fs::{File, TryLockError};
@@ -16,23 +16,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval at which a running process looks for a changed token. It reads the metadata of at most
-/// two files then, and the files if they have changed.
+/// Interval at which a running process checks whether its token has changed. A check reads the
+/// metadata of at most two files, and reads the files themselves only if they have changed.
 pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often [`lock_changes`] tries to lock a directory. With [`LOCK_PAUSE`] this is 200 ms, and a
-/// change takes a few syncs of small files. The thread of management waits meanwhile.
+/// Number of attempts of [`lock_changes`] to lock a directory. With [`LOCK_PAUSE`] all attempts
+/// take 200 ms, while a change of the tokens takes a few syncs of small files. Management's only
+/// thread is blocked during the attempts.
 const LOCK_ATTEMPTS: u32 = 20;
 
-/// Pause between two attempts to lock the changes of a directory.
+/// Pause between two attempts of [`lock_changes`].
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Makes `token` the newest token of a directory. The secret that was the newest one becomes a
-/// former one. Returns `false` if the directory has this token already.
+/// Makes `token` the newest token of a directory. The previous newest secret becomes a former
+/// secret. Returns `false` if the directory already has this token as its newest one.
 ///
 /// # Errors
-/// - `Configuration` if the token is of another cluster, if its secret was revoked here, also
-///   entirely, or if the directory has [`MAX_SECRETS`] secrets already.
+/// - `Configuration` if the token is of another cluster, if its secret was revoked in this
+///   directory (entirely or for new nodes), or if the directory already has [`MAX_SECRETS`]
+///   secrets.
 /// - `InUse` if another process changes the tokens of the directory.
 /// - Errors of the file system.
 pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
@@ -40,7 +42,36 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     install_locked(directory, token)
 }
 
+/// Returns whether [`install`] would change the directory. Changes nothing.
+///
+/// # Errors
+/// As for [`install`], except for `InUse`.
+pub fn check_install(directory: &Path, token: &JoinToken) -> Result<bool> {
+    Ok(!matches!(change_by(directory, token)?, Change::None))
+}
+
+/// The changes that the installation of a token makes in a directory.
+enum Change {
+    None,
+    /// The addresses of management.
+    Addresses,
+    /// The newest secret. The value has the former secrets after the change.
+    Secret(FormerSecrets),
+}
+
 fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
+    match change_by(directory, token)? {
+        Change::None => return Ok(false),
+        Change::Addresses => {}
+        // If the process crashes between the two writes, both files contain the previous newest
+        // secret. This has the same meaning as the state before the change.
+        Change::Secret(former) => former_secrets::write(directory, &former)?,
+    }
+    write_token(directory, token)?;
+    Ok(true)
+}
+
+fn change_by(directory: &Path, token: &JoinToken) -> Result<Change> {
     let own = load_token(directory)?;
     let refused = |what: String| {
         let what = format!("cannot install the token in {}: {what}", directory.display());
@@ -48,8 +79,8 @@ fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
     };
     if own.cluster != token.cluster {
         return refused(format!(
-            "it is of cluster {}, but the directory belongs to cluster {}; use the token that \
-             `skep cluster token --cluster DIRECTORY` prints on the management host of this \
+            "the token is of cluster {}, but the directory belongs to cluster {}; use the token \
+             that `skep cluster token --cluster DIRECTORY` prints on the management host of this \
              cluster",
             token.cluster, own.cluster
         ));
@@ -58,38 +89,33 @@ fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
     let newest = token.secrets.newest();
     let held = own.secrets.held();
     if held[0].secret == newest {
-        if own.addresses == token.addresses {
-            return Ok(false);
-        }
-        write_token(directory, token)?;
-        return Ok(true);
+        return Ok(match own.addresses == token.addresses {
+            true => Change::None,
+            false => Change::Addresses,
+        });
     }
     let is_closed = held.iter().any(|it| it.secret == newest && it.is_closed);
     if is_closed || former.revoked.contains(&newest.id()) {
         return refused(
-            "it is revoked; use the newest one, of `skep cluster token --cluster \
-                        DIRECTORY`"
+            "the token is revoked; use the newest token, which `skep cluster token --cluster \
+             DIRECTORY` prints on the management host"
                 .to_owned(),
         );
     }
     if held.iter().filter(|it| it.secret != newest).count() == MAX_SECRETS {
         return refused(format!(
-            "it has {MAX_SECRETS} tokens, which is the maximum; revoke an old one with `skep token \
-             revoke --entirely ID`"
+            "the directory has {MAX_SECRETS} tokens, which is the maximum; revoke an old token \
+             with `skep token revoke --entirely ID`"
         ));
     }
-    // A crash between the two writes leaves the former newest secret in both files, which is the
-    // state before the change.
     former.held = held.into_iter().filter(|it| it.secret != newest).collect();
-    former_secrets::write(directory, &former)?;
-    write_token(directory, token)?;
-    Ok(true)
+    Ok(Change::Secret(former))
 }
 
-/// Draws a new secret for the directory of management, and returns the new token.
+/// Draws a new random secret for the directory of management, and returns the new token.
 ///
 /// # Errors
-/// As for [`install`].
+/// The errors of [`install`].
 pub fn replace(directory: &Path) -> Result<JoinToken> {
     let _lock = lock_changes(directory)?;
     let own = load_token(directory)?;
@@ -97,7 +123,7 @@ pub fn replace(directory: &Path) -> Result<JoinToken> {
     install_locked(directory, &token).map(|_| token)
 }
 
-/// Replaces the addresses in the newest token of a directory. The secrets stay.
+/// Replaces the addresses in the newest token of a directory. The secrets do not change.
 ///
 /// # Errors
 /// - `InUse` if another process changes the tokens of the directory.
@@ -108,9 +134,9 @@ pub fn set_addresses(directory: &Path, addresses: &[String]) -> Result<()> {
     write_token(directory, &JoinToken { addresses: addresses.to_vec(), ..own })
 }
 
-/// Keeps other processes from changing the tokens of a directory until the returned file is closed.
-/// Each change reads the files and then replaces them: without the lock, management could write its
-/// addresses together with the secret that `skep token replace` has just replaced.
+/// Prevents other processes from changing the tokens of a directory until the returned file is
+/// closed. A change reads the files and then replaces them. Without the lock, management could
+/// write its new addresses together with an old secret that `skep token replace` has just replaced.
 fn lock_changes(directory: &Path) -> Result<File> {
     let failed = |code, what: String| {
         let place = directory.display();
@@ -126,12 +152,13 @@ fn lock_changes(directory: &Path) -> Result<File> {
             }
         }
     }
-    let what = "another process changes them; wait until it has ended, and repeat the command";
+    let what = "another process changes these tokens; wait until that process has ended, and \
+                repeat the command";
     Err(failed(ErrorCode::InUse, what.to_owned()))
 }
 
-/// Revokes a former secret in a directory: for nodes that have not joined yet, or, with
-/// `is_entire`, for all nodes.
+/// Revokes a former secret in a directory. If `is_entire` is set, revokes it for all nodes,
+/// otherwise only for nodes that have not joined yet.
 ///
 /// # Errors
 /// - `NotFound` if the directory has no secret with this id.
@@ -147,12 +174,12 @@ pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
         Err(Error::new(code, format!("cannot revoke token {id} in {place}: {what}")))
     };
     let Some(index) = held.iter().position(|it| it.secret.id() == id) else {
-        let what = "there is no such token; `skep token list` shows the tokens";
+        let what = "the directory has no token with this id; `skep token list` shows the tokens";
         return refused(ErrorCode::NotFound, what.to_owned());
     };
     if index == 0 {
-        let what = "it is the newest one; first replace it with `skep token replace` on the \
-                    management host, and give the new one to all services with `skep token \
+        let what = "this is the newest token; first replace it with `skep token replace` on the \
+                    management host, and give the new token to all services with `skep token \
                     install`";
         return refused(ErrorCode::InUse, what.to_owned());
     }
@@ -164,47 +191,51 @@ pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
     former_secrets::write(directory, &former)
 }
 
-/// Identifies the contents of a file, without reading it. `None` means that it does not exist.
+/// Identifies the version of a file's contents by its metadata. `None` means that the file does not
+/// exist.
 type Stamp = Option<(u64, u64, [i64; 4])>;
 
 fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let of_file = |file: &PathBuf| {
         let it = std::fs::metadata(file).ok()?;
-        // A copy can set the time of its modification back, but not that of its change.
+        // Use the change time (ctime) too. A program that copies a file can set back the
+        // modification time, but not the change time.
         let times = [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()];
         Some((it.ino(), it.size(), times))
     };
     files.iter().map(of_file).collect()
 }
 
-/// Gives `secrets`, and so all threads of this process, each later change of the tokens in a
-/// service's directory. Never returns; the caller spawns it.
+/// Watches the tokens in a service's directory, and puts each change into `secrets`, which all
+/// threads of this process share. Never returns, so the caller must spawn it as a task.
 pub async fn follow_directory(directory: PathBuf, cluster: ClusterId, secrets: Secrets) {
     let files = vec![directory.join(TOKEN_FILE), directory.join(FORMER_FILE)];
     let followed = FollowedToken::new(files, cluster, secrets);
     followed.follow(|| load_token(&directory)).await;
 }
 
-/// Gives `secrets`, and so all threads of this process, each later change of a token file. The
-/// process accepts and offers the secrets of the tokens in the file, and no others. Never returns;
-/// the caller spawns it.
+/// Watches a token file, and puts each change into `secrets`, which all threads of this process
+/// share. The process accepts and offers only the secrets of the tokens in the file. Never returns,
+/// so the caller must spawn it as a task.
 pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
     let files = vec![file.clone(), file.with_file_name(FORMER_FILE)];
     let followed = FollowedToken::new(files, cluster, secrets);
     followed.follow(|| read_beside_former(&file)).await;
 }
 
-/// Reads a token file. If it is that of a service's directory, as for a mount on the host of its
-/// management, also reads the former secrets there: other services may not have the newest one yet.
+/// Reads a token file. If the file is the token file of a service's directory, also reads the
+/// former secrets in that directory, because other services may not have the newest secret yet. A
+/// mount on the host of management uses such a file.
 ///
 /// # Errors
-/// - `Configuration` if the file is a pipe or a terminal: reading it would block this thread.
+/// - `Configuration` if the file is a pipe or a terminal, because reading it would block this
+///   thread.
 /// - The errors of [`read_token`].
 fn read_beside_former(file: &Path) -> Result<JoinToken> {
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
         let what = format!(
-            "cannot follow changes of the join token {}: it is not a regular file; start this \
-             process again to change its token",
+            "cannot follow changes of the join token {}: this is not a regular file; to change the \
+             token, start this process again",
             file.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));
@@ -217,17 +248,18 @@ fn read_beside_former(file: &Path) -> Result<JoinToken> {
     }
 }
 
-/// A token that a running process follows.
+/// A token whose changes a running process watches.
 struct FollowedToken {
     files: Vec<PathBuf>,
     /// The cluster of this process. A token of another cluster is refused.
     cluster: ClusterId,
     secrets: Secrets,
-    /// The files whose tokens the process has. Taken before the files were read, so that a change
-    /// during the reading is seen in the next round. `None` before the first success: the files may
-    /// have changed since the process read them.
+    /// Stamps of the files when the process last read their tokens successfully. They were taken
+    /// before the files were read, so that the next check notices a change during the reading.
+    /// `None` before the first success, because the files may have changed since the start of the
+    /// process.
     taken: Option<Vec<Stamp>>,
-    /// The error of the last round, which is logged once.
+    /// The error of the last check. A repeated error is not logged again.
     reported: Option<String>,
 }
 
@@ -237,15 +269,15 @@ impl FollowedToken {
     }
 
     async fn follow(mut self, read: impl Fn() -> Result<JoinToken>) {
-        // Retry: reading of a changed token. Every `FOLLOW_INTERVAL`, without limit.
+        // Retry: read a changed token. Every `FOLLOW_INTERVAL`, without limit.
         loop {
             skep_env::sleep(FOLLOW_INTERVAL).await;
             self.look(&read);
         }
     }
 
-    /// Takes the secrets of the files if the files have changed. After an error, the process keeps
-    /// its secrets, and the next round reads the files again.
+    /// If the files have changed, reads their secrets and uses them. After an error, the process
+    /// keeps its current secrets, and the next check reads the files again.
     fn look(&mut self, read: impl Fn() -> Result<JoinToken>) {
         let stamps = stamps(&self.files);
         if self.taken.as_ref() == Some(&stamps) {
@@ -257,7 +289,9 @@ impl FollowedToken {
                 if changed.held() != self.secrets.held() {
                     self.secrets.replace_by(&changed);
                     let id = changed.newest().id();
-                    tracing::info!("this process uses the changed tokens; the newest is {id}");
+                    tracing::info!(
+                        "this process uses the changed tokens; the newest token is {id}"
+                    );
                 }
             }
             Err(error) => {
@@ -265,7 +299,7 @@ impl FollowedToken {
                 if self.reported.as_ref() != Some(&text) {
                     tracing::warn!(
                         "cannot use the changed token: {text}; this process continues with the \
-                         former one"
+                         previous token"
                     );
                     self.reported = Some(text);
                 }
@@ -278,9 +312,9 @@ impl FollowedToken {
             return Ok(token.secrets);
         }
         let what = format!(
-            "{} has a token of cluster {}, and this process belongs to cluster {}; put the token \
-             back that `skep cluster token --cluster DIRECTORY` prints on the management host of \
-             this cluster",
+            "{} has a token of cluster {}, and this process belongs to cluster {}; replace it by \
+             the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
+             of this cluster",
             self.files[0].display(),
             token.cluster,
             self.cluster
@@ -320,13 +354,13 @@ mod tests {
         revoke(&path, id, false).unwrap();
         assert_eq!(states(&path), [false, true]);
         let revoked = install(&path, &old).unwrap_err();
-        assert!(revoked.context().contains("it is revoked"), "{revoked}");
+        assert!(revoked.context().contains("the token is revoked"), "{revoked}");
         revoke(&path, id, true).unwrap();
         assert_eq!(states(&path), [false]);
         assert_eq!(revoke(&path, id, true).unwrap_err().code(), ErrorCode::NotFound);
         let revoked = install(&path, &old).unwrap_err();
-        assert!(revoked.context().contains("it is revoked"), "{revoked}");
-        // A later replacement does not forget the revoked one.
+        assert!(revoked.context().contains("the token is revoked"), "{revoked}");
+        // After a later replacement, the directory still refuses the revoked secret.
         replace(&path).unwrap();
         assert!(install(&path, &old).is_err());
         assert_eq!(states(&path), [false, false]);
@@ -336,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_changes_keep_the_newest_secret() {
+    fn concurrent_token_changes_keep_the_newest_secret() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let addresses = |round: u32| vec![format!("10.0.0.1:{round}")];
@@ -356,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn change_is_refused_while_another_process_makes_one() {
+    fn token_change_is_refused_while_another_process_changes_it() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let other = lock_changes(&path).unwrap();
@@ -368,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_token_and_a_fifth_token_are_refused() {
+    fn token_of_another_cluster_and_a_fifth_token_are_refused() {
         let parent = tempfile::tempdir().unwrap();
         let first = token(1);
         let path = service(parent.path(), &first);
@@ -385,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_former_secrets_are_refused_with_their_line() {
+    fn error_for_damaged_former_secrets_names_the_line() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         replace(&path).unwrap();
@@ -412,7 +446,7 @@ mod tests {
         assert_eq!(used.held().len(), 2);
     }
 
-    /// Writes the lines of a token file as an editor does: in place.
+    /// Writes the lines of a token file in place, as an editor does.
     fn write_lines(file: &Path, lines: &[String]) {
         use std::os::unix::fs::PermissionsExt;
         std::fs::write(file, lines.join("\n")).unwrap();
@@ -443,9 +477,10 @@ mod tests {
         assert_eq!(held(), [new_secret]);
     }
 
-    /// Before the fix, the monitor blocked for ever in its second look at a token from a pipe.
+    /// Regression test: the monitor blocked for ever when it checked a token from a pipe for the
+    /// second time.
     #[test]
-    fn token_from_a_pipe_is_not_followed() {
+    fn token_file_that_is_a_pipe_is_not_read_again() {
         let place = tempfile::tempdir().unwrap();
         let pipe = place.path().join("token");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -459,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_by_a_directory_keeps_the_former_secrets_there() {
+    fn mount_by_a_service_directory_uses_its_former_secrets() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let file = path.join(TOKEN_FILE);
@@ -481,7 +516,7 @@ mod tests {
         let mut followed = FollowedToken::new(vec![file.clone()], old.cluster, old.secrets.clone());
         followed.look(|| Err(Error::new(ErrorCode::Io, "the server of the file is away")));
         assert!(followed.reported.is_some());
-        // The file has not changed since the failed read.
+        // The file has not changed since the failed read, but the process must read it again.
         followed.look(|| read_token(&file));
         assert_eq!((followed.reported, old.secrets.newest()), (None, new.secrets.newest()));
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes, written as `4096`, `512 KiB` or `1 TiB`; `skep_types::size` reads more forms.
+/// A number of bytes, written as `4096`, `512 KiB` or `1 TiB`. `skep_types::size` accepts more
+/// forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
@@ -18,12 +19,12 @@ pub struct Interval(pub Duration);
 const MILLISECONDS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Parses a time span such as `10 ms`; returns it in milliseconds.
+/// Parses a time span such as `10 ms`. Returns the number of milliseconds.
 fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (text[..end].parse::<u64>().ok()?, text[end..].trim());
-    // Other tools write minutes as `5m`.
+    // Accept `m` for minutes, as other programs do.
     let unit = if unit == "m" { "min" } else { unit };
     let factor = MILLISECONDS.iter().find(|(name, _)| *name == unit)?.1;
     number.checked_mul(factor)
@@ -41,7 +42,10 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         size::parse(text).map(Self).ok_or_else(|| {
-            format!("invalid size '{text}': expected bytes, or a number with {}", size::SUFFIXES)
+            format!(
+                "invalid size '{text}': expected a number of bytes, or a number with {}",
+                size::SUFFIXES
+            )
         })
     }
 }

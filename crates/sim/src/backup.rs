@@ -1,12 +1,13 @@
-//! Simulates the second member of a metadata target's group. The backup is the real one
+//! Simulates the second member of a metadata target's group. The backup runs the real code
 //! ([`skep_metadata::shipping::backup`]), with a simulated log disk and an engine in memory. Also
 //! simulates the network between the primary and the backup.
 //!
-//! Does not own the change of roles (`take_over`).
+//! `take_over` changes the roles of the members.
 //!
 //! # Faults
-//! Requests and replies between the members are lost, duplicated, delayed and reordered. Some
-//! arrive after the members have changed roles. Processes of backups are killed and lose power.
+//! Requests and replies between the members are lost, duplicated, delayed and reordered. Some of
+//! them arrive after the members have changed roles. The processes of backups are killed, and their
+//! hosts lose power.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
@@ -23,7 +24,7 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterId, Epoch, GroupId, Lsn, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog};
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,35 +33,37 @@ use std::time::Duration;
 const USUAL_TRAVEL_MICROS: u64 = 3_000;
 /// Maximum delay of a message between members on a slow network, in microseconds.
 const SLOW_TRAVEL_MICROS: u64 = 60_000;
-/// Maximum delay of the few messages that arrive after all others, in microseconds.
+/// Maximum delay of the few messages that arrive very late, in microseconds.
 const LATE_TRAVEL_MICROS: u64 = 1_500_000;
 
-/// A process that sends requests to the other member: its target, and the life number of the
-/// process.
+/// The sender of requests to the other member: its target, and the number of its process.
 pub(crate) type Sender = (TargetId, u64);
 
 /// The second member of a group.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
-    /// The target that is currently the backup. The two targets of a group change roles.
+    /// The target that is the backup at the moment. A take-over exchanges the roles of a group's
+    /// two targets.
     pub(crate) target: TargetId,
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
-    /// Number of the process. Each start of a backup gets a new number.
+    /// Number of the current process. Each start of a backup gets a new number.
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
-    /// Whether the member has every record that all members had appended, so that it may take over.
-    /// A member that has lost power must first get all records up to `catches_up_at`.
+    /// Whether the member has every record that all members had appended, so that it is allowed to
+    /// take over. A member that has lost power must first receive all records up to
+    /// `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
-    /// Requests to the backup that have no reply yet. The key is the connection number that the
-    /// simulation assigns to each request.
+    /// Requests to the backup that have no reply yet, by the number of their connection. The
+    /// simulation gives each request a connection number of its own. The value is the sender, and
+    /// the sender's number for the request.
     requests: BTreeMap<u64, (Sender, u64)>,
-    /// Arrival time of the newest message that is not reordered, at the backup and at the primary.
+    /// Latest arrival time of the messages that arrive in order: at the backup, and at the primary.
     last_arrival: [Duration; 2],
-    /// For a planted bug: the records that the primary has not synced yet.
+    /// Used by a planted bug: the records that the primary has not synced yet.
     unsynced: Vec<(Lsn, Vec<u8>)>,
 }
 
@@ -71,7 +74,7 @@ impl BackupProcess {
         Self::stopped(target, disk, (MemoryEngine::default(), Vec::new()))
     }
 
-    /// Creates a stopped member with this log disk and state.
+    /// Creates a stopped member from its log disk and its state.
     pub(crate) fn stopped(target: TargetId, disk: LogDisk, state: StoppedState) -> Self {
         Self {
             target,
@@ -89,7 +92,7 @@ impl BackupProcess {
         }
     }
 
-    /// Returns the last record that the backup has synced.
+    /// Returns the number of the last record that the backup has synced.
     pub(crate) fn synced(&self) -> Lsn {
         let stopped = self.stopped.as_ref();
         let stopped = stopped.map(|(engine, records)| {
@@ -99,14 +102,14 @@ impl BackupProcess {
     }
 
     /// Ends the process. Returns its engine and its records in memory. A new primary can continue
-    /// with these, without reading the log.
+    /// with both without reading the log.
     pub(crate) fn end(&mut self) -> Option<Stopped<MemoryEngine>> {
         self.inbox.clear();
         self.requests.clear();
         self.running.take().map(Backup::into_stopped)
     }
 
-    /// Ends the process, and reads the log as the next start does.
+    /// Ends the process. Reads the log from its disk, as the next start does.
     pub(crate) fn recover(&mut self) -> Result<()> {
         if let Some(Stopped { engine, .. }) = self.end() {
             self.stopped = Some((engine, Vec::new()));
@@ -119,7 +122,7 @@ impl BackupProcess {
 }
 
 impl World {
-    /// Starts the backup of a group with its log and its engine.
+    /// Starts the backup of a group from its log and its engine.
     pub(crate) fn start_backup(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -167,8 +170,8 @@ impl World {
 
     // ---- messages
 
-    /// Draws the time at which a message arrives. `direction` is 0 for a message to the backup, and
-    /// 1 for a message to the primary. `None` means that the message is lost.
+    /// Draws a random arrival time for a message that is sent now. `direction` is 0 for a message
+    /// to the backup, and 1 for a message to the primary. `None` means that the message is lost.
     fn arrival(&mut self, index: usize, direction: usize) -> Option<Duration> {
         let is_busy = self.phase == Phase::Busy;
         let is_faulty = is_busy && self.knobs.faults.breaks;
@@ -211,8 +214,8 @@ impl World {
         }
     }
 
-    /// Handles the arrival of a request at the target that it names. This target may have another
-    /// role by now.
+    /// Handles the arrival of a request at the target to which it was sent. By now, this target may
+    /// have another role.
     pub(crate) fn receive_from_primary(
         &mut self,
         index: usize,
@@ -222,6 +225,7 @@ impl World {
         let (epoch, message, body) = match &request.message {
             MemberMessage::Ship(ship) => (ship.epoch, ShipLog::ID, ship.to_bytes()),
             MemberMessage::AwaitSync(wait) => (wait.epoch, AwaitLogSync::ID, wait.to_bytes()),
+            MemberMessage::Copy(part) => (part.epoch, CopyStore::ID, part.to_bytes()),
         };
         let connection = self.new_life();
         let group = GroupId::new(index as u32 + 1);
@@ -269,8 +273,8 @@ impl World {
         self.at(arrival, SimEvent::FromMember { target: index, reply });
     }
 
-    /// Handles the arrival of a reply. Passes it to the process that has sent the request, if this
-    /// process still runs.
+    /// Handles the arrival of a reply. Passes the reply to the process that sent the request, if
+    /// this process still runs.
     pub(crate) fn receive_from_member(&mut self, index: usize, reply: MemberReply) {
         let MemberReply { member, to, number, result } = reply;
         let process = &mut self.targets[index];
@@ -308,7 +312,7 @@ impl World {
         let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
         let Some(backup) = self.targets[index].backup.as_mut().filter(is_it) else { return };
         let running = backup.running.as_ref();
-        // Ignore the timer if a later event has set a new one.
+        // Ignore this timer if a later event has set a new timer.
         if running.is_some_and(|it| it.next_tick() <= self.now) {
             self.put_to_backup(index, Event::Tick);
         }
@@ -372,12 +376,19 @@ impl World {
         let process = &mut self.targets[index];
         let Some(backup) = &process.backup else { return };
         let (member, epoch) = (backup.target, process.epoch);
-        let held = LogHeld { epoch, appended, synced, ship_after: appended, is_behind: false };
+        let held = LogHeld {
+            epoch,
+            appended,
+            synced,
+            ship_after: appended,
+            is_behind: false,
+            needs_copy: false,
+        };
         process.inbox.push(Event::MemberReply { member, number: 0, result: Ok(held) });
         self.wake_target(index);
     }
 
-    /// Stores a record for a planted bug.
+    /// If the bug `StoreAheadOfSafe` is planted, remembers a record that the primary appends.
     pub(crate) fn plant_at_append(&mut self, index: usize, lsn: Lsn, payload: &[u8]) {
         if self.knobs.plant == Some(PlantedBug::StoreAheadOfSafe)
             && let Some(backup) = &mut self.targets[index].backup
@@ -386,8 +397,8 @@ impl World {
         }
     }
 
-    /// Implements planted bugs: when the primary has synced its log up to `lsn`, it assumes that
-    /// the backup has synced the same records.
+    /// Implements planted bugs. When the primary has synced its log up to `lsn`, it wrongly assumes
+    /// that the backup has synced the same records.
     pub(crate) fn plant_at_sync(&mut self, index: usize, lsn: Lsn) {
         let process = &mut self.targets[index];
         match self.knobs.plant {
@@ -398,7 +409,7 @@ impl World {
                     return;
                 };
                 for (lsn, payload) in backup.unsynced.extract_if(.., |(it, _)| *it <= lsn) {
-                    // An engine in memory cannot fail.
+                    // Ignore the result, because an engine in memory never fails.
                     let _ = running.engine_mut().apply(&changes_of(&payload), lsn);
                 }
             }

@@ -1,8 +1,8 @@
-//! Calls between processes. Delivers them over the simulated network, lets storage targets execute
-//! them, and delivers the replies.
+//! Calls between processes. Delivers the requests over the simulated network, lets storage targets
+//! execute them, and delivers the replies.
 //!
-//! Owns the check of fencing at storage targets, and the check of deposed primaries. Metadata
-//! targets execute their requests in `target`.
+//! Owns the check that storage targets refuse fenced clients, and the check that they refuse
+//! deposed primaries. The module `target` executes the requests of metadata targets.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose, closes, is_final};
@@ -14,7 +14,7 @@ use skep_wire::frame::Header;
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
 impl World {
-    /// Returns the process that serves a group, its life number, and whether it runs.
+    /// Returns the process that serves a group, the number of this process, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -47,7 +47,7 @@ impl World {
         purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
-        // The id of each group is the id of its first target.
+        // The id of each group equals the id of the group's first target.
         let sender = match caller {
             Node::Target(index) => index + 1,
             Node::Storage(index) => self.targets.len() + index + 1,
@@ -83,17 +83,18 @@ impl World {
         self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
-    /// Returns the header with the current epochs of caller and group, and the lowest map version
-    /// that the receiver must have.
+    /// Returns the header with the current epochs of the caller's group and the addressed group,
+    /// and with the lowest map version that the receiver must have.
     fn addressed(&self, header: &Header, caller: Node) -> Header {
         let epoch_of = |group| self.map.group(group).map(|it| it.epoch).unwrap_or_default();
         let sender_epoch = match caller {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
-            // The start of the newest comparison of changes.
+            // The start number of the target when the client opened this session or last compared
+            // its changes.
             Node::Client(client) => Epoch::new(self.start_of(client, header.session)),
         };
-        // The clients have got these versions from replies of metadata targets.
+        // Replies of metadata targets have sent these versions to the clients.
         let fences = self.targets.iter().map(|it| it.fence);
         let is_for_storage = header.group.raw() as usize > self.targets.len();
         let lowest_map = match caller {
@@ -135,8 +136,8 @@ impl World {
         match callee.0 {
             Node::Target(target) => self.deliver_request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // Drop the late write. The client has repeated it on a newer connection, and that
-                // connection has closed this one.
+                // Drop the late write. The client has sent the write again on a newer connection,
+                // and the target has then closed this connection.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -161,8 +162,8 @@ impl World {
         }
     }
 
-    /// Checks that a storage target serves no request of a primary that its own map names as
-    /// deposed.
+    /// Checks that a storage target has not executed a request from a primary that was deposed
+    /// according to the target's own map.
     fn check_sender(&mut self, connection: u64, storage: usize, header: &Header) {
         let Some(connection) = self.network.connections.get(&connection) else { return };
         let group = self.storages[storage].map.group(header.sender_group);
@@ -178,8 +179,8 @@ impl World {
         }
     }
 
-    /// Executes a write that has waited for other requests. Checks the sender again, since
-    /// management may have removed the client meanwhile.
+    /// Executes a write that has waited for other requests. Checks the sender again, because
+    /// management may have removed the client in the meantime.
     pub(crate) fn serve_write(
         &mut self,
         number: u64,
@@ -215,9 +216,9 @@ impl World {
         self.reply(number, header.tag, result);
     }
 
-    /// Checks fencing. When a metadata target requests the size of a chunk file from a storage
-    /// target, it has already ended some sessions. From then on, the storage target must not write
-    /// in these sessions.
+    /// Checks the fencing of ended sessions. When a metadata target asks a storage target for the
+    /// size of a chunk file, it has already ended some sessions. From then on, the storage target
+    /// must not execute writes of these sessions.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);
@@ -260,8 +261,8 @@ impl World {
         if closes(&result) {
             let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
-            // This call has its reply. Only the other calls on the connection have lost their
-            // replies.
+            // Breaking the connection has marked all its calls as calls without a reply. Undo this
+            // for this call, which has received its reply.
             if let Some(call) = self.network.calls.get_mut(&tag) {
                 call.is_reply_lost = was_lost;
             }
@@ -300,14 +301,14 @@ impl World {
         }
     }
 
-    /// Breaks the connections of a node that has exited. The processes that use these connections
-    /// notice the break after a while.
+    /// Breaks the connections of a node that has exited. The processes at their other ends notice
+    /// this after a while.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
             self.after(pause, SimEvent::Break { connection });
         }
-        // The connections that the node itself opened break at once, since no process waits for
+        // The connections that the node itself opened break at once, because no process waits for
         // their replies any more.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {

@@ -11,27 +11,27 @@ use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, FileKind, InodeId, Session
 use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The changes of a batch that the reference model covers.
+/// The changes in a batch of a target, as far as the reference model covers them.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// Files that a session has closed.
+    /// Files that a session has closed, each with the session.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    /// Changed extended attributes: inode, name and new value. `None` as the value means that the
+    /// Changed extended attributes: inode, name and new value. If the value is `None`, the
     /// attribute was removed.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// Changed inline bytes: inode, stored bytes.
+    /// Changed inline bytes: the inode and the stored bytes.
     pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
-    /// Directories that this target has prepared in a transaction with another target, each with
-    /// the step that creates the directory.
+    /// New directories that this target has prepared in a transaction with another target. Each has
+    /// the transaction's step that creates it.
     pub(crate) prepared: Vec<(InodeId, Step)>,
-    /// Lock owners whose locks were released because their session has ended.
+    /// Lock owners whose locks were released because their sessions ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
 }
 
@@ -61,8 +61,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // The target has recovered the size. If another writer died in this batch, it must
-                // recover the size again.
+                // The target has recovered the size. If another writer died in this batch, the
+                // target must recover the size again.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
@@ -87,7 +87,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
 }
 
-/// Returns the bytes of an inline record. No record gives an empty list.
+/// Returns the bytes of an inline record. If there is no record, returns an empty list.
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
@@ -100,8 +100,8 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
-/// Checks that a new directory equals its prepared step. Compares only the inherited settings,
-/// because the same batch may also have changed the parent directory, before or after the creation.
+/// Checks that a new directory equals its prepared step. Compares only the inherited settings. The
+/// other values may differ, because the same batch may also have changed the parent directory.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
@@ -171,7 +171,8 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Compares the settings of an inode, whether set or inherited, with the reference model.
+/// Compares the settings of an inode with the reference model, both the settings that were set and
+/// the settings that were inherited.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -201,7 +202,8 @@ pub(crate) fn fits(
     fits_names(model, changes, map)?;
     fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
-        // The target deletes the attributes of a removed inode together with the inode.
+        // A removed inode is not in the model. Its attributes need no check, because the target
+        // deletes them together with the inode.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
@@ -209,7 +211,8 @@ pub(crate) fn fits(
         }
     }
     for (inode, bytes) in &changes.inline {
-        // The target deletes the inline bytes of a removed file together with the file.
+        // If the model has no such file, the inline bytes must be deleted too, because the target
+        // deletes the inline bytes of a removed file.
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));

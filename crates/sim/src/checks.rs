@@ -1,6 +1,6 @@
 //! The checkers that run at the end of a run, when no operation is in flight any more. The checkers
-//! read the stores of all targets, key by key. Each checker documents what it verifies and what it
-//! does not verify.
+//! read all keys in the stores of all targets. The comment of each checker lists the properties
+//! that it verifies, and the properties that it does not verify.
 
 use crate::changes::inline_bytes;
 use crate::judged::Judged;
@@ -25,17 +25,18 @@ pub(crate) struct StoredState {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The locks in the memory of the targets. They must equal `locks`.
+    /// The locks in the memory of the targets. They must equal the stored locks in `locks`.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
-    /// Sessions with a stored record of their end.
+    /// Sessions whose end is recorded in a store.
     ends: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
     /// Truncations that are not durable at storage yet, with the metadata target of the file.
     truncations: BTreeMap<InodeId, usize>,
-    /// Unfinished work: prepared transactions, decisions, removals, and sizes to recover.
+    /// Unfinished work: prepared transactions, decisions, removals of chunk files, and sizes that a
+    /// target must still recover.
     unfinished: Vec<String>,
 }
 
@@ -128,8 +129,8 @@ impl StoredState {
     }
 
     /// Verifies that the namespace is a tree. Each directory except the root must have exactly one
-    /// entry. That entry must be in the directory of its parent field, and the directory must be
-    /// reachable from the root. Does not verify files.
+    /// entry. The entry must be in the directory that the inode names as its parent, and the root
+    /// must be an ancestor. Does not verify files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
         let mut parents: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -162,9 +163,9 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that entries point to inodes of their kind, and that link counts and directory
-    /// sizes match the entries. Also verifies that an inode without a name is open, and that no
-    /// record of a removed inode remains.
+    /// Verifies that the kind of each entry equals the kind of its inode, and that link counts and
+    /// directory sizes match the entries. Also verifies that an inode without a name is open, and
+    /// that no record of a removed inode is left.
     pub(crate) fn check_counts(&self) -> Result<(), String> {
         let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
         for (directory, entries) in &self.entries {
@@ -206,11 +207,11 @@ impl StoredState {
         }
     }
 
-    /// Verifies that no record leaks: no work is unfinished, and every remaining session is in
-    /// `alive`. Each slot belongs to a session in `alive`, or to a session with a stored end. The
-    /// open counts must be the sums over the sessions, and each chunk file must have an inode.
-    /// Ignores the records of ended transactions and sessions, since targets store these for ten
-    /// minutes.
+    /// Verifies that no record leaks. No work may be unfinished, and every remaining session must
+    /// be in `alive`. Each slot must belong to a session in `alive`, or to a session whose end is
+    /// stored. The open counts must be the sums over the sessions, and each chunk file must have an
+    /// inode. Ignores the records of ended transactions and sessions, because targets store these
+    /// for ten minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -221,8 +222,8 @@ impl StoredState {
         }
         let is_written =
             |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
-        // A truncation that a power loss of storage has undone waits until the writers close the
-        // file, so ignore it.
+        // If a power loss of storage has undone a truncation, the target repeats it only after the
+        // writers have closed the file. So ignore such a truncation.
         if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
             return Err(format!("unfinished work: truncation of {inode} on target {target}"));
         }
@@ -270,17 +271,18 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that the stores equal the reference model. Does not verify owners and times.
+    /// Verifies that the stores equal the reference model. Does not compare owners and times.
     pub(crate) fn check_model(&self, model: &Model) -> Result<(), String> {
-        if !self.inodes.keys().eq(model.inodes.keys()) {
+        let expected = || model.inodes.iter().map(|(inode, _)| inode);
+        if !self.inodes.keys().eq(expected()) {
             let stored: BTreeSet<_> = self.inodes.keys().collect();
-            let right: BTreeSet<_> = model.inodes.keys().collect();
+            let right: BTreeSet<_> = expected().collect();
             let differ: Vec<_> = stored.symmetric_difference(&right).collect();
             return Err(format!(
                 "inodes that are only in the stores or only in the reference: {differ:?}"
             ));
         }
-        for (inode, expected) in &model.inodes {
+        for (inode, expected) in model.inodes.iter() {
             let record = &self.inodes[inode];
             let entries = self.entries.get(inode).into_iter().flatten();
             let entries: BTreeMap<_, _> = entries.map(|it| (it.name.0.clone(), it.inode)).collect();
@@ -306,10 +308,11 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that a file that was never truncated, and that has no open writer, is at least as
-    /// long as its chunk files. Otherwise recovery would have lost writes of an ended session.
-    /// Skips the files in `unsure` (written after a lost session, or with an abandoned truncation),
-    /// and runs in which a power loss may have lost the opens of writers.
+    /// Verifies the sizes of files that were never truncated and that no client has open for
+    /// writing. Such a file must be at least as long as its chunk files require. Otherwise size
+    /// recovery has lost writes of an ended session. Skips the files in `unsure` (written after a
+    /// lost session, or with an abandoned truncation). Also skips runs in which a power loss may
+    /// have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);
@@ -321,7 +324,7 @@ impl StoredState {
         Ok(())
     }
 
-    /// Returns how many files [`Self::check_sizes`] checks and skips.
+    /// Returns the number of files that [`Self::check_sizes`] checks, and the number that it skips.
     pub(crate) fn judged_sizes(&self, world: &World) -> Judged {
         let mut judged = Judged::default();
         self.files().for_each(|file| judged.count(self.has_certain_size(world, file)));

@@ -1,4 +1,4 @@
-//! A simulated client, which uses sessions, slots and sequences exactly like a real client
+//! A simulated client. It uses sessions, slots and sequences exactly like a real client
 //! (`crates/client`). Each of its tasks runs one operation at a time.
 
 use crate::inline::UnsyncedWrites;
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 /// The process of a client.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Node id in the cluster. Each new process of a client gets a new id. An evicted client gets
-    /// one too.
+    /// Node id in the cluster. Each new process of a client gets a new id. A client that was
+    /// evicted also gets a new id.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
@@ -38,15 +38,16 @@ pub(crate) struct ClientProcess {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) is_open: bool,
-    /// The last sequence that the client sent in the slot of each task.
+    /// For each task, the last sequence number that the client has sent in the task's slot.
     sequences: Vec<u64>,
-    /// Indexes of tasks that wait until the session is open.
+    /// Indexes of the tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
-    /// The start that the changes of the session name: the client has opened the session in it, or
-    /// has compared its changes with it.
+    /// The start number of the target that the client sends with its changes in this session. Since
+    /// this start of the target, the client has opened the session or compared its changes.
     pub(crate) start: u64,
-    /// The lives of targets in which the client has opened the session or compared its changes.
+    /// The processes of targets in which the client has opened the session or compared its changes:
+    /// the target and the number of the process.
     pub(crate) compared: Vec<(Node, u64)>,
 }
 
@@ -75,11 +76,11 @@ pub(crate) struct Task {
     pub(crate) current: Option<Current>,
 }
 
-/// The operation that a task is running.
+/// The operation that a task is running at the moment.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
-    /// Number of the program's operation. It does not change when the client repeats the request in
+    /// Number of the program's operation. It stays the same when the client repeats the request in
     /// another session.
     number: u64,
     is_durable: bool,
@@ -113,13 +114,14 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The handle of the write. The client reports the new end of the file for this handle.
+    /// The handle through which the client writes. Through it, the client reports the new end of
+    /// the file.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
 }
 
-/// Whether the error means that the group no longer accepts the session of the request.
+/// Whether an error means that the group does not accept the session of the request any more.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -178,8 +180,7 @@ impl World {
         self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
-    /// Kills a client, which sends no message to any server. Its sessions end when their leases
-    /// expire.
+    /// Kills a client without a message to any server. Its sessions end when their leases expire.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// Closes all sessions of a client, like a mount that is unmounted.
+    /// Closes all sessions of a client, as an unmount does.
     pub(crate) fn unmount_client(&mut self, client: usize) {
         let open: Vec<_> = self.clients[client]
             .sessions
@@ -221,7 +222,7 @@ impl World {
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
-        // From now on, management receives no heartbeats of this client.
+        // Mark the client as stopped, so that management receives no heartbeats from it any more.
         self.clients[client].is_running = false;
     }
 
@@ -259,16 +260,16 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write. The client reports the new end of the file only after all writes of chunk
-    /// files have succeeded.
+    /// Begins a write. The client reports the new end of the file only after the writes to all
+    /// chunk files have succeeded.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let number = self.witness.new_operation();
         let current = Current::new(op, number, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
-    /// Sends the request of a task's operation, in the current session with the group that serves
-    /// the request.
+    /// Sends the request of a task's operation in the client's current session with the group that
+    /// serves the request.
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
@@ -348,8 +349,8 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client reopens the files of the lost session. The simulated client drops their
-        // handles and unreported writes.
+        // A real client opens the files of the lost session again. The simulated client drops the
+        // handles of these files, and their unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         self.unsure.extend(lost_files.map(|handle| handle.inode));
         process.handles.retain(|handle| handle.session != lost);
@@ -405,7 +406,7 @@ impl World {
         result: &Result<Vec<u8>>,
     ) {
         let process = &mut self.clients[client];
-        // Ignore the reply if another session has replaced this session since.
+        // Ignore the reply if a new session has replaced this session in the meantime.
         let session = process.sessions.get_mut(&group).filter(|it| it.id == id);
         let Some(session) = session else { return };
         match result {
@@ -426,7 +427,7 @@ impl World {
     }
 
     /// Handles the final reply to the request of a task's operation. `is_reply_lost` means that the
-    /// target may have executed an attempt whose reply was lost.
+    /// target may have executed an earlier attempt whose reply was lost.
     pub(crate) fn task_answer(
         &mut self,
         client: usize,
@@ -455,8 +456,8 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // With the session, the client has lost its locks and its place in the queue for the
-            // lock.
+            // Together with the session, the client has lost its locks and its position in the
+            // queue for the lock.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -479,8 +480,9 @@ impl World {
     }
 
     /// Continues an operation after its session was lost, like a real client
-    /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session,
-    /// but the simulated client drops its handles. So it abandons a request that needs a handle.
+    /// (`crates/client/src/session/request.rs`). A real client opens the files of the session
+    /// again, but the simulated client drops its handles. So it abandons a request that needs a
+    /// handle.
     fn restart_operation(
         &mut self,
         client: usize,
@@ -520,7 +522,7 @@ impl World {
         }
     }
 
-    /// Handles the outcome of an operation whose session was lost.
+    /// Handles the reply with the outcome of an operation whose session was lost.
     fn outcome_answer(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let Some(current) = &self.clients[client].tasks[task].current else { return };
         let Some(instance) = current.instance else { return };
@@ -535,8 +537,8 @@ impl World {
         match outcome {
             md::Outcome::Executed { reply } => {
                 self.end_operation(client, task, Some(&reply.0));
-                // The metadata target closed the file that the request had opened, when the session
-                // ended.
+                // When the session ended, the metadata target closed the file that the request had
+                // opened.
                 if let Some(open) = op.open_again(&reply.0)
                     && self.clients[client].tasks[task].current.is_none()
                 {
@@ -550,9 +552,9 @@ impl World {
 
     fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let process = &mut self.clients[client];
-        // If a storage target refuses a part of a write, the other parts remain in their chunk
-        // files, and no report covers them. This happens if the storage target learns of the
-        // client's eviction before the client does.
+        // If a storage target refuses a part of a write, the other parts stay in their chunk files,
+        // and no report to metadata covers them. This happens if the storage target learns of the
+        // client's eviction earlier than the client does.
         let op = process.tasks[task].current.as_ref().map(|it| &it.op);
         if let (Err(_), Some(Op::GetAttributes(it))) = (result, op) {
             self.unsure.insert(it.inode);

@@ -1,8 +1,10 @@
-//! The comparison of acknowledged changes with the slots of a target that has started again.
+//! A client's comparison of its acknowledged changes with the slots of a target that has started
+//! again.
 //!
-//! Owns the client's side, like `crates/client/src/session/compare_slots.rs`, and the check that a
-//! target executes no change before the comparison. The witness judges whether the slots show
-//! exactly the changes that a power loss has reverted, so the simulated client keeps no list.
+//! Owns the client's part of the comparison, as `crates/client/src/session/compare_slots.rs` does,
+//! and the check that a target executes no change before the comparison. The witness checks whether
+//! the slots show exactly the changes that a power loss has reverted. So the simulated client needs
+//! no list of its changes.
 
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
@@ -12,20 +14,20 @@ use skep_wire::frame::Header;
 use skep_wire::metadata as md;
 
 impl World {
-    /// Returns the start that the changes of a client's session name.
+    /// Returns the start number of the target that a client sends with its changes in a session.
     pub(crate) fn start_of(&self, client: usize, session: SessionId) -> u64 {
         let mut sessions = self.clients[client].sessions.values();
         sessions.find(|it| it.id == session).map_or(0, |it| it.start)
     }
 
-    /// Begins the comparison for a request that a target has refused since it has started again.
-    /// Sends the request again later, in its slot.
+    /// Begins the comparison after a target has refused a request because the target has started
+    /// again. The refused request is sent again after a pause, in the same slot.
     pub(crate) fn compare_and_repeat(&mut self, caller: Node, tag: u64) {
         let Some(call) = self.network.calls.get_mut(&tag) else { return };
         call.connection = None;
         let (group, session) = (call.group, call.header.session);
         if let Node::Client(client) = caller {
-            // The client has replaced the session and its list, so it cannot compare any more.
+            // The client has replaced the session, so it cannot compare its changes any more.
             if self.clients[client].sessions.values().all(|it| it.id != session) {
                 let what = "another session replaces it";
                 return self.finish_call(tag, Err(Error::new(ErrorCode::StaleSession, what)));
@@ -37,7 +39,8 @@ impl World {
         self.send_again(tag);
     }
 
-    /// Ends a comparison. After an error, the refused request gets the same error.
+    /// Handles the reply to a comparison. If it is an error, the refused request fails with the
+    /// same error.
     pub(crate) fn slots_received(
         &mut self,
         client: usize,
@@ -51,8 +54,9 @@ impl World {
         }
     }
 
-    /// Notes the life of a target in which a session was opened or compared. Checks that a target
-    /// executes no change of a session before the client has compared its changes with this life.
+    /// Records the process of a target in which a session was opened or its changes were compared.
+    /// Checks that no process of a target executes a change of a session before the client has
+    /// compared its changes with this process.
     pub(crate) fn note_reply(&mut self, caller: Node, tag: u64, server: (Node, u64)) {
         let (Node::Client(client), Node::Target(target)) = (caller, server.0) else { return };
         let Some(call) = self.network.calls.get(&tag) else { return };
@@ -72,7 +76,7 @@ impl World {
         }
     }
 
-    /// Checks the slots that a target sends.
+    /// Checks the slots in a target's reply to a comparison.
     pub(crate) fn check_slots(&mut self, target: usize, session: SessionId, body: &[u8]) {
         let Ok(reply) = md::CompareSlotsReply::from_bytes(body) else { return };
         let checked = self.witness.check_slots(target, session, &reply.slots);

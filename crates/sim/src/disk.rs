@@ -1,10 +1,10 @@
-//! The simulated disk of a metadata target's log: bytes in segments. A power loss drops or tears
-//! the bytes that were not synced.
+//! The simulated disk of a metadata target's log: bytes in segments. A power loss loses some of the
+//! bytes that were not synced.
 //!
 //! # State after a power loss
-//! All bytes that a finished sync covered survive. Of the other bytes, a random set of 512-byte
-//! sectors survives. A lost sector reads as zeros, or the segment is shorter. If only the process
-//! is killed, all bytes survive.
+//! All bytes that a finished sync covered are still there. Of the other bytes, a random set of
+//! 512-byte sectors is still there. A lost sector contains zeros, or the segment ends before it. If
+//! only the process is killed, no bytes are lost.
 
 use crate::random::Random;
 use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
@@ -16,11 +16,11 @@ const SECTOR: usize = 512;
 struct Segment {
     first: Lsn,
     bytes: Vec<u8>,
-    /// Number of durable bytes from the start of the segment.
+    /// Number of durable bytes at the start of the segment.
     synced: usize,
 }
 
-/// The bytes that a sync covers: the first record and the length of each segment when the sync
+/// The bytes that a sync covers: for each segment, its first record, and its length when the sync
 /// began.
 #[derive(Debug, Clone)]
 pub(crate) struct SyncPoint(Vec<(Lsn, usize)>);
@@ -34,7 +34,7 @@ pub(crate) struct LogDisk {
 }
 
 impl LogDisk {
-    /// Creates an empty log. A segment ends after about `segment_bytes` bytes.
+    /// Creates an empty log. A segment ends when it has about `segment_bytes` bytes.
     pub(crate) fn new(owner: LogOwner, segment_bytes: usize) -> Self {
         Self { owner, segments: Vec::new(), segment_bytes }
     }
@@ -42,7 +42,7 @@ impl LogDisk {
     /// Appends a record.
     ///
     /// # Errors
-    /// `TooLarge` if the record exceeds the limit of readers.
+    /// `TooLarge` if the record exceeds the maximum length that readers accept.
     pub(crate) fn append(
         &mut self,
         epoch: Epoch,
@@ -61,12 +61,12 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Begins a sync, which covers all bytes written so far.
+    /// Begins a sync. It covers all bytes written so far.
     pub(crate) fn begin_sync(&self) -> SyncPoint {
         SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
     }
 
-    /// Finishes a sync. From now on, the bytes that it covers survive a power loss.
+    /// Finishes a sync. From now on, no power loss affects the bytes that the sync covers.
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
@@ -75,11 +75,16 @@ impl LogDisk {
         }
     }
 
-    /// Removes the segments that contain no record after `lsn`, except for the last segment.
+    /// Removes the segments that contain no record after `lsn`. Never removes the last segment.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
             self.segments.remove(0);
         }
+    }
+
+    /// Removes the whole log.
+    pub(crate) fn clear(&mut self) {
+        self.segments.clear();
     }
 
     /// Removes the records after `last`.
@@ -93,7 +98,7 @@ impl LogDisk {
         segment.synced = segment.synced.min(end);
     }
 
-    /// Drops a random part of the unsynced bytes.
+    /// Simulates a power loss: drops a random part of the unsynced bytes.
     pub(crate) fn power_loss(&mut self, random: &mut Random) {
         let mode = random.below(4);
         for segment in &mut self.segments {
@@ -114,7 +119,8 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // Otherwise the device has stored the new length of the segment, but not all bytes.
+            // Unless the segment is truncated here, the device has stored the new length of the
+            // segment, but not all of its bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -122,8 +128,8 @@ impl LogDisk {
         }
     }
 
-    /// Reads the log like a starting target. Truncates the damaged end, syncs the rest of the log,
-    /// and returns the records.
+    /// Reads the log as a starting target does. Truncates the damaged end, syncs the rest of the
+    /// log, and returns the records.
     ///
     /// # Errors
     /// `Corrupt` if a synced record is damaged.
@@ -131,7 +137,7 @@ impl LogDisk {
         let mut records: Vec<Record> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // Number of the expected first record of the next segment.
+        // Expected number of the first record in the next segment.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.owner, segment.first, &segment.bytes)?;
@@ -143,8 +149,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // An end of zeros contains no record. So if this segment ends in zeros, the next
-            // segment must begin with the record `next`.
+            // Zeros at the end of a segment are no record. So if this segment ends with zeros, the
+            // next segment must begin with the record `next`.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_after_an_empty_segment_are_dropped() {
+    fn recovery_drops_segments_after_an_empty_segment() {
         let mut disk = filled(1);
         disk.trim(Lsn::new(11));
         let first = disk.segments[0].first;
@@ -209,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_removes_all_records_after_the_given_record() {
+    fn truncation_removes_all_records_after_the_given_record() {
         for last in 0..=21 {
             let mut disk = filled(9);
             disk.cut(Lsn::new(last));

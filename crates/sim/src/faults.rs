@@ -1,7 +1,7 @@
 //! The faults of a run: ends of processes, broken connections, partitions, evictions, full disks,
 //! restarts of management, and changes of the cluster map.
 //!
-//! Owns the choice of each fault. The modules of the processes inject it.
+//! This module chooses the faults. The modules of the processes carry them out.
 
 use crate::network::Node;
 use crate::world::{Phase, SimEvent, World};
@@ -63,13 +63,13 @@ impl World {
         }
     }
 
-    /// Draws whether a fault hits the backup of a group instead of the primary.
+    /// Draws at random whether a fault affects the backup of a group or the primary.
     fn picks_backup(&mut self) -> bool {
         self.knobs.has_backups && self.random.percent(40)
     }
 
-    /// Lets an administrator evict a running client. Usually the client's connections to targets
-    /// break at the same moment, so that replies are lost together with the sessions.
+    /// Lets an administrator evict a running client. In most cases the client's connections to
+    /// targets break at the same moment, so that replies are lost together with the sessions.
     fn evict_running_client(&mut self, client: usize) {
         if !self.clients[client].is_running {
             return;
@@ -108,8 +108,8 @@ impl World {
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
         self.network.partition(a, b, until);
-        // One of the two nodes may notice the partition. It then breaks its connection to the other
-        // node.
+        // Each of the two nodes may notice the partition. A node that notices it breaks its
+        // connection to the other node.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)

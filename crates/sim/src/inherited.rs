@@ -1,7 +1,7 @@
 //! The part of the reference model for access control lists, permissions and stripe patterns. It
-//! defines the values that a new inode inherits from its directory, and how setting one value
-//! changes the others. The model uses the functions of the real code that calculate lists and
-//! patterns, but decides independently when they apply.
+//! defines the values that a new inode inherits from its directory. It also defines how a change of
+//! one of these values changes the other values. The model calculates lists and patterns with
+//! functions of the real code, but decides independently when to call them.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -26,7 +26,8 @@ impl Inode {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// Returns a new inode in this directory. `directory` is the id of the directory.
+    /// Returns the new inode that is created in this directory. `directory` is the id of the
+    /// directory.
     pub(crate) fn child(
         &self,
         directory: InodeId,
@@ -113,7 +114,7 @@ impl Inode {
     }
 
     /// Whether `found` equals the expected pattern. Does not compare groups that a placement policy
-    /// has chosen, since the model does not predict the choice.
+    /// has chosen, because the model does not predict the policy's choice.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
         let (Some(expected), Some(found)) = (&self.pattern, found) else {
             return self.pattern.is_none() && found.is_none();
@@ -134,7 +135,8 @@ impl Inode {
 
 fn of_file(merged: &PatternRequest, generation: u32, map: &ClusterMap) -> Arc<StripePattern> {
     let storages = map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count();
-    // With only one storage target, a file does not get more stripes than at its creation.
+    // With only one storage target, a pattern has no second component with more groups from the
+    // offset `stripe_from` on.
     let stripe_from = if storages == 1 { 0 } else { map.policy.stripe_from };
     let policy = Policy { stripe_from, ..map.policy.clone() };
     Arc::new(StripePattern { generation, ..patterns::resolve(merged, &policy) })

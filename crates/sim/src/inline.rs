@@ -1,10 +1,11 @@
-//! Clients that write, read and sync the first bytes of files, which metadata targets store inline.
+//! Clients that write, read and sync inline bytes, the first bytes of files that metadata targets
+//! store with the inodes.
 //!
-//! Checks replies that the witness does not check. A write that a target reports as durable exists
-//! and survives all power losses, and a write that a target reports as lost was lost. After the
-//! reply the client drops the marks of these writes, like a real client. A target may also report a
-//! write as lost if it has forgotten the start in which it executed the write, because too many
-//! starts followed.
+//! Checks replies that the witness does not check. If a target reports a write as durable, no power
+//! loss may revert it any more. If a target reports a write as lost, the write must have been lost.
+//! After the reply, the client drops the marks of these writes, as a real client does. A target
+//! remembers only its newest starts. So it may also report a write as lost if it executed the write
+//! before these starts.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -17,7 +18,7 @@ use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::OpenMode;
 use std::collections::BTreeMap;
 
-/// Acknowledged inline writes of a client that the client has not synced since.
+/// The acknowledged inline writes of a client that the client has not synced yet.
 pub(crate) type UnsyncedWrites = BTreeMap<InodeId, Vec<(InlineMark, InstanceId)>>;
 
 impl World {
@@ -31,7 +32,8 @@ impl World {
         if most == 0 {
             return None;
         }
-        // The truncate generation of the handle may be old. The target then refuses the write.
+        // In half of the cases, use the truncate generation in the handle. It may be too old, and
+        // then the target refuses the write.
         let is_current = self.random.percent(50);
         let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
         let offset = self.random.below(most);
@@ -40,7 +42,8 @@ impl World {
             let length = length as u32;
             return Some(Op::ReadInline(ReadInline { inode, generation, offset, length }));
         }
-        // Sometimes write zeros, which the model removes at the end of the inline bytes.
+        // Some of the writes consist of zeros. The model removes zeros at the end of the inline
+        // bytes.
         let byte = self.random.below(4) as u8;
         let bytes = vec![byte; length as usize];
         Some(Op::WriteInline(WriteInline {
@@ -55,12 +58,12 @@ impl World {
         }))
     }
 
-    /// Returns a sync of a random file that has unsynced inline writes.
+    /// Returns a sync request for a random file that has unsynced inline writes.
     pub(crate) fn sync_inline(&mut self, client: usize) -> Option<Op> {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // The client sends only the newest write of each start of the target.
+        // For each start of the target, the client sends only the mark of its newest write.
         let newest: BTreeMap<_, _> =
             written.iter().map(|(mark, _)| (mark.start, mark.record)).collect();
         let mark = |(start, record)| InlineMark { start, record };
@@ -93,8 +96,8 @@ impl World {
                         |it: &InlineMark| it.start == mark.start && it.record >= mark.record;
                     it.written.iter().any(is_covering)
                 };
-                // Another task may have synced the same writes in the meantime, and received the
-                // reply first.
+                // Another task may have synced the same writes in the meantime, and may have
+                // received its reply first.
                 let is_unsynced =
                     |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
                 let other_task_synced = !it.written.iter().all(is_unsynced);
@@ -103,7 +106,8 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // The start number of a target is at most its life number in the simulation.
+                // The start number of a target is never higher than the number of its process in
+                // the simulation.
                 let oldest = it.written.iter().map(|mark| mark.start).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =

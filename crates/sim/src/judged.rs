@@ -1,17 +1,17 @@
-//! Counts the cases that a checker could not check. Tests limit their share, since a checker that
-//! is switched off finds no bug.
+//! Counts the cases that a checker could not check. Tests limit the share of these cases, because a
+//! checker that checks too few cases finds no bug.
 
-/// Number of cases that a checker has seen and skipped.
+/// Number of cases that a checker has seen, and number of cases that it has skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Judged {
     /// Number of all cases.
     pub seen: u64,
-    /// Number of cases in which the checker was switched off.
+    /// Number of cases that the checker could not check.
     pub skipped: u64,
 }
 
 impl Judged {
-    /// Counts a case, which the checker has skipped if `is_judged` is false.
+    /// Counts a case. If `is_judged` is false, the checker has skipped the case.
     pub(crate) fn count(&mut self, is_judged: bool) {
         self.seen += 1;
         self.skipped += u64::from(!is_judged);
@@ -23,8 +23,8 @@ impl Judged {
         Self { seen: self.seen + other.seen, skipped: self.skipped + other.skipped }
     }
 
-    /// Whether the checker skipped at most `percent` % of the cases. Of fewer than 100 cases, it
-    /// may skip `percent` cases.
+    /// Whether the checker skipped at most `percent` % of the cases. If there are fewer than 100
+    /// cases, it may skip `percent` cases.
     pub fn is_within(self, percent: u64) -> bool {
         self.skipped * 100 <= self.seen.max(100) * percent
     }

@@ -1,5 +1,5 @@
 //! The values that a seed determines before its run begins: sizes, limits and the enabled faults.
-//! The limits are small, so that runs reach them.
+//! The limits are small, so that runs actually reach them.
 
 use crate::random::Random;
 use skep_metadata::limits::Limits;
@@ -9,9 +9,9 @@ use std::time::Duration;
 /// The faults that a run may inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
-    /// Whether processes of targets are killed.
+    /// Whether the processes of targets are killed.
     pub kills: bool,
-    /// Whether targets lose power.
+    /// Whether the hosts of targets lose power.
     pub power_losses: bool,
     /// Whether connections break. Requests on a broken connection may arrive late.
     pub breaks: bool,
@@ -27,9 +27,9 @@ pub struct Faults {
     /// Whether disks of targets become full for a while.
     pub full_disks: bool,
     /// Whether management restarts. During a restart it removes no client, and no server receives a
-    /// newer map. New registrations of evicted clients still succeed.
+    /// newer map. However, evicted clients can still register again.
     pub management_restarts: bool,
-    /// Whether the capacity pool and the reachability of the storage targets change in the map.
+    /// Whether the capacity pool and the reachability of storage targets change in the map.
     pub map_changes: bool,
 }
 
@@ -50,34 +50,35 @@ pub enum PlantedBug {
     ForgetTruncations,
     /// Storage targets do not change their incarnation when they lose power.
     KeepIncarnation,
-    /// A client that lost its session and a reply repeats the request. It does not request the
+    /// A client that lost both its session and a reply repeats the request, without asking for the
     /// outcome of the first attempt.
     RepeatBlindly,
     /// A starting target forgets which inode numbers it has assigned.
     ReuseNumbers,
-    /// A primary counts a record as appended by all members as soon as it has appended the record
-    /// itself.
+    /// A primary assumes that all members have appended a record as soon as it has appended the
+    /// record itself.
     AnswerBeforeHeld,
-    /// A primary counts a record as synced by all members as soon as it has synced the record
+    /// A primary assumes that all members have synced a record as soon as it has synced the record
     /// itself.
     EffectBeforeSafe,
-    /// A primary writes a record to its store as soon as it has synced the record itself.
+    /// A primary writes a record to its store as soon as it has synced the record itself, even if
+    /// the backup has not synced it.
     StoreAheadOfSafe,
-    /// A starting target forgets its earlier starts. So it assigns versions of files again that a
-    /// power loss has reverted.
+    /// A starting target forgets its earlier starts. So it assigns file versions a second time
+    /// after a power loss has reverted them.
     ForgetStarts,
-    /// A backup writes the number of the primary's last synced record into its own log records,
-    /// instead of its own number.
+    /// In each log record, a backup writes the number of the primary's last synced record instead
+    /// of the number of its own last synced record.
     KeepPrimarySynced,
-    /// A member that has lost power takes over before it has received the lost records again.
+    /// A member that has lost power takes over before it has received its lost records again.
     PromoteAfterPowerLoss,
     /// A backup accepts records of an earlier epoch.
     AcceptOlderEpoch,
-    /// Storage targets execute requests of a primary after another member has taken over.
+    /// Storage targets execute requests of a primary that was deposed by a take-over.
     ObeyDeposed,
     /// A starting target forgets the file locks of applications.
     ForgetLocks,
-    /// A starting target forgets the transactions of other targets that it has prepared.
+    /// A starting target forgets its prepared transactions that other targets coordinate.
     ForgetPrepared,
     /// A starting target forgets the inline bytes of all files.
     ForgetInline,
@@ -85,16 +86,17 @@ pub enum PlantedBug {
     IgnoreNotifications,
     /// Storage targets execute writes of clients that management has removed from the cluster map.
     WriteForEvicted,
-    /// Storage targets check the sender of a write only when the write arrives, and not again after
-    /// the write has waited.
+    /// Storage targets check the sender of a write only when the write arrives. They do not check
+    /// it again after the write has waited.
     CheckBeforeWait,
     /// Storage targets report all chunk files as empty.
     HideSizes,
-    /// The first entry of each page of a listing is missing.
+    /// The first entry is missing from each page of a listing.
     OmitEntries,
     /// After a start, a target reports every change of a client as durable.
     HideLostChanges,
-    /// Clients name the new start of a target without the comparison of their changes.
+    /// After a start of a target, clients send changes with the new start number, although they
+    /// have not compared their earlier changes.
     SkipComparison,
 }
 
@@ -130,7 +132,7 @@ impl PlantedBug {
         Self::SkipComparison,
     ];
 
-    /// Whether the bug needs targets with backups.
+    /// Whether the bug has an effect only if targets have backups.
     pub(crate) fn needs_backups(self) -> bool {
         let of_groups = [
             Self::AnswerBeforeHeld,
@@ -144,11 +146,6 @@ impl PlantedBug {
         ];
         of_groups.contains(&self)
     }
-
-    /// Returns the bug with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
-    }
 }
 
 /// All values that a seed determines before the run begins.
@@ -156,8 +153,8 @@ impl PlantedBug {
 pub struct Knobs {
     /// Number of metadata targets.
     pub targets: usize,
-    /// Whether each metadata target has a backup. The backup's acknowledgements arrive late, and it
-    /// takes over when the target dies.
+    /// Whether each metadata target has a backup. The backup's acknowledgements arrive with a
+    /// delay, and it takes over when the target dies.
     pub has_backups: bool,
     /// Number of storage targets.
     pub storages: usize,
@@ -165,15 +162,15 @@ pub struct Knobs {
     pub clients: usize,
     /// Number of tasks of each client.
     pub tasks: usize,
-    /// Number of operations of all clients together.
+    /// Total number of operations of all clients.
     pub steps: u64,
-    /// The policy of metadata targets for syncs of the log.
+    /// The metadata targets' policy for syncs of the log.
     pub policy: SyncPolicy,
-    /// Limits in the metadata targets.
+    /// Limits of the metadata targets.
     pub limits: Limits,
     /// Number of inline bytes of new files that inherit no pattern from their directory.
     pub inline_bytes: u64,
-    /// Duration of a session's lease.
+    /// Duration of the lease of a session.
     pub lease: Duration,
     /// Size at which a log segment ends, in bytes.
     pub segment_bytes: usize,
@@ -187,8 +184,8 @@ pub struct Knobs {
     pub plant: Option<PlantedBug>,
 }
 
-/// Maximum duration of a sync on a disk that is not slow, in microseconds. Metadata targets assume
-/// this maximum (`SYNC_AFTER`).
+/// Maximum duration of a sync on a disk that is not slow, in microseconds. The constant
+/// `SYNC_AFTER` of metadata targets assumes this maximum.
 pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
 /// Maximum duration of a sync on a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;
@@ -230,9 +227,13 @@ impl Knobs {
                 spread_subdirectories: random.within(0, 3) as u32,
                 scan_page: random.within(1, 4) as usize,
                 settle_after: random.micros(100_000, 1_500_000),
-                // Management decides at the moment at which a process ends (`take_over`).
-                leases: skep_metadata::limits::LeaseTimes {
-                    take_over_after: std::time::Duration::from_secs(1 << 30),
+                // The model of management decides about a take-over at the moment when a process
+                // ends (`take_over`).
+                members: skep_metadata::limits::MemberLimits {
+                    leases: skep_metadata::limits::LeaseTimes {
+                        take_over_after: Duration::from_secs(1 << 30),
+                        ..Default::default()
+                    },
                     ..Default::default()
                 },
                 ..Limits::default()

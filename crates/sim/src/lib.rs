@@ -2,12 +2,12 @@
 //!
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
-//! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each reply
-//! during the run, and `checks` reads the stores at the end of the run. In some runs each target
-//! has a backup (`backup`). A model of management decides when the backup takes over (`take_over`).
-//! `management` publishes cluster maps, and simulates restarts of management. The simulation covers
-//! neither management's state machine, nor leases between members, nor changes of shards in the
-//! cluster map.
+//! limits, the workload and every fault. [`run()`] runs a seed and returns a report. `witness`
+//! checks each reply during the run, and `checks` reads the stores at the end of the run. In some
+//! runs each target has a backup (`backup`). A model of management decides when the backup takes
+//! over (`take_over`). `management` publishes cluster maps, and simulates restarts of management.
+//! The simulation covers neither management's state machine, nor leases between members, nor
+//! changes of shards in the cluster map.
 
 mod backup;
 mod calls;
@@ -17,12 +17,15 @@ mod client;
 mod comparison;
 mod disk;
 mod faults;
+mod groups;
 mod inherited;
 mod inline;
+mod inodes;
 mod judged;
 pub mod knobs;
 mod management;
 mod model;
+mod names;
 mod network;
 mod notifications;
 mod operation;
@@ -41,6 +44,7 @@ mod witness;
 mod workload;
 mod world;
 
+pub use groups::{GroupBug, GroupOptions, GroupReport, run_group};
 pub use judged::Judged;
 pub use run::{
     MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options, Report,

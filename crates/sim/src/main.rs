@@ -1,11 +1,12 @@
-//! Runs seeds of the simulation and prints their results.
+//! Runs the simulation with several seeds, and prints the results.
 
 use clap::Parser;
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{
-    Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options,
-    Report, run,
+    GroupBug, GroupOptions, Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT,
+    MOST_SIZES_SKIPPED_PERCENT, Options, Report, run, run_group,
 };
+use std::fmt::Debug;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -24,12 +25,15 @@ struct Arguments {
     /// Number of operations of a run, over all clients.
     #[arg(long)]
     steps: Option<u64>,
-    /// Plant this bug (a name in `PlantedBug`).
+    /// Plant this bug (a name in `PlantedBug`, or in `GroupBug` with `--group`).
     #[arg(long)]
     plant: Option<String>,
     /// Print all events.
     #[arg(long)]
     trace: bool,
+    /// Simulate one metadata group of several members, with leases, take-over and copies.
+    #[arg(long, conflicts_with = "steps")]
+    group: bool,
     /// Continue after a seed that failed.
     #[arg(long)]
     keep_going: bool,
@@ -37,49 +41,82 @@ struct Arguments {
 
 fn command(arguments: &Arguments, seed: u64) -> String {
     let steps = arguments.steps.map(|steps| format!(" --steps {steps}")).unwrap_or_default();
-    format!("cargo run --release -p skep-sim -- --seed {seed}{steps}")
+    let group = if arguments.group { " --group" } else { "" };
+    format!("cargo run --release -p skep-sim -- --seed {seed}{steps}{group}")
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let start = Instant::now();
-    let (mut runs, mut commits, mut faults, mut blind, mut failures) = (0_u64, 0, 0, 0_u64, 0);
-    let (mut listings, mut sizes) = (Judged::default(), Judged::default());
     println!("seeds {} and {} after it", arguments.seed, arguments.new.saturating_sub(1));
-    let plant = match arguments.plant.as_deref().map(PlantedBug::named) {
-        Some(None) => {
-            println!("cannot plant this bug: expected one of {:?}", PlantedBug::ALL);
-            return ExitCode::FAILURE;
-        }
-        plant => plant.flatten(),
+    let is_good = match arguments.group {
+        true => run_groups(&arguments),
+        false => run_clusters(&arguments),
     };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the bug to plant. `Err` means that no bug has the name.
+fn plant_of<B: Copy + Debug>(arguments: &Arguments, all: &[B]) -> Result<Option<B>, ()> {
+    let Some(name) = &arguments.plant else { return Ok(None) };
+    let found = all.iter().find(|bug| format!("{bug:?}") == *name);
+    if found.is_none() {
+        println!("cannot plant this bug: expected one of {all:?}");
+    }
+    found.copied().map(Some).ok_or(())
+}
+
+/// The numbers of runs and of failed runs, and the time that all runs took.
+struct Runs {
+    runs: u64,
+    failures: u64,
+    seconds: f64,
+}
+
+/// Runs all seeds, at most for the time in the arguments. `run_one` returns the violation of a
+/// seed, if the seed has one.
+fn run_seeds(arguments: &Arguments, mut run_one: impl FnMut(u64) -> Option<String>) -> Runs {
+    let start = Instant::now();
+    let (mut runs, mut failures) = (0, 0);
+    let limit = arguments.seconds.map(Duration::from_secs);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.new) {
-        let limit = arguments.seconds.map(Duration::from_secs);
         if limit.is_some_and(|limit| start.elapsed() > limit) {
             break;
         }
-        let (again, steps, trace) = (command(&arguments, seed), arguments.steps, arguments.trace);
+        let again = command(arguments, seed);
+        let shown = again.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            eprintln!("seed {seed}: {panic}\nrepeat with: {again}");
+            eprintln!("seed {seed}: {panic}\nrepeat with: {shown}");
         }));
-        let report = run(&Options { seed, steps, trace, plant });
         runs += 1;
+        if let Some(violation) = run_one(seed) {
+            failures += 1;
+            println!("seed {seed}: {violation}\nrepeat with: {again}");
+            if !arguments.keep_going {
+                break;
+            }
+        }
+    }
+    Runs { runs, failures, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// Runs seeds of the simulation of a cluster. Returns whether they passed.
+fn run_clusters(arguments: &Arguments) -> bool {
+    let Ok(plant) = plant_of(arguments, &PlantedBug::ALL) else { return false };
+    let (mut commits, mut faults, mut blind) = (0, 0, 0_u64);
+    let (mut listings, mut sizes) = (Judged::default(), Judged::default());
+    let (steps, trace) = (arguments.steps, arguments.trace);
+    let Runs { runs, failures, seconds } = run_seeds(arguments, |seed| {
+        let report = run(&Options { seed, steps, trace, plant });
         commits += report.commits;
         faults += report.faults;
         blind += u64::from(report.is_blind);
         listings = listings.plus(report.listings);
         sizes = sizes.plus(report.sizes);
-        if let Some(violation) = &report.violation {
-            failures += 1;
-            println!("seed {seed}: {violation}\nrepeat with: {}", command(&arguments, seed));
-            if !arguments.keep_going {
-                break;
-            }
-        } else if arguments.new == 1 {
+        if report.violation.is_none() && arguments.new == 1 {
             show(&report);
         }
-    }
-    let seconds = start.elapsed().as_secs_f64();
+        report.violation
+    });
     println!(
         "{runs} seeds, {commits} commits, {faults} faults, {blind} not judged to their end, \
          {failures} failed, {seconds:.1} s"
@@ -97,7 +134,31 @@ fn main() -> ExitCode {
              the listings or {MOST_SIZES_SKIPPED_PERCENT} % of the sizes were not judged"
         );
     }
-    if failures == 0 && is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failures == 0 && is_judged
+}
+
+/// Runs seeds of the simulation of one metadata group. Returns whether they passed.
+fn run_groups(arguments: &Arguments) -> bool {
+    let Ok(plant) = plant_of(arguments, &GroupBug::ALL) else { return false };
+    let (mut commits, mut faults, mut take_overs, mut copies, mut events) = (0, 0, 0, 0, 0);
+    let mut blind = 0_u64;
+    let trace = arguments.trace;
+    let Runs { runs, failures, seconds } = run_seeds(arguments, |seed| {
+        let report = run_group(GroupOptions { seed, trace, plant });
+        commits += report.commits;
+        faults += report.faults;
+        take_overs += report.take_overs;
+        copies += report.copies;
+        events += report.events;
+        blind += u64::from(report.is_blind);
+        report.violation
+    });
+    println!(
+        "{runs} seeds of a group, {events} events, {commits} commits, {faults} faults, \
+         {take_overs} take-overs, {copies} copies, {blind} not judged to their end, {failures} \
+         failed, {seconds:.1} s"
+    );
+    failures == 0 && blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT
 }
 
 fn show(report: &Report) {

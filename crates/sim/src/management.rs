@@ -1,8 +1,8 @@
-//! Management in the simulation: the cluster map, the registration and removal of clients, and
-//! restarts.
+//! Management in the simulation: the cluster map, the registration and the removal of clients, and
+//! restarts of management.
 //!
-//! The real state machine of management (`skep_cluster`) does not run here. Its state is durable,
-//! so a restart only delays the maps that it publishes.
+//! The real state machine of management (`skep_cluster`) does not run here. The state of the
+//! simulated management is durable, so a restart only delays its new maps.
 
 use crate::knobs::Knobs;
 use crate::network::Node;
@@ -36,15 +36,15 @@ impl World {
         }
     }
 
-    /// Restarts management, which continues with the same map because its state is durable.
+    /// Restarts management. It continues with the same map, because its state is durable.
     pub(crate) fn restart_management(&mut self) {
         self.faults += 1;
         self.management_is_back = self.now + self.random.micros(10_000, 2_500_000);
     }
 
     /// Changes the capacity pool and the reachability of the storage targets in the map. All
-    /// storage targets get the same values, because the reference model expects that new files use
-    /// all targets, and placement avoids a target only if other targets are better.
+    /// storage targets get the same values. The reference model expects that new files use all
+    /// targets, and placement avoids a target only if other targets are better.
     pub(crate) fn change_map(&mut self) {
         self.faults += 1;
         let pools = [CapacityPool::Normal, CapacityPool::Low, CapacityPool::Emergency];
@@ -58,7 +58,7 @@ impl World {
         self.publish(map);
     }
 
-    /// Publishes a new cluster map. Each server receives it after its own delay.
+    /// Publishes a new cluster map. Each server receives it after a random delay of its own.
     pub(crate) fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);
@@ -90,7 +90,8 @@ impl World {
     }
 }
 
-fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
+/// Returns a node that is online.
+pub(crate) fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     skep_types::Node {
         id: NodeId::new(raw),
         kind,
@@ -102,8 +103,23 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// Returns the map of a formatted cluster. Each group has one member, or each metadata group has
-/// two if targets have backups.
+/// Returns a target that is online, on the node with the same number.
+pub(crate) fn target(raw: u32, kind: TargetKind) -> Target {
+    Target {
+        id: TargetId::new(raw),
+        kind,
+        node: NodeId::new(raw),
+        path: String::new(),
+        reachability: Reachability::Online,
+        consistency: Consistency::Good,
+        health: skep_types::map::TargetHealth::default(),
+        capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
+        capacity_pool: CapacityPool::Normal,
+    }
+}
+
+/// Returns the map of a formatted cluster. Each group has one member. If targets have backups, each
+/// metadata group has two members.
 pub(crate) fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;
@@ -115,17 +131,7 @@ pub(crate) fn map(knobs: &Knobs) -> ClusterMap {
             (TargetKind::Storage, NodeKind::Storage)
         };
         map.nodes.push(node(raw, node_kind));
-        map.targets.push(Target {
-            id: TargetId::new(raw),
-            kind,
-            node: NodeId::new(raw),
-            path: String::new(),
-            reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            health: skep_types::map::TargetHealth::default(),
-            capacity: Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40, ..Capacity::default() },
-            capacity_pool: CapacityPool::Normal,
-        });
+        map.targets.push(target(raw, kind));
         map.groups.push(Group::of_one(GroupId::new(raw), kind, TargetId::new(raw)));
     }
     for index in (0..knobs.targets).filter(|_| knobs.has_backups) {

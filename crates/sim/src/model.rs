@@ -1,11 +1,12 @@
-//! The reference model: a whole namespace in memory. The witness applies operations to it one at a
-//! time. The model is the only definition of the effect of each operation. It does not cover
-//! targets, transactions or messages in flight.
+//! The reference model: a whole namespace in memory. The witness applies one operation after
+//! another to it. The model is the only definition of the effect of each operation. It does not
+//! model targets, transactions or messages in flight.
 
 mod inline;
 mod locks;
 mod outcomes;
 
+use crate::inodes::Inodes;
 use crate::operation::{Op, Summary};
 use locks::lock;
 use skep_cluster::lock_ranges::LockRanges;
@@ -27,15 +28,15 @@ type Outcome = Result<Summary, ErrorCode>;
 pub(crate) struct Inode {
     /// Kind of the inode.
     pub(crate) kind: FileKind,
-    /// Link count: the number of names. Always 1 for a directory.
+    /// Link count, which is the number of names. Always 1 for a directory.
     pub(crate) links: u32,
     /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Number of truncations so far.
+    /// Truncate generation: the number of truncations so far.
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
-    /// The project of the inode, and whether new entries of a directory inherit it.
+    /// The project of the inode, and whether new entries of the directory inherit this project.
     pub(crate) project: u32,
     pub(crate) hands_down_project: bool,
     /// Parent of a directory.
@@ -46,46 +47,47 @@ pub(crate) struct Inode {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Target path of a symbolic link.
     pub(crate) link_target: Vec<u8>,
-    /// Number of opens of each session, for reading and for writing.
+    /// Number of opens of each session: opens for reading, and opens for writing.
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
     /// Locked ranges of each lock owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// Whether the inode was created without a name and has never had a name, so that it may still
-    /// get one.
+    /// Whether the inode can still get a name. This holds if it was created without a name, and has
+    /// had no name since then.
     pub(crate) may_be_named: bool,
-    /// The pattern of a file, without the groups that a placement policy chooses, or the default
-    /// pattern of a directory.
+    /// The stripe pattern of a file, without the groups that a placement policy has chosen. For a
+    /// directory, its default pattern.
     pub(crate) pattern: Option<Arc<StripePattern>>,
     /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// The highest end of a write that a client has reported.
+    /// The highest end offset of a write that a client has reported.
     pub(crate) high_water: u64,
-    /// Whether the session of a writer ended while the file was open. If true, the end of this
-    /// session's writes is unknown.
+    /// Whether the session of a writer ended while the file was open. If true, the end offset of
+    /// this session's writes is not known.
     pub(crate) was_left_open: bool,
 }
 
-/// A lock owner: session, kind of lock, number of the owner in the session.
+/// The owner of a lock: session, kind of the lock, and number of the owner in the session.
 pub(crate) type Owner = (SessionId, LockKind, u64);
 
-/// A wait for a lock: file, owner, first byte of the range, first byte after the range.
+/// A wait for a lock: file, owner, first byte of the range, and end of the range (exclusive).
 pub(crate) type LockWait = (InodeId, Owner, u64, u64);
 
 /// The reference namespace: its inodes, and the waits for locks.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     /// All inodes.
-    pub(crate) inodes: BTreeMap<InodeId, Inode>,
+    pub(crate) inodes: Inodes,
     /// All waits for locks that clients have requested so far.
-    pub(crate) waits: BTreeSet<LockWait>,
+    pub(crate) waits: Arc<BTreeSet<LockWait>>,
     map: Arc<ClusterMap>,
 }
 
 impl Model {
     /// Creates a namespace with only a root directory.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
-        let root = Inode::new(FileKind::Directory, InodeId::ROOT, 0o755);
-        Self { inodes: BTreeMap::from([(InodeId::ROOT, root)]), waits: BTreeSet::new(), map }
+        let mut inodes = Inodes::default();
+        inodes.insert(InodeId::ROOT, Inode::new(FileKind::Directory, InodeId::ROOT, 0o755));
+        Self { inodes, waits: Arc::default(), map }
     }
 
     /// Returns the group that serves an inode.
@@ -116,7 +118,7 @@ impl Model {
     /// Applies a modifying operation that a target has committed, and checks the target's reply.
     ///
     /// # Errors
-    /// Describes how the reply contradicts the model.
+    /// Describes the contradiction between the reply and the model.
     pub(crate) fn apply(
         &mut self,
         op: &Op,
@@ -171,7 +173,7 @@ impl Model {
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
-                    // Ignore errors, because the request skips files that are removed or not open.
+                    // Ignore errors, because the target skips files that are removed or not open.
                     let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
                 }
                 Ok(())
@@ -216,7 +218,7 @@ impl Model {
         existing.map_or(Ok(()), |inode| self.drop_link(inode))
     }
 
-    /// Truncates a file to `size`, or extends it.
+    /// Truncates or extends a file to `size`.
     pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         if let Some(inode) = self.inodes.get_mut(&inode) {
             inode.set_inline(|bytes| bytes.truncate(size as usize));
@@ -257,11 +259,11 @@ impl Model {
                 if let Some(written) = &it.written {
                     write(inode, written);
                 }
-                // Check the reply before the close, because it contains the attributes from before
+                // Check the reply before the close. The reply contains the attributes from before
                 // the removal of the file.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // Ignore errors, because a power loss may have lost the open.
+                // Ignore errors, because a power loss may have reverted the open.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -325,7 +327,7 @@ impl Model {
         Err(format!("the reply has {answered:?}, the reference {expected:?}"))
     }
 
-    /// Checks the pattern and attributes in the reply of an open.
+    /// Checks the pattern and the attributes in the reply to an open.
     fn check_opened(&self, reply: &md::OpenReply) -> Result<(), String> {
         let inode = self.inodes.get(&reply.attributes.inode);
         if inode.is_some_and(|it| !it.has_pattern(reply.pattern.as_ref())) {
@@ -371,10 +373,11 @@ impl Model {
         Ok(())
     }
 
-    /// Removes opens of a session from a file. Removes an unlinked file at its last close.
+    /// Removes opens of a session from a file. If this was the last close of an unlinked file,
+    /// removes the file.
     ///
     /// # Errors
-    /// Fails if the session has fewer opens of the file.
+    /// Fails if the session has fewer opens of the file than the call removes.
     pub(crate) fn close(
         &mut self,
         inode: InodeId,

@@ -1,13 +1,13 @@
 //! The simulated network: connections between processes, with delay, loss and partitions. Like the
-//! real router (`crates/rpc/src/routing.rs`), the network repeats a call until a final reply
+//! real router (`crates/rpc/src/routing.rs`), the network retries a call until a final reply
 //! arrives.
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A broken connection loses its replies.
-//! Its requests are either lost, or they arrive late, in addition to the repeated requests on the
-//! next connection. During a partition between two nodes, no message between them arrives. A
-//! message sent during the partition arrives after its end if its connection is still open, or if
-//! the requests of its broken connection arrive late.
+//! Its requests are either lost, or they arrive late, in addition to the retries on the next
+//! connection. During a partition between two nodes, no message between them arrives. A message
+//! that was sent during the partition may arrive after the partition has ended. This happens if its
+//! connection is still open, or if the requests of its broken connection arrive late.
 
 use crate::random::Random;
 use crate::waits::is_of_task;
@@ -27,25 +27,26 @@ pub(crate) enum Node {
     Client(usize),
 }
 
-/// The purpose of a call. It determines the handler of the reply.
+/// The purpose of a call. The purpose determines which function handles the reply.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
-    /// A call of a metadata target, with its number.
+    /// A call of a metadata target. The number identifies the call in the target.
     Target(u64),
-    /// An operation of a client, with the index of the task.
+    /// The request of an operation that a client's task runs. The number is the index of the task.
     Task(usize),
     /// A client's task requests the outcome of its operation, whose session was lost.
     Outcome(usize),
-    /// One of several chunk writes of a client's operation, with the index of the task.
+    /// One of several chunk writes of an operation. The number in this variant is the index of the
+    /// client's task.
     Write(usize),
-    /// A client opens this session with this group.
+    /// A client opens this session at this group.
     Session(GroupId, skep_types::SessionId),
-    /// A client renews its session with this group.
+    /// A client renews its session at this group.
     KeepAlive(GroupId),
     /// After a start of a target, a client compares its changes in this session with the slots of
     /// the target.
     Slots(skep_types::SessionId),
-    /// A client waits for notifications from this group, in this session.
+    /// A client waits for notifications from this group, within this session.
     Notifications(GroupId, skep_types::SessionId),
     /// A client acknowledges the notification with this number.
     Acknowledge(u64),
@@ -58,9 +59,9 @@ pub(crate) enum Purpose {
 /// A call in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// The calling process, and its life number.
+    /// The calling process: its node, and the number of the process.
     pub(crate) caller: (Node, u64),
-    /// The group that serves the call.
+    /// The group to which the request is addressed.
     pub(crate) group: GroupId,
     /// The request header. The tag identifies the call.
     pub(crate) header: Header,
@@ -68,25 +69,25 @@ pub(crate) struct Call {
     pub(crate) body: Vec<u8>,
     /// The purpose of the call.
     pub(crate) purpose: Purpose,
-    /// The connection of the latest attempt.
+    /// The connection of the latest attempt. `None` while the call waits for its next attempt.
     pub(crate) connection: Option<u64>,
     /// Whether the server may have executed an attempt whose reply was lost.
     pub(crate) is_reply_lost: bool,
     backoff: Duration,
 }
 
-/// A connection.
+/// A connection between two processes.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The connecting process, and its life number.
+    /// The process that opened the connection: its node, and the number of the process.
     pub(crate) caller: (Node, u64),
-    /// The serving process, and its life number.
+    /// The process that serves the connection: its node, and the number of the process.
     pub(crate) callee: (Node, u64),
     /// Whether the caller still uses the connection.
     pub(crate) is_open: bool,
-    /// Whether the requests of the connection still arrive after the connection has broken.
+    /// Whether the requests on the connection still arrive after the connection has broken.
     pub(crate) is_late: bool,
-    /// Whether a request has arrived on the connection.
+    /// Whether any request has arrived on the connection.
     pub(crate) has_arrived: bool,
     /// The metadata target whose process has opened the connection. Zero for clients and storage
     /// targets.
@@ -98,14 +99,14 @@ pub(crate) struct Connection {
 /// All connections, calls and partitions of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
-    /// Calls in flight, by tag.
+    /// The calls in flight, by tag.
     pub(crate) calls: BTreeMap<u64, Call>,
-    /// Connections by number.
+    /// The connections, by number.
     pub(crate) connections: BTreeMap<u64, Connection>,
     links: BTreeMap<(Node, Node), u64>,
     partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
-    /// Whether some messages have a long delay.
+    /// Whether some messages have an unusually long delay.
     pub(crate) is_slow: bool,
 }
 
@@ -144,7 +145,8 @@ impl Network {
         self.next
     }
 
-    /// Returns the open connection between two processes. Opens one if necessary.
+    /// Returns the open connection between two processes. If there is no such connection, opens
+    /// one.
     pub(crate) fn connect(
         &mut self,
         caller: (Node, u64),
@@ -189,7 +191,7 @@ impl Network {
         *last
     }
 
-    /// Partitions two nodes until a time.
+    /// Interrupts the network between two nodes until the time `until`.
     pub(crate) fn partition(&mut self, a: Node, b: Node, until: Duration) {
         self.partitions.insert(pair(a, b), until);
     }
@@ -223,9 +225,9 @@ impl Network {
         tags
     }
 
-    /// Whether the server has closed the connection because a later connection of the same channel
-    /// has reached the server (`skep_rpc::Channel`). All processes of a target have the same
-    /// channel. Each process of a client has a new channel.
+    /// Whether the server has closed the connection because a request on a later connection of the
+    /// same channel has reached the server (`skep_rpc::Channel`). All processes of a target have
+    /// the same channel. Each process of a client has a new channel.
     pub(crate) fn is_superseded(&self, number: u64) -> bool {
         let Some(old) = self.connections.get(&number) else { return false };
         let is_same = |it: &Connection| {
@@ -237,8 +239,8 @@ impl Network {
         self.connections.range(number + 1..).any(|(_, it)| it.has_arrived && is_same(it))
     }
 
-    /// Returns the open connections of a node. With `serving_only`, returns only the connections on
-    /// which the node is the server.
+    /// Returns the open connections of a node. If `serving_only` is true, returns only the
+    /// connections that the node serves.
     pub(crate) fn open_connections(&self, node: Node, serving_only: bool) -> Vec<u64> {
         let of_node = |it: &Connection| {
             it.is_open && (it.callee.0 == node || !serving_only && it.caller.0 == node)
@@ -247,12 +249,12 @@ impl Network {
         open.map(|(number, _)| *number).collect()
     }
 
-    /// Removes the calls of a process that has exited.
+    /// Removes the calls of a process that has ended.
     pub(crate) fn forget_calls(&mut self, caller: Node) {
         self.calls.retain(|_, call| call.caller.0 != caller);
     }
 
-    /// Removes the calls of a client's task. Returns whether any call of the task was in flight.
+    /// Removes the calls of a client's task. Returns whether the task had any call in flight.
     pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
         let before = self.calls.len();
         let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.purpose, task);
@@ -260,7 +262,7 @@ impl Network {
         self.calls.len() < before
     }
 
-    /// Returns the pause before the next attempt of a call.
+    /// Returns the pause until the next attempt of a call.
     pub(crate) fn next_pause(&mut self, tag: u64, random: &mut Random) -> Duration {
         let Some(call) = self.calls.get_mut(&tag) else { return FIRST_BACKOFF };
         let pause = call.backoff;
@@ -269,19 +271,19 @@ impl Network {
     }
 }
 
-/// Whether a reply is final, so that the network does not repeat the call.
+/// Whether a reply is final, so that the network does not retry the call.
 pub(crate) fn is_final(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class.is_none_or(|class| class == RetryClass::Never)
 }
 
-/// Whether a reply makes the caller close the connection.
+/// Whether a reply causes the caller to close the connection.
 pub(crate) fn closes(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class == Some(RetryClass::AfterFailover)
 }
 
-/// Returns the error of a call that has no reply within its caller's time limit.
+/// Returns the error of a call that got no reply within its caller's time limit.
 pub(crate) fn timed_out() -> Error {
     ErrorCode::TimedOut.into()
 }

@@ -1,5 +1,5 @@
 //! Notifications to clients about shared files (docs/design/0008-shared-files.md), and the check
-//! that each arrives in time.
+//! that each notification arrives in time.
 
 use crate::client::is_lost;
 use crate::knobs::PlantedBug;
@@ -18,12 +18,12 @@ use std::collections::BTreeSet;
 pub(crate) struct Notifications {
     /// The files in the notifications, in order of arrival.
     pub(crate) arrived: Vec<InodeId>,
-    /// Numbers of notifications whose acknowledgment is in flight.
+    /// Numbers of the notifications whose acknowledgements are in flight.
     pub(crate) unacknowledged: BTreeSet<u64>,
 }
 
 impl World {
-    /// Sends a request of a client that waits for notifications about shared files.
+    /// Sends the request of a client that waits for notifications about shared files.
     pub(crate) fn wait_for_notifications(
         &mut self,
         client: usize,
@@ -82,8 +82,8 @@ impl World {
     }
 
     /// Checks that each client that has a shared file open was notified that the file is shared.
-    /// Ignores opens that a power loss has lost, because no metadata target has a record of them
-    /// (docs/design/0008-shared-files.md, failure cases).
+    /// Ignores opens that a power loss has reverted, because no metadata target has a record of
+    /// them (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());
         let holders: Vec<_> = running.flat_map(|it| it.holders_of_shared(inode)).collect();

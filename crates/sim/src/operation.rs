@@ -1,4 +1,4 @@
-//! The operations of clients. Each is one request message.
+//! The operations of clients. Each operation is one request message.
 
 use skep_types::codec::Codec;
 use skep_types::{FileKind, InodeId};
@@ -11,23 +11,23 @@ macro_rules! operations {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub(crate) enum Op {
             $(
-                /// The request message of the same name.
+                /// The request with the message of the same name.
                 $name($module::$name),
             )*
         }
 
         impl Op {
-            /// Returns the number of the message.
+            /// Returns the number of the request's message.
             pub(crate) fn message(&self) -> u16 {
                 match self { $(Self::$name(_) => <$module::$name as Request>::ID,)* }
             }
 
-            /// Returns the encoded body.
+            /// Returns the encoded body of the request.
             pub(crate) fn body(&self) -> Vec<u8> {
                 match self { $(Self::$name(it) => it.to_bytes(),)* }
             }
 
-            /// Whether the request is a modifying request, which needs a slot.
+            /// Whether the request is modifying, so that the client must send it in a slot.
             pub(crate) fn modifies(&self) -> bool {
                 match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
@@ -73,7 +73,7 @@ operations! {
 }
 
 impl Op {
-    /// Whether the operation needs space, so that a target with a full disk may refuse it.
+    /// Whether the operation needs disk space, so that a target with a full disk may refuse it.
     pub(crate) fn adds(&self) -> bool {
         matches!(
             self,
@@ -95,13 +95,14 @@ impl Op {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
 
-    /// Whether a client can only send the request through a handle that is open in its session.
+    /// Whether a client can send the request only for a handle that is open in the request's
+    /// session.
     pub(crate) fn needs_handle(&self) -> bool {
         matches!(self, Self::Close(_) | Self::CloseMany(_) | Self::WriteInline(_))
     }
 
-    /// Whether all effects of the request end with its session. A client repeats such a request in
-    /// its next session without a request for the outcome.
+    /// Whether all effects of the request end when its session ends. A client repeats such a
+    /// request in its next session, without asking for the outcome of the first attempt.
     pub(crate) fn ends_with_session(&self) -> bool {
         match self {
             Self::Open(it) => !it.truncate,
@@ -110,8 +111,8 @@ impl Op {
         }
     }
 
-    /// For a request that a target executed in a lost session, with the reply `reply`: returns the
-    /// request that opens its file again. `None` means that the executed request did not open a
+    /// Returns the request that opens this request's file again, after its session was lost.
+    /// `reply` is the target's reply to this request. `None` means that this request did not open a
     /// file.
     pub(crate) fn open_again(&self, reply: &[u8]) -> Option<Self> {
         let open = match self {
@@ -124,8 +125,8 @@ impl Op {
         Some(Self::Open(md::Open { inode, open, truncate: false, must_have_name: true }))
     }
 
-    /// Returns the inode that the request created, according to its reply. `None` means that the
-    /// request creates no inode, or found an existing one.
+    /// Returns the inode that the request created, according to the reply. `None` means that the
+    /// request creates no inode, or that it found an existing one.
     pub(crate) fn created(&self, reply: &[u8]) -> Option<InodeId> {
         match self {
             Self::Create(_) | Self::CreateUnnamed(_) => {
@@ -139,7 +140,7 @@ impl Op {
         }
     }
 
-    /// Returns the attributes in the reply to this request, if they belong to the inode whose group
+    /// Returns the attributes in the reply, if they are the attributes of the inode whose group
     /// serves the request.
     pub(crate) fn attributes(&self, reply: &[u8]) -> Option<skep_types::Attributes> {
         let attributes = match self {
@@ -161,7 +162,7 @@ impl Op {
         Some(attributes)
     }
 
-    /// Returns the file that the operation truncates or extends, and its new size.
+    /// Returns the file that the operation truncates or extends, and the new size of the file.
     pub(crate) fn truncations(&self) -> Option<(InodeId, u64)> {
         match self {
             Self::SetAttributes(it) => it.size.map(|size| (it.inode, size)),
@@ -178,8 +179,8 @@ pub(crate) enum Summary {
     Success,
     /// A directory entry: the inode and its kind.
     Entry(InodeId, FileKind),
-    /// Attributes. For a directory, the link count and size are zero here, because targets update
-    /// both late in transactions with other targets.
+    /// Attributes. For a directory, link count and size are set to zero, because targets update
+    /// both with a delay in transactions with other targets.
     Attributes {
         /// Id of the inode.
         inode: InodeId,
@@ -196,7 +197,7 @@ pub(crate) enum Summary {
         /// The project of the inode, and whether new entries of the directory inherit it.
         project: (u32, bool),
     },
-    /// The value of an attribute, or the target of a symbolic link.
+    /// The value of an extended attribute, or the target path of a symbolic link.
     Bytes(Vec<u8>),
     /// Names of extended attributes.
     Names(Vec<Vec<u8>>),
@@ -217,7 +218,7 @@ impl Summary {
         }
     }
 
-    /// Returns the summary of an operation's reply. `None` means that the reply is malformed.
+    /// Returns the summary of the reply to an operation. `None` means that the reply is malformed.
     pub(crate) fn of_reply(op: &Op, body: &[u8]) -> Option<Self> {
         Some(match op {
             Op::Lookup(_) => {

@@ -1,8 +1,7 @@
-//! The planted bugs that change a single value: forgotten keys of a starting target, replies, and
-//! calls.
+//! The planted bugs that forget keys at a start, change replies, or suppress calls.
 //!
-//! A test plants one bug, to prove that a checker finds it. Other planted bugs are in the
-//! simulation code that they change.
+//! A test plants one bug to prove that a checker finds it. The code of the other planted bugs is in
+//! the part of the simulation that they change.
 
 use crate::knobs::PlantedBug;
 use skep_format::log::Record;
@@ -15,7 +14,7 @@ use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata as md;
 
-/// Whether a starting target forgets a key.
+/// Whether a starting target with the planted bug forgets a key.
 fn is_forgotten(plant: PlantedBug, key: &[u8]) -> bool {
     let prefix = match plant {
         PlantedBug::ForgetSlots => Key::slots_of(SessionId::default())[..2].to_vec(),
@@ -30,7 +29,8 @@ fn is_forgotten(plant: PlantedBug, key: &[u8]) -> bool {
     key.starts_with(&prefix)
 }
 
-/// Removes the keys that a starting target forgets from its engine and from its log records.
+/// Removes the keys that a starting target with the planted bug forgets, both from its engine and
+/// from its log records.
 pub(crate) fn forget(
     plant: Option<PlantedBug>,
     engine: &mut MemoryEngine,
@@ -42,7 +42,7 @@ pub(crate) fn forget(
     let removals: std::collections::BTreeMap<_, _> =
         keys.filter(|key| is_forgotten(plant, key)).map(|key| (key, None)).collect();
     if !removals.is_empty() {
-        // An engine in memory cannot fail.
+        // Ignore the result, because an engine in memory never fails.
         let _ = engine.apply(&removals, applied);
     }
     for record in records {
@@ -58,7 +58,7 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
     match plant {
         Some(PlantedBug::OmitEntries) if message == md::ReadDirectory::ID => {
             let Ok(mut page) = md::DirectoryEntries::from_bytes(&body) else { return body };
-            // Omit the first entry, as if the cursor of this page were one entry too high.
+            // Omit the first entry. The cursor of this page then seems to be one entry too high.
             if page.entries.len() > 1 {
                 page.entries.remove(0);
             }
@@ -73,8 +73,8 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
     }
 }
 
-/// Returns an immediate reply for a call that the planted bug suppresses. `None` means that the
-/// target sends the call.
+/// Returns the reply that a target with the planted bug assumes instead of sending a call. `None`
+/// means that the target sends the call.
 pub(crate) fn suppressed_call(
     plant: Option<PlantedBug>,
     message: u16,

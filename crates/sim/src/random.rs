@@ -1,10 +1,10 @@
-//! The only source of random numbers in a run. The numbers come from Skep's own generator. A seed
-//! must always give the same run, also with a newer version of a library.
+//! The only source of random numbers in a run. The numbers come from Skep's own generator, so that
+//! a seed always gives the same run, even with newer versions of libraries.
 
 use skep_types::random::SplitMix64;
 use std::time::Duration;
 
-/// Random numbers from a seed.
+/// A generator of random numbers that a seed determines.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(SplitMix64);
 
@@ -21,17 +21,17 @@ impl Random {
         self.0.number()
     }
 
-    /// Returns a number less than `end`, which must not be zero.
+    /// Returns a random number below `end`. `end` must not be zero.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
 
-    /// Returns an index into a list of `len` elements. `len` must not be zero.
+    /// Returns a random index into a list of `len` elements. `len` must not be zero.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// Returns a number from `from` to `to`, inclusive.
+    /// Returns a random number from `from` to `to` (inclusive).
     pub(crate) fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
@@ -41,12 +41,12 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// Returns an element of a list, or `None` if the list is empty.
+    /// Returns a random element of a list, or `None` if the list is empty.
     pub(crate) fn pick<T: Clone>(&mut self, list: &[T]) -> Option<T> {
         if list.is_empty() { None } else { list.get(self.index(list.len())).cloned() }
     }
 
-    /// Returns a duration from `from` to `to` microseconds, inclusive.
+    /// Returns a random duration from `from` to `to` microseconds (inclusive).
     pub(crate) fn micros(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_micros(self.within(from, to))
     }

@@ -1,5 +1,5 @@
-//! One run. It has a phase with faults, a quiet phase, and then the checks. Afterwards all targets
-//! lose power, and the run repeats the checks.
+//! One run: a phase with faults, then a quiet phase, then the checks. After the checks, all targets
+//! lose power, and the run does the checks again.
 
 use crate::checks::StoredState;
 use crate::judged::Judged;
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct Options {
     /// The seed.
     pub seed: u64,
-    /// Number of operations over all clients. `None` means the default.
+    /// Total number of operations of all clients. `None` means the default number.
     pub steps: Option<u64>,
     /// Whether to print all events.
     pub trace: bool,
@@ -28,7 +28,7 @@ pub struct Options {
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Hash over all events of the run.
+    /// Hash of all events of the run. Two runs of one seed must have the same hash.
     pub trace: u64,
     /// Number of events.
     pub events: u64,
@@ -36,45 +36,47 @@ pub struct Report {
     pub commits: u64,
     /// Number of faults.
     pub faults: u64,
-    /// Whether the reference model became incomplete, so that from then on the run only checked the
-    /// stores.
+    /// Whether the reference model became incomplete. If so, the run checked only the stores from
+    /// then on.
     pub is_blind: bool,
-    /// Number of complete listings, checked and skipped.
+    /// Number of complete listings that the checker saw, and number that it skipped.
     pub listings: Judged,
-    /// Number of file sizes at the end of the run, checked and skipped.
+    /// Number of file sizes at the end of the run that the checker saw, and number that it skipped.
     pub sizes: Judged,
-    /// Simulated duration.
+    /// Simulated duration of the run.
     pub time: Duration,
-    /// The first violation, if the run found one.
+    /// The first violation that the run found. `None` means that it found no violation.
     pub violation: Option<String>,
 }
 
-/// Makes the random draw about backups independent of the other draws of a seed.
+/// Changes the seed for the choice whether targets have backups, so that this choice does not
+/// depend on the other random choices of the run.
 const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
 /// Share of runs in which targets have backups, in percent.
 const BACKUPS_PERCENT: u64 = 35;
-/// Time limit for the end of all work after the last fault. Leases are at most 2 s long.
+/// Time limit for finishing all work after the last fault. Leases are at most 2 s long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
 pub const MOST_BLIND_PERCENT: u64 = 3;
 /// Maximum share of listings that the witness may skip, in percent.
 pub const MOST_LISTINGS_SKIPPED_PERCENT: u64 = 3;
 /// Maximum share of files whose size the checker may skip, in percent. Most of the skipped files
-/// are truncated, or open, or in a run with power losses.
+/// were truncated, or are open, or belong to a run with power losses.
 pub const MOST_SIZES_SKIPPED_PERCENT: u64 = 65;
-/// Maximum number of events of a run. No correct run needs as many events.
+/// Maximum number of events of a run. A correct run always needs fewer events.
 const MAX_EVENTS: u64 = 1_000_000;
 /// Maximum number of events of a run with a planted bug. Some bugs stop a group for ever, without a
 /// violation.
 const MAX_PLANTED_EVENTS: u64 = 60_000;
 
-/// Runs the seed of `options`.
+/// Runs one seed with the given options.
 pub fn run(options: &Options) -> Report {
     let mut random = Random::new(options.seed);
     let mut knobs = Knobs::draw(&mut random);
     knobs.steps = options.steps.unwrap_or(knobs.steps);
     knobs.plant = options.plant;
-    // Use a separate random generator, so that the other random numbers of a seed do not change.
+    // Use a separate random generator, so that this choice does not change the other random numbers
+    // of a seed.
     let has_backups = Random::new(options.seed ^ BACKUPS_DRAW).percent(BACKUPS_PERCENT);
     knobs.has_backups = options.plant.map_or(has_backups, PlantedBug::needs_backups);
     if options.trace {

@@ -1,8 +1,7 @@
 //! A simulated storage target: the set of its chunk files and their sizes. It has no file contents
-//! and no torn writes, since the metadata core does not depend on these in a real storage target
-//! (`crates/storage`). A power loss undoes truncations that were not synced, so that the truncated
-//! bytes appear again. The checkers report a violation if a metadata target uses the size of a
-//! chunk file with such bytes.
+//! and no torn writes, because the metadata core does not depend on these. A power loss undoes
+//! truncations that were not synced, so that the truncated bytes appear again. The checkers report
+//! a violation if a metadata target uses the size of a chunk file with such bytes.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
@@ -30,20 +29,21 @@ pub(crate) struct StorageProcess {
     /// The newest cluster map that the target has received.
     pub(crate) map: Arc<ClusterMap>,
     senders: SenderEpochs,
-    /// Sessions that had ended at a metadata target when that target requested the size of a chunk
-    /// file. No write in these sessions may succeed any more.
+    /// Sessions that had ended at a metadata target when that target asked for the size of a chunk
+    /// file. From then on, no write of these sessions may succeed.
     pub(crate) fenced: BTreeSet<SessionId>,
     /// A number that changes whenever a power loss may have undone truncations.
     incarnation: u64,
-    /// Chunk files with a truncation that is not synced. The values are the size before the
-    /// truncation, and its generation.
+    /// Chunk files with a truncation that is not synced. The value is the size before the
+    /// truncation, and the truncation's generation.
     unsynced: BTreeMap<ChunkFileKey, (u64, u64)>,
-    /// Chunk files with bytes that a truncation had removed and that appeared again after a power
-    /// loss. The value is the generation of that truncation.
+    /// Chunk files with bytes that a truncation had removed, and that have appeared again after a
+    /// power loss. The value is the generation of that truncation.
     pub(crate) old_tails: BTreeMap<ChunkFileKey, u64>,
-    /// The newest generation of each truncated chunk file, in the memory of the process.
+    /// The generation of the newest truncation of each chunk file, according to the memory of the
+    /// process.
     generations: BTreeMap<ChunkFileKey, u64>,
-    /// The newest generation in which each chunk file was truncated, for the checkers.
+    /// The newest generation in which each chunk file was ever truncated. Only the checkers use it.
     pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
 }
 
@@ -70,8 +70,7 @@ impl StorageProcess {
         }
     }
 
-    /// Checks whether the target may serve a request. Requests of metadata targets have the session
-    /// 0.
+    /// Checks whether the target may serve a request. Requests of metadata targets have session 0.
     pub(crate) fn check(&mut self, header: &Header, plant: Option<PlantedBug>) -> Result<()> {
         if plant != Some(PlantedBug::ObeyDeposed) {
             self.senders.check(header, &self.map)?;
@@ -167,8 +166,9 @@ impl StorageProcess {
             return;
         }
         self.generations.insert(key, generation);
-        // If the file has grown beyond the old bytes since, this truncation does not remove them.
-        // This is no violation, because a power loss may leave any mixture of unsynced changes.
+        // If the file has grown beyond the reappeared bytes in the meantime, this truncation does
+        // not remove them. This is no violation, because after a power loss any mixture of unsynced
+        // changes is possible.
         if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
             self.old_tails.remove(&key);
         }
@@ -193,11 +193,12 @@ impl StorageProcess {
 }
 
 impl World {
-    /// Begins a search of a storage target for orphaned chunk files.
+    /// Begins a search of a storage target for orphaned chunk files, which are chunk files without
+    /// an inode.
     pub(crate) fn find_orphans(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With this planted bug, the target does not search for orphans, since the search would
+        // With this planted bug, the target does not search for orphans, because a search would
         // hide the effect of the bug.
         let ignores_removals = self.knobs.plant == Some(PlantedBug::IgnoreRemovals);
         if !process.is_running || process.unanswered_checks > 0 || ignores_removals {
@@ -217,8 +218,8 @@ impl World {
         }
     }
 
-    /// Stops a storage target for a while. Its chunk files remain. If the target loses power,
-    /// truncations that were not synced are undone.
+    /// Stops a storage target for a while. Its chunk files are preserved. If the target loses
+    /// power, its unsynced truncations are undone.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {

@@ -1,23 +1,25 @@
-//! The change of roles in a metadata target's group. This file has a model of management's
-//! decisions, and the checks of both members at that moment.
+//! The change of roles in a metadata target's group. This file contains a model of management's
+//! decisions, and the checks of both members at a change of roles.
 //!
-//! Management's processes are not simulated. The model decides at the moment at which a process
-//! ends, by the rules of [`skep_cluster::groups`]. The ended process returns as a backup. The other
-//! processes receive the new map with delays. Leases are not part of the model.
+//! Management's processes are not simulated. The model decides as soon as a process ends, by the
+//! rules of [`skep_cluster::groups`]. After a take-over, the ended process returns as a backup. The
+//! other processes receive the new map with delays. The model does not include leases.
 //!
 //! # Rules of the model
-//! - A member that has lost power does not take over before it has caught up. If both members have
-//!   lost power, the member with the longer log (by epoch and number) becomes the primary.
-//! - The epoch rises whenever a member has lost power. Otherwise a primary that lacks some records
-//!   of its backup would give the numbers of these records to other records of the same epoch.
-//! - A member that still has records that the group has lost removes them before it takes over. A
-//!   real member would not remove them, which is also correct, since no client has got a reply
-//!   about them. But the reference model has reverted them.
+//! - A member that has lost power does not take over before it has received its lost records again.
+//!   If both members have lost power, the member with the longer log (by epoch and number) becomes
+//!   the primary.
+//! - The epoch rises whenever a member has lost power. Otherwise, a primary could lack some records
+//!   that its backup has, and give their numbers to other records of the same epoch.
+//! - If a member still has records that the group has lost, it removes them before it takes over. A
+//!   real member would not remove them, which is also correct, because no client has got a reply
+//!   about them. But the reference model has reverted them already.
 //!
 //! # Checks
-//! - A take-over loses no change about which a client has got a reply (`Witness::lose_unheld`).
-//! - Records of one epoch and number are equal in both members.
-//! - The store of no member is ahead of the log that the group continues.
+//! - A take-over loses no change whose reply a client has received (`Witness::lose_unheld`).
+//! - Two records with the same epoch and number are equal in both members.
+//! - No member's store contains changes that are missing from the log of the group after the change
+//!   of roles.
 
 use crate::backup::BackupProcess;
 use crate::knobs::PlantedBug;
@@ -30,18 +32,18 @@ use skep_metadata::target::MetadataTarget;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, GroupId, Lsn, TargetId};
 
-/// Returns the last record of a member, from its log or from its store.
+/// Returns the number of a member's last record, according to its log or its store.
 fn last_of((engine, records): &StoppedState) -> Lsn {
     records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
 }
 
-/// Returns the epoch and the number of the last record of a member.
+/// Returns the epoch and the number of the last record in a member's log.
 fn length_of(state: &StoppedState) -> (Epoch, Lsn) {
     (state.1.last().map(|it| it.epoch).unwrap_or_default(), last_of(state))
 }
 
-/// Returns the number of the first record that has the same epoch and number in both members, but
-/// different contents.
+/// Returns the number of the first record that differs between the members, although it has the
+/// same epoch and number in both.
 fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
     let name = |record: &Record| (record.epoch, record.lsn);
     let is_differing = |record: &&Record| {
@@ -50,12 +52,12 @@ fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
     one.iter().find(is_differing).map(|it| it.lsn)
 }
 
-/// A decision on the roles of two members.
+/// The decision about the roles of the two members.
 struct Decision {
     /// Whether the backup becomes the primary.
     takes_over: bool,
-    /// Last synced record of the next primary. `None` unless the next primary is a backup that
-    /// takes over with its records in memory.
+    /// If the backup takes over with its records in memory, the number of its last synced record.
+    /// Otherwise `None`.
     synced: Option<Lsn>,
     is_power_loss: bool,
 }
@@ -79,15 +81,16 @@ impl World {
         self.publish(map);
     }
 
-    /// Removes the backup from the group and adds it again, after a member has lost power. The
-    /// epoch of the group rises by two.
+    /// After a member has lost power, removes the backup from the group and adds it again, so that
+    /// the epoch of the group rises by two.
     fn renew_epoch(&mut self, index: usize) {
         let Some(member) = self.targets[index].backup.as_ref().map(|it| it.target) else { return };
         let changes = [(MemberChange::Drop, member), (MemberChange::MarkInSync, member)];
         self.change_group(index, &changes);
     }
 
-    /// Kills the backup of a group, or lets it lose power. The backup starts again later.
+    /// Kills the process of a group's backup, or lets its host lose power. The backup starts again
+    /// later.
     pub(crate) fn end_backup(&mut self, index: usize, is_power_loss: bool) {
         let last = self.targets[index].running.as_ref().map(MetadataTarget::last_logged);
         let (Some(backup), Some(last)) = (&mut self.targets[index].backup, last) else { return };
@@ -116,8 +119,8 @@ impl World {
         self.after(pause, SimEvent::StartBackup { target: index });
     }
 
-    /// Decides which member continues as the primary after the primary has ended, and checks the
-    /// two members. Returns the last record of the group's log.
+    /// After the primary has ended, decides which member continues as the primary, and checks the
+    /// two members. Returns the number of the last record in the group's log.
     pub(crate) fn choose_primary(&mut self, index: usize, is_power_loss: bool) -> Lsn {
         let lose_both = is_power_loss && self.random.percent(30);
         let is_chosen = is_power_loss || self.random.percent(60);
@@ -135,8 +138,8 @@ impl World {
             return last;
         }
         let was_running = backup.running.is_some();
-        // Draw whether a running backup takes over with its records in memory, or reads its log
-        // first.
+        // Choose at random whether a running backup takes over with its records in memory, or
+        // whether it reads its log first.
         let takes_memory = was_running && !lose_both && self.random.percent(50);
         let stopped = backup.end();
         let synced = stopped.as_ref().map(|it| it.synced).filter(|_| takes_memory);
@@ -178,7 +181,7 @@ impl World {
         last
     }
 
-    /// Returns the number of a member's first record that the group has lost.
+    /// Returns the number of the first record of a member that the group has lost.
     fn first_lost(&self, index: usize, records: &[Record]) -> Option<Lsn> {
         let ends = &self.targets[index].ends;
         let is_lost = |record: &&Record| {
@@ -187,14 +190,15 @@ impl World {
         records.iter().find(is_lost).map(|record| record.lsn)
     }
 
-    /// Records that in its current epoch the group continues after the record `last`.
+    /// Records that the group continues after the record `last` in its current epoch.
     fn note_end(&mut self, index: usize, last: Lsn) {
         let group = self.map.group(GroupId::new(index as u32 + 1));
         let epoch = group.map(|it| it.epoch).unwrap_or_default();
         self.targets[index].ends.push((last, epoch));
     }
 
-    /// Lets a primary that has lost power remain the primary, since its backup has not caught up.
+    /// Lets a primary that has lost power stay the primary, because its backup has not caught up
+    /// yet.
     fn continue_alone(&mut self, index: usize, last: Lsn) {
         self.renew_epoch(index);
         self.note_end(index, last);
@@ -206,7 +210,7 @@ impl World {
     }
 
     /// Makes one member the primary and the other member its backup, in a new epoch. Returns the
-    /// last record of the group's log.
+    /// number of the last record in the group's log.
     fn assign_roles(
         &mut self,
         index: usize,
@@ -224,8 +228,8 @@ impl World {
         let last = last_of(&primary);
         let is_ahead = applied(&ended.0) > Some(last);
         let mut backup = BackupProcess::stopped(member, disk, ended);
-        // A primary that was killed without a power loss still has every record that it sent to the
-        // backup, so it is caught up.
+        // If the process of the primary was killed without a power loss, the target still has every
+        // record that it sent to the backup. So it counts as caught up.
         backup.is_caught_up =
             !decision.is_power_loss || self.knobs.plant == Some(PlantedBug::PromoteAfterPowerLoss);
         backup.catches_up_at = last;

@@ -24,29 +24,29 @@ use std::time::Duration;
 /// Maximum time for which a process waits for the CPU.
 const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
-/// The state of a stopped target: the engine, and the records of the log.
+/// The state of a stopped target: its engine, and the records of its log.
 pub(crate) type StoppedState = (MemoryEngine, Vec<Record>);
 
-/// The process of a metadata target, whether running or stopped.
+/// The process of a metadata target. It may be running or stopped.
 #[derive(Debug)]
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
-    /// The target that is currently the primary of the group.
+    /// The target that is the primary of the group at the moment.
     pub(crate) target: TargetId,
-    /// Epoch of the group in the cluster map that the process has.
+    /// Epoch of the group according to the cluster map that the process has.
     pub(crate) epoch: Epoch,
-    /// Version of the cluster map that the target's replies to clients name.
+    /// Version of the cluster map that is in the target's replies to clients.
     pub(crate) fence: MapVersion,
     pub(crate) backup: Option<BackupProcess>,
-    /// Last synced record, if the next start continues with the memory of a backup. `None` means
-    /// that the next start reads the log.
+    /// If the next start continues with the memory of a backup, the number of the last synced
+    /// record. `None` means that the next start reads the log.
     pub(crate) resumes_at: Option<Lsn>,
-    /// Last record that the target has synced, for a planted bug.
+    /// Number of the last record that the target has synced. Used by a planted bug.
     pub(crate) synced: Lsn,
     /// The ends of earlier logs of the group. An entry is added when a member continues without
-    /// records that the other member may still have. It has the last record of the group's log, and
-    /// the new epoch.
+    /// records that the other member may still have. The entry consists of the number of the last
+    /// record in the group's log, and the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
@@ -55,7 +55,8 @@ pub(crate) struct TargetProcess {
     /// Whether the target's disk is full.
     is_full: bool,
     ticks: u64,
-    /// Records that no finished sync covers, each with the time of its append.
+    /// The numbers of the records that no finished sync covers, each with the time when it was
+    /// appended.
     unsynced: Vec<(Lsn, Duration)>,
 }
 
@@ -84,7 +85,7 @@ impl TargetProcess {
         }
     }
 
-    /// Whether the target has no work in flight, and all records are synced.
+    /// Whether the target has no work in flight and has synced all its records.
     pub(crate) fn is_idle(&self) -> bool {
         let is_idle = self.running.as_ref().is_some_and(MetadataTarget::is_idle);
         let is_work = |event: &Event| !matches!(event, Event::Tick | Event::FreeSpace { .. });
@@ -94,7 +95,7 @@ impl TargetProcess {
 }
 
 impl World {
-    /// Starts a target with its log and its engine.
+    /// Starts a target from its log and its engine.
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -142,13 +143,13 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Delivers the reply to a call that the target has sent.
+    /// Delivers the reply to a call of the target.
     pub(crate) fn deliver_answer(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
         self.wake_target(target);
     }
 
-    /// Fills a target's disk, or frees space on it.
+    /// Fills a target's disk, or frees space on the disk.
     pub(crate) fn set_full(&mut self, target: usize, is_full: bool) {
         self.targets[target].is_full = is_full;
         self.report_free_space(target);
@@ -170,7 +171,7 @@ impl World {
         }
     }
 
-    /// Updates the epoch that the requests of a target name from now on.
+    /// Updates the epoch in the target's later requests.
     fn note_epoch(&mut self, target: usize) {
         let group = self.map.group(GroupId::new(target as u32 + 1));
         self.targets[target].epoch = group.map(|it| it.epoch).unwrap_or_default();
@@ -219,7 +220,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Runs the target's handler on the events that have arrived, and executes the actions that the
+    /// Runs the target's handler with the events that have arrived. Executes the actions that the
     /// handler returns.
     pub(crate) fn run_target(&mut self, index: usize, life: u64) {
         let (now, wall) = (self.now, self.wall());
@@ -244,7 +245,7 @@ impl World {
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
         // The process may be killed at any moment, even between two actions that the handler
-        // returned together.
+        // returned in one call.
         let faults = self.knobs.faults;
         let may_end = (faults.kills || faults.power_losses) && self.phase == Phase::Busy;
         let ends_after =
@@ -289,7 +290,7 @@ impl World {
                 }
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
-            // Management decides at the moment at which a process ends (`take_over`).
+            // The model of management decides about a take-over when a process ends (`take_over`).
             Action::ChangeGroup(_) => {}
             Action::Evict { client, unless_heard } => {
                 // Some requests to management are lost. The target repeats a lost request.
@@ -339,8 +340,8 @@ impl World {
         }
     }
 
-    /// Ends the process of a target. After a kill, all written bytes remain. After a power loss,
-    /// only the synced bytes are certain to remain.
+    /// Ends the process of a target. After a kill, all written bytes are preserved. After a power
+    /// loss, only the synced bytes are certain to be preserved.
     pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
@@ -361,8 +362,8 @@ impl World {
             Ok(records) => records,
             Err(error) => return self.fail(format!("target {index} cannot read its log: {error}")),
         };
-        // A trimmed log may have no record after the checkpoint, so take the last record of the
-        // checkpoint into account too.
+        // A trimmed log may have no record after the checkpoint. So also consider the last record
+        // that the checkpoint covers.
         let last = records.last().map(|it| it.lsn).max(applied(&engine));
         process.stopped = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
@@ -387,9 +388,9 @@ impl World {
         self.after(pause, SimEvent::Restart { node });
     }
 
-    /// Checks that with the sync policy `interval`, a power loss costs at most the records of one
-    /// sync interval. On slow disks it may cost the records of two syncs. These are the sync in
-    /// flight, and the next sync, which covers the records appended in the meantime.
+    /// Checks the losses of a power loss with the sync policy `interval`. At most the records of
+    /// one sync interval may be lost. On slow disks, the records of two syncs may be lost: the sync
+    /// in flight, and the next sync, which covers the records that were appended in the meantime.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);
@@ -401,7 +402,7 @@ impl World {
     }
 }
 
-/// Returns a record as a line of the trace.
+/// Formats a record as a line of the trace.
 fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     let batch = Batch::from_bytes(payload);
     let changes = batch.map(|it| it.mutations).unwrap_or_default();
@@ -412,7 +413,7 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
     format!("target {index} logs {lsn}:{}", changes.iter().map(show).collect::<String>())
 }
 
-/// Returns the last record that an engine contains.
+/// Returns the number of the last record whose effect an engine contains.
 pub(crate) fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())

@@ -1,11 +1,12 @@
-//! The trace of a run: a hash over all events and, on request, a printed line for each event. Two
+//! The trace of a run: a hash of all events and, on request, a printed line for each event. Two
 //! runs of the same seed must have the same hash.
 
+use crate::random::Random;
 use crate::world::SimEvent;
 use skep_metadata::shipping::MemberMessage;
 use std::time::Duration;
 
-/// The hash over all events of a run.
+/// The hash of all events of a run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
@@ -18,23 +19,59 @@ impl Trace {
         Self { hash: 0xCBF2_9CE4_8422_2325, events: 0, is_shown }
     }
 
-    fn add(&mut self, text: &str) {
-        for byte in text.bytes() {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3);
+    /// Adds a word to the hash.
+    pub(crate) fn add(&mut self, word: u64) {
+        self.hash = (self.hash ^ word).wrapping_mul(0x100_0000_01B3).rotate_left(23);
+    }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        self.add(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.add(u64::from_le_bytes(word));
         }
     }
 
-    /// Adds an event of the queue to the hash.
-    pub(crate) fn event(&mut self, time: Duration, event: &SimEvent) {
+    /// Begins an event of the queue. `random` has the state of the random numbers, which depends on
+    /// all earlier events. So the hash needs only the contents of messages in addition.
+    pub(crate) fn begin(&mut self, time: Duration, random: &Random) {
         self.events += 1;
-        let line = format!("{:>14?} {}", time, describe(event));
-        self.add(&line);
+        self.add(time.as_nanos() as u64);
+        self.add(random.clone().bits());
+    }
+
+    /// Adds an event to the hash, and prints it.
+    pub(crate) fn event(&mut self, time: Duration, random: &Random, event: &SimEvent) {
+        self.begin(time, random);
+        match event {
+            SimEvent::Deliver { header, body, .. } => {
+                self.add(header.tag);
+                self.add_bytes(body);
+            }
+            SimEvent::Return { tag, result, .. } => {
+                self.add(*tag);
+                match result {
+                    Ok(body) => self.add_bytes(body),
+                    Err(error) => self.add_bytes(error.context().as_bytes()),
+                }
+            }
+            SimEvent::Synced { lsn, .. } | SimEvent::BackupSynced { lsn, .. } => {
+                self.add(lsn.raw());
+            }
+            _ => {}
+        }
+        self.show(time, || describe(event));
+    }
+
+    /// Prints the text of an event. The text does not change the hash.
+    pub(crate) fn show(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
-            println!("{line}");
+            println!("{time:>14?} {}", text());
         }
     }
 
-    /// Prints a consequence of an event. The text is not part of the hash.
+    /// Prints the text of a consequence of an event. The text does not change the hash.
     pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
             println!("{:>14?}     {}", time, text());
@@ -87,13 +124,14 @@ fn describe(event: &SimEvent) -> String {
                     ship.previous_epoch
                 ),
                 MemberMessage::AwaitSync(wait) => format!("target {target}: {member}, {wait:?}"),
+                MemberMessage::Copy(part) => format!("target {target}: {member}, {part:?}"),
             }
         }
         other => format!("{other:?}"),
     }
 }
 
-/// Returns bytes in hexadecimal.
+/// Formats bytes as hexadecimal digits.
 fn show(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(bytes.len() * 2);

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// All logged truncations, by file and generation.
 pub(crate) type LoggedTruncations = BTreeMap<(InodeId, u64), LoggedTruncation>;
 
-/// A truncation in the log of a metadata target.
+/// A truncation that is in the log of a metadata target.
 #[derive(Debug, Clone)]
 pub(crate) struct LoggedTruncation {
     target: usize,
@@ -33,8 +33,8 @@ impl World {
         group.raw() as usize - 1 - self.targets.len()
     }
 
-    /// Records the pending truncations in a log record. With a planted bug, the target sends their
-    /// requests to storage now, before the sync.
+    /// Remembers the pending truncations that a log record contains. If the bug `TruncateTooSoon`
+    /// is planted, the target sends their requests to storage now, before it has synced the record.
     pub(crate) fn note_truncations(&mut self, target: usize, lsn: Lsn, payload: &[u8]) {
         for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
             let (Some(inode), Some(value)) = (truncation_of(&change.key.0), change.value) else {
@@ -59,21 +59,21 @@ impl World {
         }
     }
 
-    /// Removes the truncations whose log record a power loss of the target has reverted. The target
-    /// assigns their generations again, to truncations that may have no chunk files.
+    /// Removes the truncations whose log records a power loss of the target has reverted. The
+    /// target will assign their generations again, to truncations that may have no chunk files.
     pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
 
-    /// Removes the truncations of removed files, before a target ends. The target has acknowledged
-    /// these truncations without truncating chunk files. If it loses the removal in a power loss,
-    /// it finishes the truncation after its start.
+    /// Removes the truncations of removed files. Called before a target ends. The target has
+    /// acknowledged these truncations without truncating chunk files. If a power loss reverts the
+    /// removal of a file, the target finishes the truncation after its next start.
     pub(crate) fn forget_truncations_of_removed(&mut self) {
         let inodes = &self.witness.model.inodes;
         self.truncations.retain(|(inode, _), _| inodes.contains_key(inode));
     }
 
-    /// Checks a request of a metadata target that arrives at a storage target.
+    /// Checks a truncation request from a metadata target when it arrives at a storage target.
     pub(crate) fn check_truncation(
         &mut self,
         caller: Node,
@@ -95,15 +95,15 @@ impl World {
         let Some(running) = &self.targets[target].running else { return };
         let (key, generation) = (truncation.key, truncation.generation);
         if let Some(backup) = &self.targets[target].backup {
-            // Use the log, because after a take-over the engine of the new primary may lack records
-            // that both members have synced.
+            // Look into the log, because after a take-over the engine of the new primary may lack
+            // records that both members have synced.
             let logged = self.truncations.get(&(key.inode, generation));
             if logged.is_some_and(|it| it.lsn > backup.synced()) {
                 self.fail(format!("chunk file {key} is truncated before both members synced it"));
             }
             return;
         }
-        // The engine contains only synced changes.
+        // The engine contains only changes that are synced.
         let record = running.engine().get(&Key::Inode(key.inode).to_bytes()).ok().flatten();
         let record = record.and_then(|value| InodeRecord::from_bytes(&value).ok());
         if record.is_some_and(|it| it.attributes.truncate_generation < generation) {
@@ -111,8 +111,8 @@ impl World {
         }
     }
 
-    /// Checks a reply to a task. If it acknowledges a truncation, storage must have truncated all
-    /// chunk files of the file.
+    /// Checks a reply to a client's task. If the reply acknowledges a truncation, storage must have
+    /// truncated all chunk files of the file.
     pub(crate) fn check_acknowledged(
         &mut self,
         client: usize,
@@ -135,8 +135,8 @@ impl World {
 
     /// Checks an acknowledged truncation.
     fn check_truncated(&mut self, inode: InodeId, generation: u64) {
-        // The truncation of a removed file need not be complete, since storage removes the chunk
-        // files.
+        // The truncation of a removed file need not be complete, because storage removes the file's
+        // chunk files.
         if self.witness.is_blind || !self.witness.model.inodes.contains_key(&inode) {
             return;
         }

@@ -1,10 +1,10 @@
-//! The checker of file versions. A client decides by the version (change counter) of a file whether
-//! its cached pages are valid, and which of two replies is newer.
+//! The checker of file versions. A client uses the version (change counter) of a file to decide
+//! whether its cached pages are valid, and which of two replies is newer.
 
 use skep_types::{Attributes, FileKind, InodeId};
 use std::collections::BTreeMap;
 
-/// The part of a file's state that a client caches together with the version.
+/// The part of a file's state that a client stores in its cache together with the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CachedState {
     size: u64,
@@ -12,7 +12,7 @@ struct CachedState {
     permissions: u32,
 }
 
-/// All versions of files that clients have received.
+/// The versions of files that clients have received.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
     states: BTreeMap<(InodeId, u64), CachedState>,
@@ -29,14 +29,15 @@ impl Versions {
     /// had received when this client sent the request.
     ///
     /// # Errors
-    /// Describes a version that a target assigned to two states of a file, or that is lower than an
-    /// earlier version.
+    /// Describes the wrong version. Either a target has assigned it to two states of a file, or it
+    /// is lower than an earlier version.
     pub(crate) fn check(&mut self, attributes: &Attributes, oldest: u64) -> Result<(), String> {
         let (inode, version) = (attributes.inode, attributes.change_counter);
         if version < oldest {
             return Err(format!("version {version} of {inode} follows version {oldest}"));
         }
-        // Targets update sizes of directories late in transactions with other targets.
+        // Do not compare the sizes of directories, because targets update them with a delay in
+        // transactions with other targets.
         if attributes.kind == FileKind::Directory {
             return Ok(());
         }

@@ -1,11 +1,11 @@
-//! Clients that wait for locks like real clients (`crates/client`, `locks/`). A client waits until
-//! a target wakes it, and then requests the lock again. It may have to wait again, and sometimes it
-//! ends the wait.
+//! Clients that wait for locks, as real clients do (`crates/client`, `locks/`). A client waits
+//! until a target wakes it, and then requests the lock again. It may have to wait again, or it may
+//! end the wait.
 //!
-//! Checks that a waiter finally gets its lock if no other owner blocks it. While faults happen,
-//! clients also end waits at random. In the quiet phase no client releases a lock any more. A
-//! client then ends a wait only if another owner has the lock, or another task has closed the file.
-//! So a run in which a target has forgotten a waiter does not end, and is reported as a violation.
+//! Checks that each waiter finally gets its lock if no other owner blocks it. While faults happen,
+//! clients also end waits at random. In the quiet phase, no client releases a lock. A client then
+//! ends a wait only if another owner has the lock, or if another task has closed the file. So if a
+//! target has forgotten a waiter, the run does not end, and is reported as a violation.
 
 use crate::network::{Node, Purpose};
 use crate::operation::Op;
@@ -15,7 +15,7 @@ use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// Returns the next operation of a task that has requested a lock and does not have it yet.
+    /// Returns the next operation of a task that has requested a lock and has not got it yet.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {
@@ -63,7 +63,7 @@ impl World {
         self.begin(client, task, next, false);
     }
 
-    /// Interrupts a waiting task by a signal.
+    /// Ends a task's wait for a lock because of a signal.
     pub(crate) fn interrupt(&mut self, client: usize, life: u64, task: usize, wait: u64) {
         let process = &mut self.clients[client];
         let Some(current) = process.tasks[task].current.as_ref().filter(|_| process.life == life)
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-/// Whether a call belongs to a client's task.
+/// Whether a call belongs to the task with the index `task`.
 pub(crate) fn is_of_task(purpose: &Purpose, task: usize) -> bool {
     matches!(purpose, Purpose::Task(of) | Purpose::Outcome(of) if *of == task)
 }

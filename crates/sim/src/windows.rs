@@ -1,39 +1,43 @@
-//! The window of an operation in flight. It contains all outcomes that the operation had in the
-//! reference model at some moment since the client sent the request.
+//! The window of an operation in flight: all outcomes that the reference model had for the
+//! operation at any moment since the client sent the request.
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The window of one operation: all its outcomes in the reference model since the client sent the
-/// request.
+/// The window of one operation.
 pub(crate) struct Window {
     pub(crate) op: Op,
     session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: the pairs of states that its two names had at some moment.
+    /// For a rename or an exchange: the pairs of states that its two names had at any one moment.
     states: BTreeSet<(NameState, NameState)>,
-    /// For a rename or an exchange: pairs of projects at some moment. The first is the project of a
-    /// moved inode, the second the project that entries of its new directory inherit.
+    /// For a rename or an exchange: the projects at any one moment. The first is the project of a
+    /// moved inode, and the second is the project that entries of its new directory inherit.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
-    /// Whether the two names of a rename referred to the same file at some moment.
+    /// Whether the two names of a rename referred to the same file at any moment.
     were_same: bool,
-    /// For a listing: entries that existed throughout, and entries that existed at some moment.
+    /// For a listing: the entries that existed during the whole window, and the entries that
+    /// existed at any moment of it.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait for a lock: whether another client may have waited for this client at some
-    /// moment. If true, the wait may be part of a deadlock cycle.
+    /// For a wait for a lock: whether another client may have waited for this client at any moment.
+    /// If true, the wait may be part of a deadlock cycle.
     may_be_deadlock: bool,
     /// Whether a power loss has reverted operations during the window. If true, the checker cannot
-    /// check a listing.
+    /// check the result of a listing.
     pub(crate) is_void: bool,
+    /// Whether the reply comes from a former primary, which replied before its successor did. Its
+    /// state is older than the reference model, which has the changes of the successor.
+    pub(crate) is_of_former_primary: bool,
     /// The newest version of the request's inode that any client had received when this client sent
     /// the request.
     pub(crate) oldest_version: u64,
 }
 
-/// One of the two renames in a `RENAME_EXCHANGE`. A plain rename has only `There`.
+/// One of the two renames of a `RENAME_EXCHANGE`. A rename without an exchange consists of
+/// [`Self::There`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Direction {
     There,
@@ -53,7 +57,7 @@ enum NameState {
 }
 
 impl Window {
-    /// Opens the window of an operation whose request the client sends now.
+    /// Opens the window of an operation when the client sends its request.
     pub(crate) fn new(op: Op, session: SessionId, model: &Model) -> Self {
         let mut always = BTreeMap::new();
         if let Op::ReadDirectory(it) = &op
@@ -72,25 +76,26 @@ impl Window {
             ever: BTreeSet::new(),
             may_be_deadlock: false,
             is_void: false,
+            is_of_former_primary: false,
             oldest_version: 0,
         };
         window.update(model);
         window
     }
 
-    /// Whether a reply was correct at some moment of the window.
+    /// Whether a reply was correct at any moment of the window.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
         self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
     }
 
     /// Whether this is the window of `op`, and `op` is a rename or exchange whose two names
-    /// referred to the same file at some moment.
+    /// referred to the same file at any moment.
     pub(crate) fn may_have_no_effect(&self, session: SessionId, op: &Op) -> bool {
         self.were_same && self.session == session && self.op == *op
     }
 
-    /// Adds the outcome that the operation would have now.
+    /// Adds the current outcome of the operation.
     pub(crate) fn update(&mut self, model: &Model) {
         let states = match &self.op {
             Op::Rename(it) => {
@@ -122,8 +127,8 @@ impl Window {
         }
         match &self.op {
             Op::SetPattern(it) => {
-                // After the death of a writer, the target must assume that the file has data, until
-                // it has recovered the size.
+                // After a writer has died, the target must assume that the file has data, until the
+                // target has recovered the size.
                 let inode = model.inodes.get(&it.inode);
                 let in_use = Err(ErrorCode::InUse);
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
@@ -144,10 +149,9 @@ impl Window {
     }
 }
 
-/// Whether the refusal of a rename or exchange is correct, given that the target looked up the
-/// first name at one moment and the second name at another. The two directories may be on different
-/// targets, which look up the names one after the other. A refused operation has locked neither
-/// name.
+/// Whether the refusal of a rename or exchange is correct if the two names were looked up at two
+/// different moments. The two directories may be on different targets, which look up the names one
+/// after the other. A refused operation has locked neither name.
 fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {
@@ -164,8 +168,8 @@ fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>)
             let is_directory =
                 |state: &NameState| matches!(state, NameState::Taken { is_directory: true, .. });
             let states = || window.states.iter();
-            // Each entry existed at some moment. One was a directory, which may have been above the
-            // other entry in the tree.
+            // Each of the two entries existed at some moment. At least one of them was a directory,
+            // which may have been an ancestor of the other entry.
             let has_both = states().any(|(from, _)| is_there(from))
                 && states().any(|(_, to)| is_there(to))
                 && states().any(|(from, to)| is_directory(from) || is_directory(to));
@@ -205,8 +209,8 @@ fn name_state(model: &Model, directory: InodeId, name: &[u8]) -> NameState {
     })
 }
 
-/// Returns the project of the inode with a name, and the project that new entries of the directory
-/// `to` inherit.
+/// Returns the project of the inode to which a name refers, and the project that new entries of the
+/// directory `to` inherit.
 fn projects(
     model: &Model,
     (directory, name): (InodeId, &[u8]),

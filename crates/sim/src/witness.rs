@@ -2,37 +2,38 @@
 //! twice, and that every reply is correct.
 //!
 //! # Method
-//! The log of each target is the witness. A modifying operation writes the record of its slot, with
-//! its reply, in the batch in which it commits. An operation between targets commits in the
-//! coordinator's batch. Its changes on other targets are locked from the prepare phase until these
-//! targets apply them. So the order in which all targets append batches is a possible serial order
-//! of the operations. Within a batch, the witness accepts any order that the reference model
-//! accepts. The witness then checks:
-//! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
-//!   record;
-//! - a sequence of a slot commits at most once, and not after the client has received a refusal of
-//!   the request;
-//! - an operation of a program commits at most once, even if its client repeats it in several
-//!   sessions, and the outcome that a target reports for a request of a lost session is correct;
+//! The witness reads the log of each target. When a modifying operation commits, its batch contains
+//! the record of its slot, with its reply. An operation between targets commits in the
+//! coordinator's batch. On the other targets, the changed objects are locked from the prepare phase
+//! until these targets apply the changes. So the order in which all targets append batches is a
+//! possible serial order of the operations. Within a batch, the witness accepts any order that the
+//! reference model accepts. The witness then checks:
+//! - each committed operation must succeed in the [`Model`] at its position in this order, with the
+//!   reply in the record;
+//! - a request (one sequence of a slot) commits at most once, and not after the client has received
+//!   a refusal of it;
+//! - an operation of a program commits at most once, even if its client repeats the operation in
+//!   several sessions. The outcome that a target reports for a request of a lost session is
+//!   correct;
 //! - no two files get the same inode id, and no two states of a file get the same version (change
 //!   counter), even if a power loss has reverted one of them;
 //! - no operation commits in a session after a target has logged the end of the session;
 //! - no target grants a lock that conflicts with a lock of another owner, and none refuses a lock
 //!   unless another owner has a conflicting lock or has waited for one;
-//! - after each batch, its entries and files must equal the reference model;
-//! - the answer that a client receives must be the reply in the record or, for reads and refusals,
-//!   an outcome of the reference model at some moment between request and answer;
+//! - after each batch, the entries and files that the batch changed must equal the reference model;
+//! - the reply that a client receives must be the reply in the record. For reads and refusals, it
+//!   must be an outcome of the reference model at some moment between request and reply;
 //! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
 //!   changes that are lost;
-//! - a power loss reverts the operations whose records are lost. The loss must not revert an
-//!   operation that was acknowledged as durable. Nor may it revert an operation on which an
-//!   operation of another target depends, because the later operation would no longer fit the
-//!   model.
+//! - a power loss reverts the operations whose records are lost. It must not revert an operation
+//!   that was acknowledged as durable. It must not revert an operation on which an operation of
+//!   another target depends either, because the later operation would then contradict the model.
 //!
 //! # Not checked
 //! Sizes, link counts and times of directories are not checked during the run, because targets
-//! update them late in transactions with other targets. The checkers at the end verify them.
-//! Owners, all times, and the order in which waiters get a lock are never checked.
+//! update them with a delay in transactions with other targets. The checkers at the end verify
+//! sizes and link counts. Owners, all times, and the order in which waiters get a lock are never
+//! checked.
 
 mod answers;
 mod lost_changes;
@@ -62,29 +63,30 @@ struct Instance {
     op: Op,
     /// Number of the program's operation.
     operation: u64,
-    /// The commit of the request: target, log record and reply. `None` until the request commits.
+    /// The commit of the request: target, number of the log record, and reply. `None` until the
+    /// request commits.
     committed: Option<(usize, Lsn, Vec<u8>)>,
     /// Whether the client has received the final reply.
     answered: bool,
     is_durable: bool,
     refused: bool,
-    /// A comparison of slots has shown that the request is not in the log.
+    /// Whether a comparison of slots has shown that the request is not in the log.
     is_known_lost: bool,
-    /// Replies in records that a power loss has reverted.
+    /// Replies of this request in records that a power loss has reverted.
     lost: Vec<Vec<u8>>,
 }
 
-/// One effect of a batch.
+/// One effect of a batch on the reference model.
 #[derive(Clone)]
 enum Effect {
     Client(InstanceId, Vec<u8>),
-    /// A rename of one name of a file to another name of the same file, which has no effect.
+    /// A rename between two names of the same file. It has no effect.
     Nothing,
-    /// A session has ended, so its opens of a file are removed.
+    /// The session has ended, so its opens of the file are removed.
     Closed(SessionId, InodeId),
     /// The target has recovered a file size from the chunk files.
     Size(InodeId, u64),
-    /// A session has ended, so the locks of this owner are released.
+    /// The session of this lock owner has ended, so its locks are released.
     Unlocked(LockOwner),
     /// The target truncates chunk files again, because storage has lost a truncation.
     Repeated(InodeId),
@@ -99,38 +101,43 @@ struct HistoryEntry {
 /// The checker of a running cluster.
 pub(crate) struct Witness {
     map: Arc<ClusterMap>,
-    /// The namespace after all records logged so far.
+    /// The namespace after all records that were logged so far.
     pub(crate) model: Model,
     history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Ended sessions, each with the target that logged the end, and the log record.
+    /// Ended sessions. Each has the target that logged the end, and the number of the log record.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
-    /// New directories that targets have prepared in transactions.
+    /// New directories that targets have prepared in transactions. Each has the step that creates
+    /// it.
     prepared: BTreeMap<InodeId, Step>,
     /// Number of committed operations.
     pub(crate) commits: u64,
-    /// Whether the reference model is incomplete, because an operation committed in the same batch
-    /// that ended its session. The batch then has no record of the slot, so the model lacks the
-    /// operation. From then on, only the checkers at the end verify the stores.
+    /// Whether the reference model is incomplete. This happens when an operation commits in the
+    /// same batch that ends its session. The batch then contains no record of the slot, so the
+    /// witness does not see the operation. From then on, only the checkers at the end verify the
+    /// stores.
     pub(crate) is_blind: bool,
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
-    /// need space.
+    /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// Number of the latest arrival of each request. The numbers give the order of arrival.
+    /// For each request, the number of its latest arrival. The numbers show the order of the
+    /// arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
-    /// Number of listings, checked and skipped. The witness does not check the entries of a listing
-    /// during which a target lost power.
+    /// Number of listings that the witness has seen, and number that it has skipped. The witness
+    /// does not check the entries of a listing during which a target lost power.
     pub(crate) listings: Judged,
     next_operation: u64,
-    /// The requests of each operation that a client sent in more than one session, by number of the
-    /// operation.
+    /// For each operation that a client sent in more than one session, its requests. The key is the
+    /// number of the operation.
     attempts: BTreeMap<u64, Vec<InstanceId>>,
-    /// Every inode that a logged record created.
+    /// All inodes that logged records have created.
     created: BTreeSet<InodeId>,
     versions: Versions,
+    /// Whether the next records have been in the log before, and were reverted.
+    pub(crate) is_restoring: bool,
 }
 
 impl std::fmt::Debug for Witness {
@@ -140,7 +147,7 @@ impl std::fmt::Debug for Witness {
 }
 
 impl Witness {
-    /// Creates a witness of an empty file system.
+    /// Creates the witness for an empty file system.
     pub(crate) fn new(map: Arc<ClusterMap>) -> Self {
         Self {
             model: Model::new(Arc::clone(&map)),
@@ -161,6 +168,7 @@ impl Witness {
             attempts: BTreeMap::new(),
             created: BTreeSet::new(),
             versions: Versions::default(),
+            is_restoring: false,
         }
     }
 
@@ -170,7 +178,7 @@ impl Witness {
         self.next_operation
     }
 
-    /// Records a modifying request that a client sends for the first time in a session. `operation`
+    /// Records that a client sends a modifying request for the first time in a session. `operation`
     /// is the number of the program's operation.
     pub(crate) fn request_sent(
         &mut self,
@@ -200,7 +208,7 @@ impl Witness {
         self.arrivals.insert(id, self.next_arrival);
     }
 
-    /// Returns the sessions whose end `target` has logged.
+    /// Returns the sessions whose end is in the log of `target`.
     pub(crate) fn ended_at(&self, target: usize) -> impl Iterator<Item = SessionId> {
         let ended = self.ended.iter().filter(move |(_, (at, _))| *at == target);
         ended.map(|(session, _)| *session)
@@ -211,9 +219,10 @@ impl Witness {
         self.next_window += 1;
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
-            self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // This wait may complete a deadlock cycle with another client's wait, so update all
-            // windows.
+            let wait = (it.lock.inode, by, it.lock.start, it.lock.end);
+            Arc::make_mut(&mut self.model.waits).insert(wait);
+            // This wait may complete a deadlock cycle with the wait of another client, so all
+            // windows must be updated.
             self.update_windows();
         }
         let mut window = Window::new(op.clone(), session, &self.model);
@@ -222,9 +231,16 @@ impl Witness {
         self.next_window
     }
 
-    /// Closes a window whose operation gets no reply.
+    /// Closes a window whose operation will get no reply.
     pub(crate) fn close_window(&mut self, window: u64) {
         self.windows.remove(&window);
+    }
+
+    /// Notes that the reply to the operation of a window comes from a former primary.
+    pub(crate) fn note_former_primary(&mut self, window: u64) {
+        if let Some(window) = self.windows.get_mut(&window) {
+            window.is_of_former_primary = true;
+        }
     }
 
     /// Whether a request has committed and no power loss has reverted the commit.
@@ -235,7 +251,7 @@ impl Witness {
     /// Checks a record that a target has appended, and applies it to the reference model.
     ///
     /// # Errors
-    /// Describes a record that the reference model does not accept.
+    /// Describes how a record contradicts the reference model.
     pub(crate) fn check_record(
         &mut self,
         target: usize,
@@ -264,7 +280,7 @@ impl Witness {
         }
     }
 
-    /// Whether a batch may contain an operation without a record of its slot.
+    /// Whether a batch may contain an operation without containing the record of its slot.
     fn may_hide_operation(&self, changes: &Changes) -> bool {
         changes.slots_gone.iter().any(|(session, slot)| {
             let of_slot = (*session, *slot, 0)..=(*session, *slot, u64::MAX);
@@ -300,6 +316,7 @@ impl Witness {
             self.check_only_commit(id, operation, &op)?;
             if let Some(inode) = op.created(&record.reply.0)
                 && !self.created.insert(inode)
+                && !self.is_restoring
             {
                 return Err(format!("{id:?} {op:?} created {inode}, which existed before"));
             }
@@ -309,19 +326,21 @@ impl Witness {
             pending.push(Effect::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // Try the order of arrival first. A target handles requests in this order, unless a request
-        // must wait. So if several orders fit the model, this order is the most probable.
+        // Try the order of arrival first, because a target handles requests in this order, unless a
+        // request must wait. So if the model accepts several orders, this order is the most
+        // probable one.
         pending.sort_by_key(|effect| match effect {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.repeated_truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
-            // A target may recover a size after the death of a writer before a request in the same
-            // batch. The reply to this request then contains the recovered size.
+            // Try the recovered sizes as effects too. After the death of a writer, a target may
+            // recover a size and then execute a request in the same batch, so that the reply
+            // contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
-            // The clean-up of an ended session may precede a request in the same batch. The request
-            // may then get a lock that the session had.
+            // Try the ends of sessions too. A target may end a session and then execute a request
+            // in the same batch, so that the request gets a lock that the session had.
             pending.extend(
                 changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
             );
@@ -346,8 +365,8 @@ impl Witness {
         Ok(())
     }
 
-    /// Checks that no other request of the same operation has committed. Requests whose effects end
-    /// with their session may commit again in the next session.
+    /// Checks that no other request of the same operation has committed. If the effects of a
+    /// request end with its session, the request may commit again in the next session.
     fn check_only_commit(&self, id: InstanceId, operation: u64, op: &Op) -> Result<(), String> {
         if op.ends_with_session() {
             return Ok(());
@@ -380,12 +399,12 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
-    /// Reverts the records of a target after `last`, which the new primary of its group did not
-    /// have at the take-over.
+    /// Reverts the records of a target after `last`. At the take-over, the new primary of the
+    /// target's group did not have them.
     ///
     /// # Errors
-    /// Describes a lost change about which a client has got a reply, or on which a change of
-    /// another target depends.
+    /// Describes a lost change whose reply a client has received, or on which a change of another
+    /// target depends.
     pub(crate) fn lose_unheld(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         for instance in self.instances.values_mut().filter(|_| !self.is_blind) {
             let lost = instance.committed.as_ref();
@@ -402,7 +421,8 @@ impl Witness {
                         return Err(format!("{op:?} was answered and lost by a take-over"));
                     }
                 }
-                // Do not add the reply to `lost`, since no reply of a lost record may be in flight.
+                // Do not add the reply to `lost`, because the target must not have sent the reply
+                // of a lost record.
                 instance.committed = None;
             }
         }

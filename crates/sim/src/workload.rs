@@ -2,8 +2,10 @@
 //! files, so that their operations conflict.
 
 use crate::client::{Handle, Write};
+use crate::names::Names;
 use crate::network::{Node, Purpose};
 use crate::operation::Op;
+use crate::random::Random;
 use crate::witness::InstanceId;
 use crate::world::{Phase, World, message};
 use skep_cluster::striping::pieces;
@@ -20,6 +22,31 @@ use skep_wire::storage as st;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e"];
 const XATTRS: &[&[u8]] = &[b"user.x", b"user.y", ACCESS_ACL, DEFAULT_ACL];
+
+impl Names for World {
+    fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+
+    fn name(&mut self) -> Bytes {
+        let name = self.random.index(NAMES.len());
+        NAMES[name].as_bytes().into()
+    }
+
+    fn any_directory(&mut self) -> InodeId {
+        let known = std::mem::take(&mut self.directories);
+        let recent = self.recent(&known).filter(|_| self.random.percent(80));
+        self.directories = known;
+        recent.unwrap_or(InodeId::ROOT)
+    }
+
+    fn any_file(&mut self) -> InodeId {
+        let known = std::mem::take(&mut self.files);
+        let recent = self.recent(&known);
+        self.files = known;
+        recent.unwrap_or(InodeId::ROOT)
+    }
+}
 
 impl World {
     /// Begins the next operation of a task.
@@ -56,30 +83,16 @@ impl World {
                 link_target: b"over/there"[..].into(),
                 new: self.new_inode(false),
             }),
-            36..44 => Op::Link(md::Link {
-                inode: self.any_file(),
-                directory: self.any_directory(),
-                name: self.name(),
-            }),
-            44..56 => Op::Unlink(md::Unlink { directory: self.any_directory(), name: self.name() }),
-            56..64 => Op::RemoveDirectory(md::RemoveDirectory {
-                directory: self.any_directory(),
-                name: self.name(),
-            }),
+            36..44 => self.link(),
+            44..56 => self.unlink(),
+            56..64 => self.remove_directory(),
             64..68 => Op::Exchange(md::Exchange {
                 from_directory: self.any_directory(),
                 from_name: self.name(),
                 to_directory: self.any_directory(),
                 to_name: self.name(),
             }),
-            68..78 => Op::Rename(md::Rename {
-                from_directory: self.any_directory(),
-                from_name: self.name(),
-                to_directory: self.any_directory(),
-                to_name: self.name(),
-                no_replace: self.random.percent(30),
-                whiteout: None,
-            }),
+            68..78 => self.rename(),
             78..82 => self.change_attributes(),
             82..88 => self.xattr(),
             88..91 => self.set_pattern(),
@@ -88,28 +101,9 @@ impl World {
         self.begin(client, task, op, is_durable);
     }
 
-    fn name(&mut self) -> Bytes {
-        let name = self.random.index(NAMES.len());
-        NAMES[name].as_bytes().into()
-    }
-
     fn recent(&mut self, list: &[InodeId]) -> Option<InodeId> {
         let from = list.len().saturating_sub(self.knobs.working_set);
         self.random.pick(&list[from..])
-    }
-
-    fn any_directory(&mut self) -> InodeId {
-        let known = std::mem::take(&mut self.directories);
-        let recent = self.recent(&known).filter(|_| self.random.percent(80));
-        self.directories = known;
-        recent.unwrap_or(InodeId::ROOT)
-    }
-
-    fn any_file(&mut self) -> InodeId {
-        let known = std::mem::take(&mut self.files);
-        let recent = self.recent(&known);
-        self.files = known;
-        recent.unwrap_or(InodeId::ROOT)
     }
 
     fn any_inode(&mut self) -> InodeId {
@@ -123,8 +117,8 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// Returns a random pattern for a request. For a field that is not set, the value of the
-    /// directory or the cluster applies.
+    /// Returns a random pattern for a request. Some fields are not set, so that the values of the
+    /// directory or the cluster apply.
     fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
@@ -164,8 +158,8 @@ impl World {
         })
     }
 
-    /// Returns a random access control list. It has only the basic entries, or also a mask, or also
-    /// a user and a mask.
+    /// Returns a random access control list. It has either only the basic entries, or also a mask,
+    /// or also a user and a mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
         let (owner, group, other) =
@@ -212,8 +206,8 @@ impl World {
         })
     }
 
-    /// Changes the project of a random inode. Most inodes have the same project, so that some
-    /// renames still succeed.
+    /// Returns a request that changes the project of a random inode. Most inodes keep the same
+    /// project, so that some renames still succeed.
     fn change_project(&mut self) -> Op {
         let inode = self.any_inode();
         Op::SetAttributes(md::SetAttributes {
@@ -265,9 +259,9 @@ impl World {
         }
     }
 
-    /// Closes several files in one request. Skips handles with an unreported end of writes. The
-    /// request may also contain an inode that is not open. Returns `false` if no file can be
-    /// closed.
+    /// Closes several files in one request. Skips handles whose writes are not reported yet. The
+    /// request may also contain an inode that is not open. Returns `false` if there is no file to
+    /// close.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
         let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
@@ -280,8 +274,8 @@ impl World {
             .map(|it| closed(&it))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // The inode that is not open is a directory. If it were a file, the log would not show
-        // whether another task opened this file before the close.
+        // Use a directory as the inode that is not open. If it were a file, the log would not show
+        // whether another task had opened the file before this close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
@@ -290,8 +284,8 @@ impl World {
         true
     }
 
-    /// Begins an open, write, report or close of a file. Returns `false` if the client has no file
-    /// for it.
+    /// Begins an open, a write, a report or a close of a file. Returns `false` if the client has no
+    /// suitable file.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;
@@ -346,7 +340,7 @@ impl World {
         true
     }
 
-    /// Returns a request that locks or unlocks a random range of a file for one of two owners.
+    /// Returns a request that locks or unlocks a random range of a file for one of two lock owners.
     fn lock(&mut self, client: usize, inode: InodeId) -> Op {
         let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
         let start = self.random.below(6);
@@ -375,9 +369,10 @@ impl World {
         handle.is_busy = true;
         let handle = handle.clone();
         let Some(pattern) = &handle.pattern else { return };
-        // The simulated storage targets ignore this hint.
+        // The simulated storage targets ignore the stripe hint.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // This write begins after the inline bytes, which a different operation writes.
+        // This write begins behind the inline bytes. Another kind of operation writes the inline
+        // bytes.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let pieces: Vec<_> =
             pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
@@ -460,7 +455,7 @@ impl World {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
-        // A client treats a file as shared until it closes its last handle of the file.
+        // A client treats a file as shared until it has closed its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
         let is_shared = is_shared || is_known || arrived.contains(&attributes.inode);

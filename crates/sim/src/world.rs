@@ -1,5 +1,5 @@
-//! The state of a run: the simulated time, the queue of future events, and the processes. Only
-//! events of the queue advance the time or draw random numbers.
+//! The state of a run: the simulated time, the queue of future events, and the processes. The time
+//! advances, and random numbers are drawn, only when an event of the queue is processed.
 
 use crate::backup::{MemberReply, Sender};
 use crate::client::ClientProcess;
@@ -56,13 +56,13 @@ pub(crate) enum SimEvent {
         lsn: Lsn,
         point: crate::disk::SyncPoint,
     },
-    /// A request of a primary arrives at the other member of its group.
+    /// A request of a primary arrives at the backup.
     ToMember {
         target: usize,
         from: Sender,
         request: MemberRequest,
     },
-    /// A reply arrives at a primary.
+    /// A reply of the backup arrives at a primary.
     FromMember {
         target: usize,
         reply: MemberReply,
@@ -160,7 +160,7 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
-    /// Number of the newest process of a backup, or of the newest request to a backup. Both have
+    /// The newest number of a process of a backup, or of a request to a backup. Both get their
     /// numbers from the same counter.
     last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
@@ -172,21 +172,27 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories and files that replies have contained. The newest is last.
+    /// Directories that were in replies to clients. The newest one is last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that a client may have written after it lost its session, or whose chunk files an
-    /// abandoned truncation may have extended.
+    /// Files that a client may have written after it lost its session. Also files whose chunk files
+    /// may have been extended by an abandoned truncation.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
     pub(crate) truncations: LoggedTruncations,
-    /// Time at which management replies again after its last restart.
+    /// Time at which management becomes available again after its last restart.
     pub(crate) management_is_back: Duration,
 }
 
 /// Unix time in seconds at which a run begins.
 const START_SECONDS: i64 = 1_700_000_000;
+
+/// Returns the time of day at a time of the simulation.
+pub(crate) fn time_of_day(now: Duration) -> Timestamp {
+    let start = i128::from(START_SECONDS) * 1_000_000_000;
+    Timestamp::from_nanoseconds(start + now.as_nanos() as i128)
+}
 
 impl World {
     pub(crate) fn new(knobs: Knobs, random: Random, is_traced: bool) -> Self {
@@ -255,8 +261,8 @@ impl World {
     }
 
     pub(crate) fn schedule_fault(&mut self) {
-        // If faults happen faster than the cluster recovers, the run makes no progress. So faults
-        // become rarer during a long run.
+        // If faults happened faster than the cluster recovers, the run would make no progress. So
+        // faults become rarer during a long run.
         let calm = self.knobs.mean_fault_pause.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
         self.after(pause, SimEvent::Fault);
@@ -264,15 +270,14 @@ impl World {
 
     /// Returns the simulated time of day.
     pub(crate) fn wall(&self) -> Timestamp {
-        let start = i128::from(START_SECONDS) * 1_000_000_000;
-        Timestamp::from_nanoseconds(start + self.now.as_nanos() as i128)
+        time_of_day(self.now)
     }
 
     /// Processes the next event. Returns `false` if the queue is empty.
     pub(crate) fn step(&mut self) -> bool {
         let Some(((time, _), event)) = self.queue.pop_first() else { return false };
         self.now = time;
-        self.trace.event(time, &event);
+        self.trace.event(time, &self.random, &event);
         match event {
             SimEvent::Deliver { connection, header, body, was_late } => {
                 self.deliver(connection, header, body, was_late);
@@ -307,7 +312,7 @@ impl World {
                 self.at(self.management_is_back + pause, event);
             }
             SimEvent::Evict { .. } if self.now < self.management_is_back => {
-                // If management does not receive the request, the target repeats it later.
+                // If management does not receive the request, the target sends it again later.
                 if self.random.percent(50) {
                     self.at(self.management_is_back, event);
                 }
@@ -385,7 +390,7 @@ pub(crate) fn message<R: skep_wire::Request>(request: &R) -> (Header, Vec<u8>) {
     (header, request.to_bytes())
 }
 
-/// Returns the second member of a metadata target's group.
+/// Returns the id of the second target in the group of a metadata target.
 pub(crate) fn backup_of(knobs: &Knobs, index: usize) -> TargetId {
     TargetId::new((knobs.targets + knobs.storages + index + 1) as u32)
 }

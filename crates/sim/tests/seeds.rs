@@ -1,5 +1,5 @@
 //! Runs fixed seeds. (In `cargo xtask ci`, the program `skep-sim` runs new seeds.) Also tests the
-//! simulator itself: the same seed always gives the same run, and the checkers find planted bugs.
+//! simulator itself: a seed always gives the same run, and the checkers find planted bugs.
 
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{
@@ -38,7 +38,7 @@ fn explain(failures: &[Report]) -> String {
 }
 
 #[test]
-fn fixed_seeds_have_no_violation() {
+fn simulation_of_fixed_seeds_finds_no_violation() {
     let reports = reports(1..2001, None);
     let blind = reports.iter().filter(|report| report.is_blind).count() as u64;
     let runs = reports.len() as u64;
@@ -56,7 +56,7 @@ fn fixed_seeds_have_no_violation() {
 }
 
 #[test]
-fn same_seed_always_gives_the_same_run() {
+fn simulation_of_the_same_seed_gives_the_same_run() {
     for seed in 1..40 {
         let options = Options { seed, ..Options::default() };
         assert_eq!(run(&options), run(&options), "seed {seed}");
@@ -65,7 +65,8 @@ fn same_seed_always_gives_the_same_run() {
     assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
 }
 
-/// For each planted bug, the checkers must report a violation that contains one of these fragments.
+/// For each planted bug, a checker must report a violation that contains one of these text
+/// fragments.
 #[test]
 fn checkers_find_all_planted_bugs() {
     let planted = [
@@ -112,7 +113,8 @@ fn checkers_find_all_planted_bugs() {
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
         let mut all = Vec::new();
-        // Run more seeds if necessary, because some bugs appear only after several faults at once.
+        // Run more seeds if necessary, because some bugs have an effect only after several faults
+        // at the same time.
         for seeds in [1..61, 61..401, 401..2001] {
             all.extend(failures(reports(seeds, Some(plant))));
             if all.iter().any(is_expected) {

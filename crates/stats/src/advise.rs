@@ -1,14 +1,14 @@
-//! Advice for the files of a directory, a file or a job (`skep advise`): stripe pattern, inline
-//! bytes, number of processes.
+//! Advice about stripe pattern, inline bytes and number of processes, for the files of a directory,
+//! for one file or for a job (`skep advise`).
 //!
-//! An [`Observation`] has the known figures, which are the sizes of files, their pattern, the load
-//! that the services have measured, and the accesses that Darshan has recorded. Each rule needs
-//! some of these figures and gives no advice without them, so no advice rests on a guess.
-//! [`advise`] returns the advice with its figures. [`pattern_text`] returns the pattern that
-//! follows from the advice.
+//! An [`Observation`] contains what is known: the sizes of files, their pattern, the load that the
+//! services have measured, and the accesses that Darshan has recorded. Each rule needs some of
+//! these data. Without them it gives no advice, so no advice is based on a guess. [`advise`]
+//! returns the advice with the numbers on which it is based. [`pattern_text`] returns the proposed
+//! pattern as text.
 //!
-//! The module is pure: it does no I/O and reads no clock. It does not collect the figures (`ctl`
-//! does).
+//! The module is pure: it does no I/O and reads no clock. It does not collect the data (the crate
+//! `ctl` does).
 
 mod darshan;
 mod files;
@@ -23,16 +23,16 @@ use skep_types::pattern::MAX_STRIPE_WIDTH;
 use skep_types::{ClusterMap, Component, StripePattern};
 use std::collections::BTreeMap;
 
-/// The known figures of files and their load.
+/// The known data about files and their load.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
     /// The sizes of the files. Empty if the user names no path.
     pub sizes: Sizes,
-    /// The pattern of the file, or of new files in the directory.
+    /// The pattern of the file. For a directory, the pattern of its new files.
     pub layout: Option<Layout>,
     /// Number of clients that have the file open for writing.
     pub writers: usize,
-    /// The load in an interval.
+    /// The load in a time interval.
     pub load: Option<Load>,
     /// The accesses of a program, as Darshan has recorded them.
     pub accesses: Option<Accesses>,
@@ -47,24 +47,24 @@ pub struct Observation {
 pub struct Layout {
     /// Number of bytes at the beginning of each file that are stored in metadata.
     pub inline_bytes: u64,
-    /// Number of targets of the first component in storage.
+    /// Number of targets of the first component that is not inline.
     pub narrow: usize,
-    /// Offset from which a file has [`Self::width`] targets.
+    /// File offset from which a file is striped over [`Self::width`] targets.
     pub wide_from: u64,
     /// Number of targets of the last component.
     pub width: usize,
     /// Number of targets that the pattern requests for the last component. The cluster may have
-    /// fewer.
+    /// fewer targets.
     pub wanted: usize,
     /// Chunk size of the last component.
     pub chunk_bytes: u64,
-    /// Smallest and largest number of the file's targets on one server. `None` for the pattern of
-    /// new files.
+    /// Number of targets that the file uses on a server: the smallest and the largest number over
+    /// all servers. `None` for the pattern of new files.
     pub per_server: Option<(usize, usize)>,
 }
 
 impl Layout {
-    /// Returns the layout of a pattern.
+    /// Returns the layout of a stripe pattern.
     pub fn of(pattern: &StripePattern, map: &ClusterMap, targets: usize) -> Self {
         let striped: Vec<&Component> =
             pattern.components.iter().filter(|it| !it.is_inline()).collect();
@@ -91,7 +91,7 @@ impl Layout {
         }
     }
 
-    /// Returns the numbers of targets in the syntax of pattern texts.
+    /// Formats the numbers of targets in the syntax of pattern texts.
     fn counts(&self) -> String {
         let width = match self.wanted {
             MAX_STRIPE_WIDTH.. => "all".to_owned(),
@@ -118,7 +118,7 @@ fn per_server(component: &Component, map: &ClusterMap) -> Option<(usize, usize)>
     counts.values().copied().min().zip(counts.values().copied().max())
 }
 
-/// The load of a job or of a whole cluster in an interval, as the services have counted it.
+/// The load of a job or of a whole cluster in a time interval, as the services have counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Load {
     /// Length of the interval in seconds.
@@ -155,7 +155,7 @@ impl Load {
     }
 }
 
-/// The subject of an advice.
+/// The part of a pattern, or the program, that an advice would change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
@@ -167,28 +167,28 @@ pub enum Subject {
     ChunkSize,
     /// The policy that chooses targets.
     Chooser,
-    /// The program, or the number of its processes. No pattern changes them.
+    /// The program, or the number of its processes. No pattern can change these.
     Program,
 }
 
 /// One piece of advice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// The part of the pattern that the advice changes, or the program.
+    /// The part of the pattern that the advice would change, or the program.
     pub subject: Subject,
     /// The current value.
     pub present: String,
     /// The proposed value. A value for a pattern is in the syntax of pattern texts.
     pub proposed: String,
-    /// The figures from which the advice follows.
+    /// The reason for the advice, with numbers.
     pub why: String,
-    /// The expected effect, with figures.
+    /// The expected effect, with numbers.
     pub expected: String,
 }
 
-/// Returns the pattern for new files that follows from advice, as a text that `skep entry set`
+/// Returns the pattern for new files that `advice` proposes, as a text that `skep entry set`
 /// accepts. `None` means that no advice changes the pattern. `own` is the pattern of the directory
-/// itself. The result has the parts of `own` that no advice changes.
+/// itself. For everything that no advice changes, the result is as in `own`.
 pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
     let proposed = |subject: Subject| {
         advice.iter().find(|it| it.subject == subject).map(|it| it.proposed.as_str())
@@ -201,7 +201,7 @@ pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
         Some(bytes) => bytes.to_owned(),
         None => words(own.map_or(0, |it| it.inline_bytes)),
     };
-    // A pattern text repeats the chunk size in each component.
+    // A pattern text contains the chunk size of each component.
     let chunk = match (proposed(Subject::ChunkSize), own) {
         (Some(size), _) => format!(",chunk-size={size}"),
         (None, Some(own)) if own.chunk_bytes > 0 => {

@@ -1,13 +1,13 @@
 //! Rates of load, computed from the replies of services to `GetStatistics`.
 //!
-//! A [`Round`] has the replies of all services at about the same time. [`rows`] compares two rounds
-//! and adds up the differences by node, target, operation, client, user, group or job. The command
-//! `skep stats` shows the rows, and the monitor stores them. [`why`] explains where the time of
-//! requests went, and names the causes of slowness. [`advise`] proposes stripe patterns.
-//! [`operation`] explains the time of one operation from its records.
+//! A [`Round`] contains the replies that all services sent at about the same time. [`rows`]
+//! compares two rounds, and adds up the differences by node, target, operation, client, user, group
+//! or job. The command `skep stats` shows the rows, and the monitor stores them. [`why`] explains
+//! where the time of requests went, and names the causes of slowness. [`advise`] proposes stripe
+//! patterns. [`operation`] explains the time of one operation from its records.
 //!
-//! The crate is pure: it does no I/O and reads no clock. It does not own the requests to the
-//! services or the output.
+//! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
+//! services, and show the results.
 
 pub mod advise;
 mod change;
@@ -20,7 +20,7 @@ pub use row::{By, Row, rows, sum, tables};
 
 use skep_wire::node::Statistics;
 
-/// The reply of one service.
+/// The reply of one service to `GetStatistics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceFigures {
     /// Node id of the service.
@@ -31,5 +31,5 @@ pub struct ServiceFigures {
     pub statistics: Statistics,
 }
 
-/// The replies of all services that were reached, at about one moment.
+/// The replies of all services that could be reached, from about the same moment.
 pub type Round = Vec<ServiceFigures>;

@@ -1,8 +1,8 @@
-//! Explains in words how one operation spent its time. The sources are the record of its mount,
-//! which has the times of all its requests, and the records of services.
+//! Explains in words how one operation spent its time. The sources are the records of the
+//! operation: the mount's record, which has the times of all requests, and the services' records.
 //!
-//! The module is pure. It does not own the records (`skep_metrics`, `skep_wire::traces`) or the
-//! search for records.
+//! The module is pure. `skep_metrics` and `skep_wire::traces` define the records, and the caller
+//! searches for them.
 
 mod attribution;
 mod of_mount;
@@ -21,12 +21,10 @@ use skep_wire::traces::TraceRecord;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A report leaves out parts of the time below this share of the duration.
+/// A report omits parts of the time whose share of the duration is smaller than this.
 const SMALLEST_SHARE: f64 = 0.005;
-/// Maximum number of requests in a report. The report has the requests that took longest.
+/// Maximum number of requests in a report. If there are more, the report contains the longest ones.
 const MAX_REQUESTS: usize = 12;
-/// Maximum number of operations in a list of the slowest operations.
-pub const MAX_SLOWEST: usize = 3;
 
 /// A part of the time of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,28 +33,30 @@ pub struct Part {
     pub share: f64,
     /// Time in milliseconds.
     pub ms: f64,
-    /// Id of the target at which the time was spent. Zero means the mount.
+    /// Id of the target at which this time was spent. Zero means the mount.
     pub target: u32,
-    /// Name of the stage, as in the metrics. The name `link` means the way to the target and back.
+    /// Name of the stage, as in the metrics. The name `link` means the transfer to the target and
+    /// back.
     pub stage: String,
     /// Description of the part in words.
     pub what: String,
-    /// The usual time of the same requests in this stage, over all targets of this kind, in
-    /// milliseconds. `None` if it is unknown.
+    /// Time that requests of the same kinds usually spend in this stage at targets of the same
+    /// kind, in milliseconds. `None` if it is unknown.
     pub usual_ms: Option<f64>,
 }
 
-/// A request of an operation, or a request of a service on behalf of the operation.
+/// One request of an operation. It was sent by the mount, or by a service on behalf of the
+/// operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestLine {
     /// Kind of the request.
     pub request: String,
-    /// Id of the target. Zero means a service without a target.
+    /// Id of the target of the request. Zero means a service without a target.
     pub target: u32,
     /// Name of the target.
     pub place: String,
-    /// Time from the begin of the operation in milliseconds. `None` if the clocks of different
-    /// hosts would have to be compared.
+    /// Time from the begin of the operation in milliseconds. `None` if the time is unknown, because
+    /// the clocks of different hosts cannot be compared.
     pub begin_ms: Option<f64>,
     /// Duration in milliseconds.
     pub ms: f64,
@@ -71,15 +71,16 @@ pub struct OperationReport {
     pub trace: String,
     /// Kind of the operation.
     pub operation: String,
-    /// `mount`, or the kind of the service that has the record of the longest request.
+    /// The text `mount`, or, if there is no record of a mount, the kind of the service with the
+    /// longest record.
     pub service: String,
-    /// The client in words; empty if it is unknown.
+    /// The client in words. Empty if it is unknown.
     pub client: String,
     /// User id of the program.
     pub user: Option<u32>,
-    /// Id of the inode in hexadecimal digits, as other commands show it; empty if it is unknown.
+    /// Id of the inode in hexadecimal digits, as other commands show it. Empty if it is unknown.
     pub inode: String,
-    /// Time of day at the end, in microseconds since 1970.
+    /// Time of day at the end of the operation, in microseconds since 1970.
     pub ended_us: u64,
     /// Duration in milliseconds.
     pub ms: f64,
@@ -87,11 +88,11 @@ pub struct OperationReport {
     pub is_failed: bool,
     /// The parts of the duration, the longest first.
     pub parts: Vec<Part>,
-    /// The requests that took longest, in the order of their begin.
+    /// The longest requests, in the order in which they began.
     pub requests: Vec<RequestLine>,
     /// Number of requests that are not in `requests`.
     pub requests_left_out: u32,
-    /// Number of records that were found.
+    /// Number of records of the operation that were found.
     pub records: u32,
     /// Services that did not reply, each with the reason.
     pub unreachable: Vec<String>,
@@ -104,13 +105,16 @@ pub struct SlowOperation {
     pub trace: String,
     /// Kind of the operation.
     pub operation: String,
-    /// The client in words; empty if it is unknown.
+    /// The client in words. Empty if it is unknown.
     pub client: String,
-    /// Time of day at the end, in microseconds since 1970.
+    /// User id of the program.
+    #[serde(default)]
+    pub user: Option<u32>,
+    /// Time of day at the end of the operation, in microseconds since 1970.
     pub ended_us: u64,
     /// Duration in milliseconds.
     pub ms: f64,
-    /// The longest part in words, with its share.
+    /// The longest part of the duration in words, with its share.
     pub mainly: String,
 }
 
@@ -118,8 +122,8 @@ fn milliseconds(us: u64) -> f64 {
     us as f64 / 1e3
 }
 
-/// Returns the record that covers the whole operation: the record of the mount, or else the longest
-/// record.
+/// Returns the record that covers the whole operation. This is the record of the mount. If
+/// there is no such record, it is the longest record.
 fn whole(records: &[TraceRecord]) -> Option<&TraceRecord> {
     records.iter().max_by_key(|it| (it.service == "mount", it.duration_us))
 }
@@ -151,11 +155,17 @@ pub fn explain(
     })
 }
 
-/// Returns the slowest operations among `records` that ended after `since_us`.
-pub fn slowest(records: &[TraceRecord], map: &ClusterMap, since_us: u64) -> Vec<SlowOperation> {
+/// Returns the slowest operations in `records` that ended after `since_us`, but at most `most`
+/// operations.
+pub fn slowest<'a>(
+    records: impl IntoIterator<Item = &'a TraceRecord>,
+    map: &ClusterMap,
+    since_us: u64,
+    most: usize,
+) -> Vec<SlowOperation> {
     let mut by_trace: BTreeMap<u128, &TraceRecord> = BTreeMap::new();
     let is_recent = |it: &&TraceRecord| it.is_slow && it.trace != 0 && it.ended_us >= since_us;
-    for record in records.iter().filter(is_recent) {
+    for record in records.into_iter().filter(is_recent) {
         let known = by_trace.entry(record.trace).or_insert(record);
         let rank = |it: &TraceRecord| (it.service == "mount", it.duration_us);
         if rank(record) > rank(known) {
@@ -164,11 +174,12 @@ pub fn slowest(records: &[TraceRecord], map: &ClusterMap, since_us: u64) -> Vec<
     }
     let mut slowest: Vec<_> = by_trace.into_values().collect();
     slowest.sort_by_key(|record| Reverse(record.duration_us));
-    slowest.truncate(MAX_SLOWEST);
+    slowest.truncate(most);
     let slow = |record: &TraceRecord| SlowOperation {
         trace: format!("{:032x}", record.trace),
         operation: record.operation.clone(),
         client: client(map, record),
+        user: record.user,
         ended_us: record.ended_us,
         ms: milliseconds(record.duration_us),
         mainly: mainly(record, map),
@@ -223,8 +234,8 @@ fn kind_of(map: &ClusterMap, target: u32) -> Option<TargetKind> {
     map.targets.iter().find(|it| it.id.raw() == target).map(|it| it.kind)
 }
 
-/// Returns the longest requests of the operation in the order of their begin, and the number of all
-/// other requests. Requests between services are last.
+/// Returns the longest requests of the operation in the order of their begin, and the number of
+/// requests that are omitted. Requests between services are last.
 fn requests(
     whole: &TraceRecord,
     records: &[TraceRecord],
@@ -246,8 +257,8 @@ fn requests(
             is_failed: call.is_failed,
         })
         .collect();
-    // The record of the mount has the times of its own requests. Any other record is of a request
-    // that a service sent for this operation.
+    // The record of the mount already has the times of its own requests. Any other record describes
+    // a request that a service sent for this operation.
     let is_known = |record: &TraceRecord| {
         let is_same = |line: &RequestLine| {
             line.target == record.target.raw() && line.request == record.operation
@@ -285,7 +296,7 @@ fn request_name(message: u16) -> String {
 enum Place {
     /// A stage at a target.
     Target { target: u32, stage: StageNumber },
-    /// The way to a target and back: the network, and the queues of both hosts.
+    /// The transfer to a target and back: the network, and the queues of both hosts.
     Link { target: u32 },
     /// The mount itself.
     Mount { is_running: bool },
@@ -295,7 +306,7 @@ enum Place {
 type StageNumber = usize;
 
 impl Place {
-    /// Returns the target, the name of the stage, and the place in words.
+    /// Returns the id of the target, the name of the stage, and a description of the place.
     fn in_words(self, map: &ClusterMap) -> (u32, &'static str, String) {
         match self {
             Self::Target { target, stage } => {
@@ -304,10 +315,10 @@ impl Place {
                 let kind = kind_of(map, target).unwrap_or(TargetKind::Storage);
                 (target, stage.name(), words(stage, kind, &name))
             }
-            Self::Link { target: 0 } => (0, "link", "at a service that has no target".into()),
+            Self::Link { target: 0 } => (0, "link", "at a service without targets".into()),
             Self::Link { target } => {
                 let name = names::target(map, target);
-                (target, "link", format!("on the way to {name} and back"))
+                (target, "link", format!("in the network to {name} and back"))
             }
             Self::Mount { is_running: true } => {
                 (0, "processing", "in the thread of the mount".into())

@@ -1,12 +1,12 @@
-//! A row is the load of one node, target, operation, client, user, group or job in an interval.
+//! A row: the load of one node, target, operation, client, user, group or job in a time interval.
 
 use crate::change::{Change, changes, seconds};
 use crate::{Round, ServiceFigures};
 use skep_metrics::HistogramValue;
 use std::collections::BTreeMap;
 
-/// Kinds of requests whose purpose is to wait for an event. Their time does not show load, so means
-/// and percentiles of nodes and targets leave these requests out.
+/// Kinds of requests whose purpose is to wait for an event. Their duration does not show load, so
+/// means and percentiles of nodes and targets omit these requests.
 pub(crate) const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
 
 /// The kind of objects that the rows describe.
@@ -29,8 +29,8 @@ pub enum By {
 }
 
 impl By {
-    /// Returns the value of the label `by` of accounts of load. `None` means that the rows are not
-    /// made from accounts.
+    /// Returns the value that the label `by` has in the accounts of load. `None` means that the
+    /// rows are not computed from accounts.
     fn account(self) -> Option<&'static str> {
         match self {
             Self::Node | Self::Target | Self::Operation => None,
@@ -42,18 +42,20 @@ impl By {
     }
 }
 
-/// The load of one object in an interval.
+/// The load of one object in a time interval.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     /// Identifies the object: a node id, a target id, the name of an operation, a node id of a
     /// client, a user id, a group id or the number of a job. `other` stands for all objects that
     /// were left out.
     pub id: String,
-    /// The service that was loaded: `metadata` or `storage`. Empty for sums over services.
+    /// The service that executed the operations: `metadata` or `storage`. Empty for sums over
+    /// services.
     pub service: String,
     /// Number of operations.
     pub operations: u64,
-    /// Number of failed operations. Services do not count these for a client, user, group or job.
+    /// Number of failed operations. Services do not count failures for a client, user, group or
+    /// job.
     pub errors: u64,
     /// Bytes of file data that were read.
     pub read_bytes: u64,
@@ -61,23 +63,26 @@ pub struct Row {
     pub written_bytes: u64,
     /// Sum of the times from the arrival of each request to its reply, in nanoseconds.
     pub busy_ns: u64,
-    /// Number of requests that wait now. Known only for nodes and targets.
+    /// Number of requests that are waiting at the end of the interval. Known only for nodes and
+    /// targets.
     pub queued: i64,
-    /// Number of requests that are being executed now. Known only for nodes and targets.
+    /// Number of requests that are being executed at the end of the interval. Known only for nodes
+    /// and targets.
     pub busy: i64,
-    /// Durations of the operations. Services do not count these for a client, user, group or job.
+    /// Durations of the operations. Services do not record durations for a client, user, group or
+    /// job.
     pub durations: HistogramValue,
-    /// Operations in each second.
+    /// Number of operations per second.
     pub operations_per_second: f64,
-    /// Bytes read in each second.
+    /// Bytes read per second.
     pub read_bytes_per_second: f64,
-    /// Bytes written in each second.
+    /// Bytes written per second.
     pub written_bytes_per_second: f64,
 }
 
 impl Row {
-    /// Adds another row, except for its id.
-    fn add(&mut self, other: &Self) {
+    /// Adds another row to this one. The id does not change.
+    pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.errors += other.errors;
         self.read_bytes += other.read_bytes;
@@ -91,8 +96,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns the rank of the row, which is the number of operations plus one for each 64 KiB of
-    /// file data.
+    /// Returns the rank of the row. The rank is the number of operations, plus one for each 64 KiB
+    /// of file data.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }
@@ -108,22 +113,22 @@ impl Row {
     }
 }
 
-/// Returns the load between two rounds, heaviest first. With no earlier round, returns the load
-/// since the start of each service, and no rates. A service that has started since the earlier
-/// round has no rates either. A service without a reply in the earlier round is left out.
+/// Returns the load between two rounds, the heaviest rows first. Without an earlier round, returns
+/// the load since the start of each service, without rates. A service that has restarted since the
+/// earlier round has no rates either. If there is an earlier round, services without a reply in it
+/// are omitted.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
     tables(&[by], before, now).pop().unwrap_or_default()
 }
 
-/// Returns the rows of several divisions of the same load, as [`rows`] does for one division.
-/// Compares the rounds only once.
+/// Like [`rows`], but for several divisions of the same load. Compares the rounds only once.
 pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
     let mut tables: Vec<Table> = divisions.iter().map(|_| Table::new()).collect();
     for figures in now {
         let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
         if before.is_some() && earlier.is_none() {
-            // The figures of a service that is reached for the first time are its load since its
-            // start, not the load of this interval.
+            // This service replied for the first time. Its reply contains the load since its start,
+            // and not the load of this interval.
             continue;
         }
         let seconds = seconds(earlier, figures);
@@ -152,7 +157,7 @@ fn heaviest_first(table: Table) -> Vec<Row> {
     rows
 }
 
-/// Returns the sum of rows.
+/// Returns the sum of the rows.
 pub fn sum(rows: &[Row]) -> Row {
     let mut sum = Row { id: "sum".into(), ..Row::default() };
     rows.iter().for_each(|row| sum.add(row));
@@ -178,7 +183,7 @@ fn rows_of_service(by: By, now: &ServiceFigures, changes: &[Change<'_>]) -> Tabl
     rows
 }
 
-/// Returns the service of a metric of operations, and the rest of the metric's name.
+/// Splits the name of an operation metric into the service and the rest of the name.
 fn operation_metric(metric: &str) -> Option<(&str, &str)> {
     let (service, rest) = metric.strip_prefix("skep_")?.split_once('_')?;
     ["management", "metadata", "storage"].contains(&service).then_some((service, rest))
@@ -194,8 +199,8 @@ fn key_of_operation(by: By, now: &ServiceFigures, change: &Change<'_>) -> Option
     (!id.is_empty()).then(|| (id, service.to_owned()))
 }
 
-/// Adds the change of one series to a row. If `is_measured` is true, the durations of the requests
-/// are added too.
+/// Adds the change of one series to a row. If `is_measured` is true, also adds the durations of the
+/// requests.
 fn count(row: &mut Row, change: &Change<'_>, is_measured: bool) {
     let growth = u64::try_from(change.growth).unwrap_or(0);
     let metric = change.series.metric.as_str();

@@ -1,35 +1,36 @@
-//! Explains why a cluster is slow: where the time of requests went, and the causes, in words with
-//! figures.
+//! Explains why a cluster is slow: where requests spent their time, and the causes of the slowness,
+//! in words and numbers.
 //!
-//! [`Evidence`] has the measured times of a span. [`explain`] divides the time of the requests in a
-//! [`Scope`] into phases and compares each target with its peers. The rules for causes
-//! ([`causes()`]) are only in this module. `skep why`, `skep health check`, the findings of the
-//! monitor and its page use these rules.
+//! [`Evidence`] contains the times that services have measured in a time span. [`explain`] divides
+//! the time of the requests in a [`Scope`] into phases, and compares each target with its peers.
+//! Only this module has rules that find causes ([`causes()`]). `skep why`, `skep health check`, the
+//! findings of the monitor and its page use these rules.
 //!
-//! The module does not own the problems that the cluster map shows by itself
-//! (`skep_cluster::problems`). `docs/design/0017-why.md` has the reasons for the rules and their
-//! thresholds.
+//! `skep_cluster::problems` finds the problems that are visible in the cluster map alone.
+//! `docs/design/0017-why.md` has the reasons for the rules and their thresholds.
 
 mod cause;
 mod causes;
 mod comparison;
 mod evidence;
+mod focus;
 mod links;
 mod metadata_load;
 pub(crate) mod names;
 mod open_requests;
 pub(crate) mod phases;
 mod report;
+mod scope;
 mod traffic;
 
 pub use cause::{Cause, Thresholds};
 pub use causes::causes;
-pub use evidence::{
-    Evidence, Holder, Link, MAX_NAMED, OpenRequests, Requests, TargetEvidence, Times,
-};
+pub use evidence::{Evidence, Holder, Link, MAX_NAMED, OpenRequests, TargetEvidence, Times};
+pub use focus::Focus;
 pub use phases::Phase;
 pub(crate) use report::findings_of_map;
-pub use report::{Finding, Report, Scope, explain};
+pub use report::{Finding, Report, explain};
+pub use scope::Scope;
 pub use traffic::{Interval, Traffic};
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Name of the directory in a target's directory that contains the files of benchmarks.
+/// Name of the directory for the files of benchmarks, which is in a target's directory.
 const DIRECTORY: &str = "benchmark";
-/// Interval at which the target checks whether the run is abandoned.
+/// Interval at which the target checks whether its current run is abandoned.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The benchmarks of one target. At most one run is in progress.
@@ -90,12 +90,14 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
     let blocks = MIN_BENCHMARK_BLOCK_BYTES..=MAX_BENCHMARK_BLOCK_BYTES;
     if !blocks.contains(&block_bytes) || !block_bytes.is_multiple_of(MIN_BENCHMARK_BLOCK_BYTES) {
         return refuse(format!(
-            "blocks of a benchmark are multiples of {MIN_BENCHMARK_BLOCK_BYTES} bytes, at most \
-             {MAX_BENCHMARK_BLOCK_BYTES}"
+            "invalid block size of a benchmark: expected a multiple of {MIN_BENCHMARK_BLOCK_BYTES} \
+             bytes, at most {MAX_BENCHMARK_BLOCK_BYTES}"
         ));
     }
     if stream_bytes == 0 || !stream_bytes.is_multiple_of(u64::from(block_bytes)) {
-        return refuse("a thread's size must be a multiple of the block size".into());
+        return refuse(
+            "invalid size of a benchmark file: expected a multiple of the block size".into(),
+        );
     }
     let needed = stream_bytes.checked_mul(u64::from(streams));
     if !is_read && needed.is_none_or(|needed| needed > free_bytes) {
@@ -135,13 +137,13 @@ impl Benchmark {
             }
             if run.id != plan.run || !phase.is_over() {
                 let problem = "cannot start a benchmark: another benchmark runs on this target; \
-                               wait for its end (it ends by itself when its client stops)";
+                               wait until it has ended (the target ends it when its client stops)";
                 return Err(Error::new(ErrorCode::InUse, problem));
             }
         }
         if plan.is_read && current.is_none() {
-            let problem = "cannot read the files of the benchmark: it has written no files on this \
-                           target; write first";
+            let problem = "cannot read the files of the benchmark: the benchmark has written no \
+                           files on this target; write files first";
             return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }
         std::fs::create_dir_all(&self.directory)
@@ -182,7 +184,7 @@ impl Benchmark {
             if skep_env::now() - run.asked.get() < ABANDONED_AFTER {
                 continue;
             }
-            tracing::info!("stopped benchmark {}: no client asks about it", run.id);
+            tracing::info!("stopped benchmark {}: no client asks for its progress", run.id);
             if let Err(error) = self.stop(run.id).await {
                 tracing::warn!("cannot stop benchmark {}: {error}", run.id);
             }
@@ -238,14 +240,14 @@ impl Benchmark {
             file.write_at(buffer.clone(), at).await?;
         } else if file.read_at(buffer.clone(), at).await? < buffer.len() {
             return Err(io::Error::other(format!(
-                "cannot read a block at byte {at}: the file ends within it"
+                "cannot read a block at byte {at}: the file ends within the block"
             )));
         }
         if let Some(device) = &self.device {
             device.pass(buffer.len()).await;
         }
-        // If the file system completes each operation at once, this loop would never yield to
-        // requests.
+        // Without this call, the loop would never yield to requests if the file system completes
+        // each operation at once.
         skep_env::yield_now().await;
         Ok(())
     }
@@ -254,8 +256,8 @@ impl Benchmark {
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
-            let problem = "cannot find the benchmark: it does not run on this target; start it \
-                           again if the service was restarted";
+            let problem = "cannot find the benchmark: it does not run on this target; if the \
+                           service was restarted, start the benchmark again";
             return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());
@@ -274,7 +276,7 @@ impl Benchmark {
         let current = self.current.borrow().clone().filter(|current| current.id == run);
         let Some(run) = current else { return Ok(()) };
         run.is_stopped.set(true);
-        // Each stream checks `is_stopped` after each block.
+        // Wait until all streams have ended. Each stream checks `is_stopped` after each block.
         while !run.phase.borrow().is_over() {
             skep_env::sleep(Duration::from_millis(10)).await;
         }
@@ -290,15 +292,15 @@ impl Benchmark {
         // Another request may have stopped this run while the files were removed, and a new run may
         // have started.
         if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
-            // Only the directory is left, unless its file system is damaged.
+            // The directory is empty now, unless its file system is damaged.
             remove_all(&self.directory)?;
             self.current.take();
         }
         Ok(())
     }
 
-    /// Stops the current run because the target ends, and removes its files. Other targets may
-    /// share the event loop, so the removal does not block it.
+    /// Stops the current run because the target ends, and removes its files. The removal does not
+    /// block the event loop, since other targets may share the loop.
     pub(crate) async fn end(&self) {
         let Some(run) = self.current.borrow().as_ref().map(|run| run.id) else { return };
         if let Err(error) = self.stop(run).await {

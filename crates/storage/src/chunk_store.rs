@@ -5,12 +5,13 @@
 //! store are futures on this thread.
 //!
 //! # Hazard: dropped operations
-//! Data reaches a file before the checksums that describe the data. Between these two writes, a
-//! mismatch looks like damage. So an operation that changes a file must run to completion. It runs
-//! in a separate task that is never dropped. Reads are cancel-safe.
+//! Data reaches a file before the checksums that describe the data. Between the two writes, the
+//! data does not match its checksums, which looks like damage. So an operation that changes a file
+//! must run to completion. It runs in a separate task that is never dropped. Reads are cancel-safe.
 //!
 //! # Invariants
-//! The caches agree with each other ([`ChunkStore::check_invariants`]).
+//! The cache of open files, the dirty regions and the dirty log are consistent with each other
+//! ([`ChunkStore::check_invariants`]).
 
 mod chunk_file;
 mod cleaner;
@@ -43,7 +44,7 @@ mod tests;
 
 use self::chunk_file::ChunkFile;
 use self::descriptors::SpareDescriptors;
-use self::dirty_log::DirtyLog;
+use self::dirty_log::{DirtyLog, RecoveredLog};
 use self::dirty_regions::DirtyRegions;
 use self::names::Names;
 use self::open_files::OpenFiles;
@@ -66,7 +67,7 @@ pub(crate) use self::space::reserve;
 pub use self::write::Destination;
 use self::write_back::DiskLoad;
 
-/// Name of the file in a target's directory that contains the state record.
+/// Name of the file that contains the state record, in a target's directory.
 const STATE_FILE: &str = "state";
 
 /// The chunk files of one target.
@@ -81,7 +82,7 @@ pub struct ChunkStore {
     spares: SpareDescriptors,
     dirty_log: DirtyLog,
     /// Regions that were in the dirty log at the start. A crash may have torn writes to these
-    /// regions, so the target accepts data in these regions that does not match its checksums.
+    /// regions. So in these regions, the target accepts data that does not match its checksums.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
@@ -103,8 +104,8 @@ struct Problems {
 /// The state of the cleaner between two rounds.
 #[derive(Debug)]
 struct Cleaner {
-    /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next round starts
-    /// at once.
+    /// Notifies the cleaner when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next
+    /// round starts at once.
     wanted: Notify,
     full_sync: FullSync,
 }
@@ -112,36 +113,72 @@ struct Cleaner {
 /// The syncs of the whole file system.
 #[derive(Debug)]
 struct FullSync {
-    /// A descriptor of the directory that was opened at the start of the target. A sync of the
-    /// whole file system through this descriptor reports all errors since the start.
+    /// A descriptor of the target's directory, opened when the target started. A sync of the whole
+    /// file system through this descriptor reports all errors since the start.
     opened_at_start: std::fs::File,
-    /// Held during a sync.
+    /// A task holds this permit while it syncs the whole file system.
     running: Rc<Semaphore>,
     /// Whether the next cleaning must sync each file instead of the whole file system.
     is_each_next: Cell<bool>,
 }
 
-impl ChunkStore {
-    /// Opens the chunk files in a target's directory. Each call counts as a new start of the
-    /// target.
+/// The records of a clean end of a target, which are not yet on the device.
+#[derive(Debug)]
+#[must_use = "the next start counts an end without this record as a crash"]
+pub struct CleanEnd {
+    directory: PathBuf,
+    state: TargetState,
+}
+
+impl CleanEnd {
+    /// Records the clean end of the target durably. No store of this target may be in use at the
+    /// same time. Blocks, so the caller must not be an event loop that serves other targets.
+    ///
+    /// # Errors
+    /// Errors of the file system, with the path.
+    pub fn record(self) -> Result<()> {
+        let path = self.directory.join(STATE_FILE);
+        record_space::replace_record(&self.directory, &path, &self.state.to_file())
+    }
+}
+
+/// A target whose start is recorded on its device, and which no thread serves yet.
+#[derive(Debug)]
+pub struct PreparedStore {
+    directory: PathBuf,
+    cluster: ClusterId,
+    target: TargetId,
+    state: TargetState,
+    /// The failure that makes the target refuse writes from the start.
+    failure: Option<Error>,
+    opened_at_start: std::fs::File,
+    log: RecoveredLog,
+    names: Names,
+    space: SpaceGauge,
+}
+
+impl PreparedStore {
+    /// Prepares the chunk files in a target's directory. Each call counts as a new start of the
+    /// target. Blocks until the records of the start are on the device, so the caller must not be
+    /// an event loop that serves other targets.
     ///
     /// # Errors
     /// - `Corrupt` if the target's own records are damaged.
     /// - Errors of the file system.
-    pub fn open(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Rc<Self>> {
-        Self::open_at(directory, cluster, target, host_mark(directory)?)
+    pub fn new(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Self> {
+        Self::on_host(directory, cluster, target, host_mark(directory)?)
     }
 
-    /// Like [`Self::open`], but takes the identity of kernel and mount from `host`.
+    /// Like [`Self::new`], but takes the boot id of the kernel and the id of the mount from `host`.
     ///
     /// # Errors
-    /// Returns the same errors as [`Self::open`].
-    pub fn open_at(
+    /// Returns the same errors as [`Self::new`].
+    pub fn on_host(
         directory: &Path,
         cluster: ClusterId,
         target: TargetId,
         host: HostMark,
-    ) -> Result<Rc<Self>> {
+    ) -> Result<Self> {
         let opened_at_start = std::fs::File::open(directory)
             .map_err(|error| Error::from(error).within(directory.display()))?;
         let path = directory.join(STATE_FILE);
@@ -154,7 +191,7 @@ impl ChunkStore {
         };
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
-        // The state must be durable before any page contains the number of this start.
+        // The state record must be durable before any page contains the number of this start.
         let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
             Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
                 ErrorCode::DeviceFailed,
@@ -168,40 +205,83 @@ impl ChunkStore {
         if let Some(failure) = &failure {
             tracing::error!("{failure}");
         }
-        let dirty_log = DirtyLog::open(directory, DirtyLogHeader { cluster, target })?;
+        let log = RecoveredLog::read(directory, DirtyLogHeader { cluster, target })?;
+        let (names, space) = (Names::open(directory)?, SpaceGauge::new(directory)?);
+        record_space::hold(directory);
+        let directory = directory.to_owned();
+        Ok(Self { directory, cluster, target, state, failure, opened_at_start, log, names, space })
+    }
+}
+
+impl ChunkStore {
+    /// Opens the chunk files in a target's directory. Blocks, see [`PreparedStore::new`].
+    ///
+    /// # Errors
+    /// Returns the same errors as [`PreparedStore::new`].
+    pub fn open(directory: &Path, cluster: ClusterId, target: TargetId) -> Result<Rc<Self>> {
+        PreparedStore::new(directory, cluster, target).map(Self::start)
+    }
+
+    /// Like [`Self::open`], but takes the boot id of the kernel and the id of the mount from
+    /// `host`.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`PreparedStore::new`].
+    pub fn open_at(
+        directory: &Path,
+        cluster: ClusterId,
+        target: TargetId,
+        host: HostMark,
+    ) -> Result<Rc<Self>> {
+        PreparedStore::on_host(directory, cluster, target, host).map(Self::start)
+    }
+
+    /// Begins to serve a prepared target on this thread. Does not block.
+    pub fn start(prepared: PreparedStore) -> Rc<Self> {
+        let PreparedStore { directory, cluster, target, state, failure, .. } = prepared;
+        let dirty_log = DirtyLog::open(prepared.log);
         let suspects = dirty_log.recorded();
         let store = Self {
-            directory: directory.to_owned(),
+            directory,
             cluster,
             target,
             state: Cell::new(state),
-            names: Names::open(directory)?,
+            names: prepared.names,
             open: RefCell::new(OpenFiles::new(MAX_OPEN_FILES)),
             spares: SpareDescriptors::open(),
             dirty_log,
             dirty: DirtyRegions::new(&suspects),
             suspects: RefCell::new(suspects.into_iter().collect()),
-            space: SpaceGauge::new(directory)?,
+            space: prepared.space,
             generations: RefCell::default(),
             disk: DiskLoad::default(),
             problems: Problems { failure: RefCell::new(failure), warning: RefCell::default() },
             cleaner: Cleaner {
                 wanted: Notify::default(),
                 full_sync: FullSync {
-                    opened_at_start,
+                    opened_at_start: prepared.opened_at_start,
                     running: Semaphore::new(1),
                     is_each_next: Cell::new(false),
                 },
             },
         };
-        record_space::hold(directory);
-        tracing::info!(
-            "target {target}: start {}, incarnation {}, {} regions may be torn",
+        tracing::debug!(
+            "target {target}: start {}, incarnation {}",
             state.start,
-            state.incarnation,
-            store.suspects.borrow().len()
+            state.incarnation
         );
-        Ok(Rc::new(store))
+        match store.suspects.borrow().len() {
+            0 => tracing::info!("target {target} is open"),
+            1 => tracing::info!(
+                "target {target} is open; its last stop interrupted writes in 1 region, which is \
+                 checked at its first use"
+            ),
+            count => tracing::info!(
+                "target {target} is open; its last stop interrupted writes in {count} regions, \
+                 which are checked at their first use"
+            ),
+        }
+        Rc::new(store)
     }
 
     /// Limits the number of open chunk files to `count`. Files that are in use may exceed the
@@ -268,7 +348,7 @@ impl ChunkStore {
         self.state.set(state);
         // Acknowledged writes may be lost, so the next start must change the incarnation. If this
         // record cannot be written either, the file system is read-only or unavailable. Then the
-        // next start fails, since it cannot write its state.
+        // next start fails, since it cannot write its state record.
         if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
@@ -282,7 +362,7 @@ impl ChunkStore {
         record_space::replace_record(&self.directory, &path, &state.to_file())
     }
 
-    /// Returns the chunk file with a key, or `None` if it does not exist.
+    /// Returns the chunk file with the key `key`, or `None` if this file does not exist.
     fn existing(&self, key: &ChunkFileKey) -> Result<Option<Rc<ChunkFile>>> {
         if let Some(file) = self.open.borrow().get(key) {
             return Ok(Some(file));
@@ -302,7 +382,7 @@ impl ChunkStore {
         }
     }
 
-    /// Returns the chunk file with a key. Creates the file if necessary.
+    /// Returns the chunk file with the key `key`. Creates the file if necessary.
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// Time for which a target keeps the same rate.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Number of uniform random numbers that are added up. Their sum is nearly normally distributed,
-/// with a standard deviation of 1.
+/// Number of uniform random numbers that are added up for one random deviation. The sum is nearly
+/// normally distributed, with a standard deviation of 1.
 const UNIFORM_NUMBERS: u64 = 12;
 /// Largest deviation from the configured rate, as a fraction of this rate. The limit is the same in
 /// both directions, so that the mean over a long time is the configured rate.
@@ -125,8 +125,8 @@ impl Device {
             messages::WriteChunk::ID => accept(incoming.data.as_ref().map_or(0, |it| it.len())),
             messages::ReadChunk::ID => Some(EmulatedRequest::Since(now)),
             messages::SyncChunk::ID => Some(EmulatedRequest::Until(self.0.borrow().drained(now))),
-            // A copy reads and writes each byte. The handler refuses a request that cannot be
-            // decoded.
+            // Each byte of a copy counts twice, because the device reads and writes it. A request
+            // that cannot be decoded moves no bytes, because the handler refuses it.
             messages::CopyChunk::ID => match messages::CopyChunk::from_bytes(&incoming.body) {
                 Ok(copy) => accept(copy.length as usize * 2),
                 Err(_) => None,
@@ -181,7 +181,7 @@ mod tests {
         // A device is not faster after an idle time.
         assert_eq!(queue.accept(at(5_000), MB), at(5_100));
         assert_eq!(queue.accept(at(5_000), 0), at(5_100));
-        // This request takes several intervals.
+        // This request takes longer than one `INTERVAL`, so the queue draws several rates for it.
         assert_eq!(queue.accept(at(5_100), 30 * MB), at(8_100));
     }
 
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_end_in_order_and_after_their_arrival(
+        fn emulated_requests_end_in_order_and_after_their_arrival(
             requests in prop::collection::vec((0_u64..3_000, 0_usize..4_000_000), 1..50),
             deviation in 0.0_f64..0.5,
         ) {

@@ -1,8 +1,8 @@
 //! The event loops of a storage service. They determine the targets that share a thread.
 //!
-//! The host starts a thread for each target ([`skep_service::host`]). If a device has more targets
-//! than the machine has processors, a loop for each target would only cost CPU time. In this case,
-//! the next piece of a stream would wake a sleeping thread, and the buffers of all threads would
+//! The host starts a thread for each target ([`skep_service::host`]). But if a device has more
+//! targets than the machine has processors, a thread and a loop for each target would only cost CPU
+//! time. Each piece of a stream would wake a sleeping thread, and the buffers of all threads would
 //! not fit into the processor's caches. So the targets of a device share as many loops as there are
 //! processors. The thread that the host started for a target then only waits for the target's end.
 //! The measurements are in docs/design/0001-threads-and-store.md.
@@ -10,8 +10,8 @@
 //! Targets on different devices never share a loop, since a device that hangs would stop the
 //! targets of the other devices.
 //!
-//! The module owns the loops and the choice of the loop for a target. It does not own the work of a
-//! target (`target_thread`).
+//! The module owns the loops and the choice of the loop for a target. `target_thread` does the work
+//! of a target.
 
 use crate::limits::{MAX_WAITING_TARGETS, WAIT_AGAIN, WORKERS_PER_PROCESSOR};
 use skep_env::{Mailbox, MailboxSender};
@@ -21,7 +21,7 @@ use std::future::Future;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
-/// Starts the future of a target, on the thread of the loop.
+/// A function that starts the future of a target on the thread of the loop.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A message to the thread of a loop.
@@ -84,15 +84,15 @@ impl EventLoops {
         Self::with_limit(skep_env::available_cpus().len())
     }
 
-    fn with_limit(limit: usize) -> Self {
+    pub(crate) fn with_limit(limit: usize) -> Self {
         Self { limit: limit.max(1), devices: Mutex::default() }
     }
 
-    /// Runs the future that `serve` returns on a loop of the device with this number, and waits for
-    /// its end. The calling thread must not run an event loop.
+    /// Runs a future on a loop of the device with this number, and waits for the result. `serve`
+    /// returns the future. The calling thread must not run an event loop.
     ///
     /// # Errors
-    /// Returns the error of the future, or the error that prevents the start of a loop.
+    /// Returns the error that prevents the start of a loop.
     ///
     /// # Panics
     /// Panics if a target of the same loop panics, so that the host ends the process.
@@ -100,20 +100,21 @@ impl EventLoops {
         &self,
         device: u64,
         serve: impl FnOnce() -> F + Send + 'static,
-    ) -> Result<()>
+    ) -> Result<F::Output>
     where
-        F: Future<Output = Result<()>> + 'static,
+        F: Future + 'static,
+        F::Output: Send,
     {
         let (report, result) = mpsc::channel();
         let job: Job = Box::new(move || {
             skep_env::spawn(async move {
-                // The receiver waits until this target ends.
+                // The send cannot fail, because the receiver waits until this target ends.
                 let _ = report.send(serve().await);
             })
             .detach();
         });
         let _place = self.place(device, job)?;
-        result.recv().expect("a loop runs until its targets have ended")
+        Ok(result.recv().expect("a loop runs until its targets have ended"))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<EventLoop>>> {
@@ -136,8 +137,8 @@ impl EventLoops {
         let chosen = &mut loops[index];
         let targets = chosen.targets + 1;
         if chosen.messages.send(Message::Start { job, targets }).is_err() {
-            let text = "cannot start a target: too many others wait for the same event loop; \
-                        restart the service";
+            let text = "cannot start a target: too many other targets wait for the same event \
+                        loop; restart the service";
             return Err(Error::new(ErrorCode::LimitReached, text));
         }
         chosen.targets = targets;
@@ -157,7 +158,9 @@ impl EventLoop {
                 start_targets(&mailbox).await
             };
             if let Err(error) = skep_env::block_on(running).flatten() {
-                tracing::error!("the loop of the targets on device {device} has ended: {error}");
+                tracing::error!(
+                    "the event loop of the targets on device {device} has ended: {error}"
+                );
                 let _ = failed.send(Err(error));
             }
         };
@@ -170,7 +173,7 @@ impl EventLoop {
     }
 }
 
-/// Starts the targets of a loop until the service ends.
+/// Starts each target that is assigned to this loop, until the service ends.
 async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
     let workers = skep_env::available_cpus().len() * WORKERS_PER_PROCESSOR;
     loop {
@@ -180,17 +183,17 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
             // The targets of this loop must not end because another target cannot start.
             Err(error) => {
                 tracing::warn!(
-                    "an event loop cannot receive further targets: {error}; trying again"
+                    "cannot start further targets on an event loop: {error}; trying again"
                 );
                 skep_env::sleep(WAIT_AGAIN).await;
                 continue;
             }
         };
-        // Each target gets as many workers as it would have in a separate loop. Otherwise, the
-        // syncs of one target would wait for the syncs of the other targets.
+        // Each target gets as many io_uring workers as it would have in a separate loop. Otherwise,
+        // the syncs of one target would wait for the syncs of the other targets.
         let count = u32::try_from(workers * targets).unwrap_or(u32::MAX);
         if let Err(error) = skep_env::limit_kernel_workers(count) {
-            tracing::debug!("cannot set the number of kernel workers to {count}: {error}");
+            tracing::debug!("cannot set the number of kernel workers to {count}: {error:#}");
         }
         job();
     }
@@ -219,7 +222,7 @@ mod tests {
                 report.send(std::thread::current().id()).unwrap();
                 ends.receive().await.unwrap()
             };
-            let waiting = std::thread::spawn(move || loops.run(device, serve));
+            let waiting = std::thread::spawn(move || loops.run(device, serve)?);
             Self { thread: started.recv().unwrap(), end, waiting }
         }
 

@@ -26,6 +26,7 @@ use skep_service::link_requests::{self, Links};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::benchmark as bm;
+use skep_wire::catalog::metric_name;
 use skep_wire::frame::Header;
 use skep_wire::storage as messages;
 use std::pin::pin;
@@ -100,8 +101,11 @@ async fn answer<R: Request>(
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {
         ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),
-        ErrorCode::Protocol => tracing::warn!("refused message {}: {error}", header.message),
-        _ => tracing::debug!("refused message {}: {error}", header.message),
+        ErrorCode::Protocol => {
+            let name = metric_name(header.message).unwrap_or_default();
+            tracing::warn!("refused an invalid request {name}: {error}");
+        }
+        _ => tracing::debug!("refused message {}: {error:#}", header.message),
     }
 }
 
@@ -154,7 +158,9 @@ pub(crate) async fn dispatch(
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,
-                format!("message {other} is not for a storage target"),
+                format!(
+                    "cannot execute message {other}: a storage target does not serve this message"
+                ),
             );
             requester.outbox.refuse(&incoming.header, &error);
         }

@@ -7,15 +7,14 @@ use std::time::Duration;
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
 /// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
-/// Number of the kernel's workers that a target may use for each processor. It equals the kernel's
-/// own limit for a loop. Workers sync files and write data back, and each worker waits for the
-/// device.
+/// Number of io_uring workers that a target may use for each processor. It equals the kernel's own
+/// limit for a loop. Workers sync files and write data back, and each worker waits for the device.
 pub(crate) const WORKERS_PER_PROCESSOR: usize = 4;
 /// Maximum number of chunk files that a target keeps open. Each file needs a descriptor, a path and
 /// the first page. All files together need less than 20 MiB.
 pub(crate) const MAX_OPEN_FILES: usize = 4096;
-/// Divisor of a process's limit of descriptors. The chunk files of all targets use at most one of
-/// `CONNECTIONS_SHARE` parts, and the remaining descriptors are for connections.
+/// Divisor of a process's limit of descriptors. The chunk files of all targets use at most one in
+/// `CONNECTIONS_SHARE` descriptors, and the remaining descriptors are for connections.
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
 /// Minimum number of chunk files that a target may keep open, even if the process has few
 /// descriptors.
@@ -24,7 +23,7 @@ pub(crate) const MIN_OPEN_FILES: usize = 64;
 /// as connections, cannot use these descriptors.
 pub(crate) const SPARE_DESCRIPTORS: usize = 16;
 /// Time for which a chunk file without an inode stays in quarantine before it is removed. In this
-/// time, an administrator can notice that metadata was restored from an old copy.
+/// time, an administrator can notice that metadata was restored from an old backup.
 pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Maximum number of region pages that a target has in memory. Each page has 2 KiB of checksums, so
 /// 64 MiB of memory describe 64 GiB of data.
@@ -40,11 +39,9 @@ pub(crate) const SYNC_EACH_UP_TO: usize = 32;
 /// Maximum number of syncs or removals in flight. With this number, many of them share one commit
 /// of the file system's journal.
 pub(crate) const PARALLEL_SYNCS: usize = 32;
-/// Interval of the log lines about writes that a full target refuses.
-pub(crate) const FULL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum age of the free-space value. An older value is read again.
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
-/// Divisor of the file system's size. One of `RESERVE_DIVISOR` bytes stays free for the target's
+/// Divisor of the file system's size. One in `RESERVE_DIVISOR` bytes stays free for the target's
 /// own records.
 pub(crate) const RESERVE_DIVISOR: u64 = 64;
 /// Maximum number of bytes that stay free. They are enough for a rewritten dirty log, a state
@@ -68,24 +65,23 @@ pub(crate) const MAX_LISTED: u32 = 4096;
 /// request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
 /// Maximum length of a write that the target's thread copies to the page cache itself. Passing the
-/// write to a worker of the kernel, as io_uring does with most file systems, takes about 1.5 times
+/// write to an io_uring worker, as the kernel does with most file systems, takes about 1.5 times
 /// the CPU time (docs/design/0003-chunk-store.md).
 pub(crate) const INLINE_WRITE_BYTES: usize = 1 << 20;
 /// Duration above which a write counts as throttled, since the kernel delays writers that are
 /// faster than the disk. Copying `INLINE_WRITE_BYTES` takes a tenth of this time.
 pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(10);
-/// Time after a slow write for which writes go to the kernel's workers, so that reads need not
-/// wait.
+/// Time after a slow write for which writes go to io_uring workers, so that reads need not wait.
 pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
-/// Minimum length of a write to the end of a region that makes the target write the region back at
-/// once. A smaller write is likely to be repeated, since it may be a page of a database.
+/// If a write of at least this length ends at the end of a region, the target writes the region
+/// back at once. A smaller write is likely to be repeated, since it may be a page of a database.
 pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
-/// Maximum number of early write-backs of a target that wait for the kernel's workers. Further
-/// writes are left to the next sync. The kernel has few workers, about four for each processor, and
-/// syncs need a free worker.
+/// Maximum number of early write-backs of a target that wait for io_uring workers. Regions that are
+/// completed while this limit is reached are written by the next sync. There are few io_uring
+/// workers, about four for each processor, and syncs need a free worker.
 pub(crate) const MAX_WRITE_BACKS: usize = 4;
-/// Maximum number of requests of one connection that are executed concurrently. Further requests
-/// wait in the socket.
+/// Maximum number of requests from one connection that the target executes concurrently. Further
+/// requests wait in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// Maximum number of requests that a target executes concurrently. This bounds the memory for their
 /// data.

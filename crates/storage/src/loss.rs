@@ -1,8 +1,8 @@
 //! Records whether an administrator has given this target up as lost (`skep target remove --lost`).
 //!
-//! The module owns the mark in the directory of such a target, and the refusal of requests. It does
-//! not own the decision, which is in the cluster map, or the refusal at the sender
-//! (`skep_rpc::routing`).
+//! The module owns the mark in the directory of a lost target, and refuses the requests to such a
+//! target. The cluster map contains the decision. `skep_rpc::routing` refuses these requests
+//! already at the sender.
 //!
 //! # Hazard
 //! A lost disk may become available again. Its chunk files then lack the writes, truncations and
@@ -46,7 +46,7 @@ impl Loss {
         Ok(loss)
     }
 
-    /// Takes the state of the target from a map. If the target is lost, marks its directory
+    /// Finds out from a map whether this target was given up as lost. If so, marks its directory
     /// durably, and logs the loss once. If the mark cannot be written, the target is lost until the
     /// process ends, and this function tries again with each newer map. This call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
@@ -70,8 +70,8 @@ impl Loss {
 
     fn log(&self) {
         tracing::error!(
-            "target {} ({}) was given up as lost: it refuses all requests; remove it from the \
-             settings of its service. To use its disk again, add a new target in an empty \
+            "target {} ({}) was given up as lost, and refuses all requests; remove the target from \
+             the settings of its service. To use its disk again, add a new target in an empty \
              directory",
             self.target,
             self.directory.display()
@@ -92,8 +92,8 @@ impl Loss {
             return Ok(());
         }
         let what = format!(
-            "target {} ({}) was given up as lost, and so are the bytes on it; restore the file \
-             from a backup",
+            "target {} ({}) was given up as lost, with all bytes on it; restore the file from a \
+             backup",
             self.target,
             self.directory.display()
         );
@@ -102,7 +102,7 @@ impl Loss {
 
     /// Returns the health of a lost target. `None` means that the target is not lost.
     pub(crate) fn health(&self) -> Option<TargetHealth> {
-        let problem = "it was given up as lost, and refuses all requests";
+        let problem = "the target was given up as lost, and refuses all requests";
         self.is_lost.get().then(|| TargetHealth::new(Condition::ReadOnly, problem))
     }
 }

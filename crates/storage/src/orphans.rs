@@ -4,8 +4,8 @@
 //!
 //! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
 //! only if metadata reports that the inode does not exist. This is safe because a client creates
-//! chunk files only after the inode. Inode ids are never reused, so an inode that does not exist
-//! can never exist later.
+//! the chunk files of a file only after metadata has created the inode. Inode ids are never reused,
+//! so an inode that does not exist can never exist later.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -51,27 +51,27 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
         let limit = map.policy.cleanup_limit as usize;
         match clean_up(&store, &router, interval, limit).await {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
-                "the clean-up checked {} chunk files: it moved {} that no inode owns to the \
-                 quarantine, and left {} since metadata did not reply",
+                "the clean-up checked {} chunk files. It moved {} files that no inode owns to the \
+                 quarantine, and did not decide on {} files, since metadata did not reply",
                 counts.looked_at,
                 counts.removed,
                 counts.unknown
             ),
             Ok(counts) => tracing::debug!("the clean-up checked {} chunk files", counts.looked_at),
-            Err(error) => tracing::error!("the clean-up of chunk files failed: {error}"),
+            Err(error) => tracing::error!("the clean-up of chunk files failed: {error:#}"),
         }
         match store.empty_quarantine().await {
             Ok(0) => {}
             Ok(count) => tracing::info!("the clean-up removed {count} files from the quarantine"),
-            Err(error) => tracing::error!("the clean-up of the quarantine failed: {error}"),
+            Err(error) => tracing::error!("the clean-up of the quarantine failed: {error:#}"),
         }
     }
 }
 
 /// Runs one round over all chunk files whose last change is at least `age` ago. If more than
 /// `limit` of these chunk files have no inode, the round moves no file. In this case, metadata may
-/// have been restored from an old copy, and the chunk files may belong to files that were created
-/// after the copy.
+/// have been restored from an old backup, and the chunk files may belong to files that were created
+/// after the backup.
 async fn clean_up(
     store: &Rc<ChunkStore>,
     router: &Router,
@@ -112,14 +112,15 @@ async fn clean_up(
             unsure.insert(group);
         }
     }
-    // A metadata target with an old copy of the metadata may have replied to other requests of this
-    // round before it noticed this.
+    // A metadata target that was restored from an old backup may have replied to other requests of
+    // this round before it detected the restoration.
     orphans.retain(|key| !unsure.contains(&router.shard_group(key.inode.shard()).ok()));
     counts.orphans = orphans.len();
     if orphans.len() > limit {
         let warning = format!(
-            "no inode owns {} of its chunk files, and the clean-up may remove {limit}; if \
-            metadata was not restored from an old copy, raise the setting cleanup-limit",
+            "no inode owns {} chunk files of this target, and the clean-up may remove at most \
+             {limit}; if metadata was not restored from an old backup, raise the setting \
+             cleanup-limit",
             orphans.len()
         );
         tracing::error!("the clean-up removes no chunk file: {warning}");
@@ -140,8 +141,8 @@ async fn clean_up(
 
 type Batch = (Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>);
 
-/// Appends the chunk files of a batch that have no inode to `orphans`. Returns `false` if a request
-/// got no valid reply.
+/// Appends to `orphans` the chunk files of a batch whose inodes do not exist. Returns `false` if a
+/// request got no valid reply.
 async fn find_orphans(
     router: &Router,
     (group, owners): Batch,
@@ -159,7 +160,7 @@ async fn find_orphans(
         };
         let missing = part.iter().zip(exists).filter(|(_, exists)| !exists);
         for key in missing.flat_map(|((_, keys), _)| keys) {
-            tracing::debug!("chunk file {key}: no inode owns it");
+            tracing::debug!("no inode owns chunk file {key}");
             orphans.push(*key);
         }
     }
@@ -175,7 +176,7 @@ async fn ask(router: &Router, group: Option<GroupId>, inodes: Vec<InodeId>) -> O
         // A reply of a different length is invalid.
         Ok((existing, _)) => Some(existing.exists).filter(|exists| exists.len() == count),
         Err(error) => {
-            tracing::debug!("the clean-up got no reply from metadata: {error}");
+            tracing::debug!("the clean-up got no reply from metadata: {error:#}");
             None
         }
     }

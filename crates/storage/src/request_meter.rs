@@ -1,8 +1,7 @@
 //! Counts the requests of a storage target by kind, with their bytes, errors and times in each
 //! stage. Logs slow requests.
 //!
-//! The module does not own the counters (`skep-metrics`), the requests, or the times of transfers
-//! ([`crate::transfers`]).
+//! The counters are in `skep-metrics`. [`crate::transfers`] computes the times of transfers.
 
 use crate::transfers::Transfers;
 use skep_env::TimeSpent;
@@ -63,11 +62,13 @@ pub(crate) struct Arrival {
     header_at: Duration,
     /// Time at which the bulk data was received.
     data_at: Duration,
-    /// Time in which this data moved, without the time that counts for other data of the client.
+    /// Time in which the bulk data was transferred, without the time that is already counted for
+    /// other transfers of the client.
     moving: Duration,
 }
 
-/// A request without a reply. Dropping it means that it has got one, or that its sender has gone.
+/// A request that waits for its reply. This value is dropped when the reply is sent, or when the
+/// sender has disconnected.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     open: Rc<RefCell<OpenRequests>>,

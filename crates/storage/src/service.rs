@@ -1,4 +1,5 @@
-//! The storage service, which runs storage targets on the common host of targets.
+//! The storage service. It runs storage targets on the host of targets that all services share
+//! (`skep_service::host`).
 
 use crate::chunk_store::reserve;
 use crate::event_loops::EventLoops;
@@ -25,7 +26,7 @@ fn host(settings: &StorageSettings) -> Host {
 /// - `Configuration` if the service and all its targets are initialised already, with this token.
 /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
 ///
-/// The context of the error has a hint about the repair.
+/// The context of the error has a hint on how to fix the problem.
 pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
@@ -34,9 +35,9 @@ pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Resul
 /// call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start or ends the service, with a hint about the repair. Examples
-/// are a blank directory, a directory of another node, an address in use, and a registration that
-/// management refuses.
+/// The error that prevents the start or ends the service, with a hint on how to fix the problem.
+/// Examples are a blank directory, a directory of another node, an address in use, and a
+/// registration that management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
     // Targets that an administrator adds to the running service get the same share, so half of the

@@ -58,11 +58,14 @@ impl Manual for StorageSettings {
         problems.extend(node::target_problems(&self.targets, &self.node));
         let EmulationSettings { rate, variability, .. } = &self.emulation;
         if *variability > MAX_VARIABILITY {
-            problems
-                .push(format!("`emulation.variability` is more than {MAX_VARIABILITY} percent"));
+            problems.push(format!(
+                "`emulation.variability`: expected at most {MAX_VARIABILITY} percent"
+            ));
         }
         if *variability > 0 && rate.0 == 0 {
-            problems.push("`emulation.variability` needs `emulation.rate`".into());
+            problems.push(
+                "`emulation.variability` has no effect without `emulation.rate`: set both".into(),
+            );
         }
         problems
     }
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn variability_has_bounds_and_needs_a_rate() {
+    fn rate_variability_is_bounded_and_needs_a_rate() {
         let problems = |rate, variability| {
             let mut settings = StorageSettings::default();
             settings.node.directory = "/d".into();
@@ -105,7 +108,7 @@ mod tests {
         };
         assert_eq!(problems(0, 0), "");
         assert_eq!(problems(30_000_000, 50), "");
-        assert!(problems(30_000_000, 51).contains("more than 50"));
-        assert!(problems(0, 5).contains("needs `emulation.rate`"));
+        assert!(problems(30_000_000, 51).contains("at most 50 percent"));
+        assert!(problems(0, 5).contains("without `emulation.rate`"));
     }
 }

@@ -4,7 +4,7 @@
 //! service's main thread sends connections and other events through a mailbox.
 
 use crate::benchmark::Benchmark;
-use crate::chunk_store::ChunkStore;
+use crate::chunk_store::{ChunkStore, CleanEnd, PreparedStore};
 use crate::emulation::Device;
 use crate::event_loops::EventLoops;
 use crate::handlers::{self, Requester};
@@ -18,6 +18,7 @@ use skep_env::{Task, TcpStream};
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::link_requests::Links;
 use skep_service::{TargetEvent, TargetStart, quarantine};
+use skep_store::identity::Directory;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, GroupId, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::senders::SenderEpochs;
@@ -61,24 +62,45 @@ pub(crate) fn serve(
     loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    // These calls are made here and not in the loop, which other targets of the device may share.
-    // The calls hang if the device hangs, and the removal of large files takes a long time.
+    // The next calls are made before the target gets its loop, since other targets of the device
+    // may share the loop. The calls hang if the device hangs, they sync, and the removal of large
+    // files takes a long time.
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
-    loops.run(number, move || own(start, open_files, device))
+    let (directory, cluster) = (start.directory.path(), start.identity.cluster);
+    let store = PreparedStore::new(directory, cluster, start.target)?;
+    let loss = Loss::open(directory, start.target)?;
+    let ended = loops.run(number, move || own(start, (store, loss), open_files, device))?;
+    let recorded = ended.clean.and_then(CleanEnd::record);
+    // Release the lock of the directory last.
+    drop(ended.directory);
+    ended.result.and(recorded)
 }
 
-/// Returns the number of the device on which a target is.
+/// A target that its loop does not serve any more.
+struct Ended {
+    directory: Directory,
+    /// The error that ended the target.
+    result: Result<()>,
+    clean: Result<CleanEnd>,
+}
+
+/// Returns the number of the device that contains a target's directory.
 fn device_number(path: &Path) -> Result<u64> {
     let found = std::fs::metadata(path);
     let found = found.map_err(|error| Error::from(error).within(path.display()))?;
     Ok(found.dev())
 }
 
-async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> Result<()> {
+async fn own(
+    start: TargetStart,
+    (store, loss): (PreparedStore, Loss),
+    open_files: usize,
+    device: Option<Device>,
+) -> Ended {
     skep_env::set_spin(SPIN);
     let TargetStart { directory, target, identity, map, events, ready, metrics, .. } = start;
-    let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
+    let store = ChunkStore::start(store);
     store.limit_open_files(open_files);
     let device = device.map(Rc::new);
     let benchmark = Benchmark::new(directory.path(), device.clone());
@@ -89,7 +111,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         router: Rc::clone(&router),
         target,
         position: Cell::new(None),
-        loss: Loss::open(directory.path(), target)?,
+        loss,
         senders: RefCell::default(),
         permits: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
@@ -108,7 +130,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     // The loop of the thread continues after the end of this target. So the target also completes
     // its requests after an error, since no write of this target may be in progress during the next
     // start.
-    let ended = loop {
+    let result = loop {
         let event = match events.receive().await {
             Ok(event) => event,
             Err(error) => break Err(Error::from(error)),
@@ -147,10 +169,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         all.push(served.permits.acquire().await);
     }
     drop(cleaning);
-    let closed = store.close().await;
-    // The lock of the directory is released last.
-    drop(directory);
-    ended.and(closed)
+    Ended { directory, result, clean: store.end().await }
 }
 
 /// Whether a new connection replaces an older connection. Requests of the older connection that are
@@ -174,7 +193,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             Ok(Some(incoming)) => incoming,
             Ok(None) => break,
             Err(error) => {
-                tracing::debug!("ended the connection of node {}: {error}", peer.node);
+                tracing::debug!("ended the connection of node {}: {error:#}", peer.node);
                 break;
             }
         };
@@ -187,8 +206,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             outbox.refuse(&incoming.header, &error);
             continue;
         }
-        // The permit is acquired only when a request has arrived, so that idle connections hold
-        // none.
+        // The permit is acquired only when a request has arrived, so that an idle connection holds
+        // no permit.
         let open = served.meter.open(&arrival);
         let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
@@ -201,9 +220,9 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             continue;
         }
         served.meter.begun();
-        // The reply has the fields of the request's header. If another target is lost, a client
-        // with an older map then gets the map in which this target is lost, and the other target
-        // must also have this map.
+        // The reply contains the value of `lowest_map` in this header. So if another target was
+        // given up as lost, a client with an older map gets a newer map. From then on, the client
+        // requires that the lost target has this map too.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
@@ -216,10 +235,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 meter: &served.meter,
                 arrival,
             };
-            // `dispatch` consumes the request, so the fingerprint of the request is computed
-            // before.
+            // `dispatch` consumes the request, so the fingerprint of the request is computed first.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
-            // Pinned here, so that no future around it moves its several KiB.
+            // The future of `dispatch` has several KiB. It is pinned here, so that no future around
+            // it moves it.
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
             served.meter.ended();
@@ -271,7 +290,10 @@ impl ServedTarget {
     fn check(&self, header: &Header, peer: &Peer) -> Result<()> {
         let map = self.router.map();
         if map.has_removed(peer.node) {
-            let context = format!("client {} was removed from the cluster map", peer.node);
+            let context = format!(
+                "cannot execute the request: client {} was removed from the cluster map",
+                peer.node
+            );
             return Err(Error::new(ErrorCode::Evicted, context));
         }
         let MapPosition { version, group } = self.position(&map);
@@ -279,7 +301,8 @@ impl ServedTarget {
         let stale = |problem: String| Err(Error::new(ErrorCode::StaleMap, problem));
         if header.lowest_map > version {
             return stale(format!(
-                "target {} has cluster map {version}, the request needs {}",
+                "cannot execute the request: target {} has cluster map {version}, and the request \
+                 needs map {}",
                 self.target, header.lowest_map
             ));
         }
@@ -292,13 +315,14 @@ impl ServedTarget {
         };
         if header.group != group {
             return stale(format!(
-                "target {} is in group {group}, not in {}",
+                "target {} is in group {group}, not in group {}",
                 self.target, header.group
             ));
         }
         if header.epoch != epoch {
             return stale(format!(
-                "group {group} has epoch {epoch}, the request has epoch {}",
+                "cannot execute the request: group {group} has epoch {epoch}, and the request has \
+                 epoch {}",
                 header.epoch
             ));
         }

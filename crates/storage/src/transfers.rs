@@ -2,7 +2,7 @@
 //! client count once, since they share the link of the client. Otherwise, a client that sends much
 //! data at once would look as if its link were slow.
 //!
-//! The module is pure: it uses no I/O and no clock. It does not own the counters (`request_meter`).
+//! The module is pure: it uses no I/O and no clock. `request_meter` has the counters.
 
 use skep_types::NodeId;
 use std::collections::HashMap;
@@ -21,9 +21,9 @@ impl Transfers {
     /// another transfer of the client.
     ///
     /// Transfers are counted when they end, and only from the end of the transfer that was counted
-    /// last. So if a longer transfer began before a shorter transfer and ended after it, the time
-    /// of the longer transfer before the beginning of the shorter transfer is not counted. While a
-    /// client always has transfers in progress, the sum of the counted times is the whole time.
+    /// last. So if transfer A begins before transfer B and ends after it, the time of A before the
+    /// beginning of B is not counted. If each transfer of a client begins before the transfer that
+    /// was counted last has ended, the sum of the counted times is the whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

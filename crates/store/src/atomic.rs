@@ -1,4 +1,4 @@
-//! Atomic replacement of small files: after a crash at any moment, a file contains either the old
+//! Replaces small files atomically. After a crash at any moment, a file contains either the old
 //! bytes or the new ones.
 
 use skep_types::{Error, Result};
@@ -14,13 +14,13 @@ fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error 
 }
 
 /// Replaces or creates the file at `path`, durably and atomically. When this function returns, the
-/// new bytes survive a power loss. After an earlier crash, the file contains either the old bytes
-/// or the new ones, never a mixture.
+/// new bytes survive a power loss. After a crash before the return, the file contains either the
+/// old bytes or the new ones, never a mixture.
 ///
-/// Blocks for two syncs, so it is meant for files that change rarely.
+/// Blocks for two syncs, so callers use this function only for files that change rarely.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o644)
 }
@@ -28,7 +28,7 @@ pub fn replace_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Like [`replace_atomically`], for secrets: at every moment, only the owner can read the file.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn replace_secret(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o600)
 }
@@ -60,7 +60,7 @@ fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 /// Syncs a directory, so that created, renamed and removed names in it are durable.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn sync_directory(path: &Path) -> Result<()> {
     // The parent of a bare file name is the empty path.
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -74,7 +74,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn replacement_overwrites_a_leftover_of_a_crash() {
+    fn replacement_overwrites_the_temporary_file_of_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record");
         std::fs::write(dir.path().join("record.new"), "torn").unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_path() {
+    fn error_of_a_replacement_names_the_path() {
         let error = replace_atomically(Path::new("/nonexistent/record"), b"x").unwrap_err();
         assert!(error.context().contains("/nonexistent/record.new"), "{error}");
     }

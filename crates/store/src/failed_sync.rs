@@ -1,14 +1,15 @@
-//! The start of a process after a failed sync. Such a process trusts neither the end of a log nor a
-//! marked store.
+//! How a process starts after a sync has failed. The process trusts neither the unsynced end of its
+//! log nor a store whose directory has the mark of a failed sync.
 //!
 //! After a failed sync, the kernel considers the lost bytes written. They stay in the page cache
-//! until the kernel needs the memory, and a later sync succeeds without writing them. A starting
-//! process cannot see this, so it does not trust bytes that were perhaps never synced:
-//! - Each start writes the end of a log again ([`write_again`]).
-//! - A store that a library writes cannot be written again. If a sync fails, the service marks the
-//!   directory durably ([`mark`]), and the next start reads the store as it is on the device
-//!   ([`read_from_device`]). The target's log has the missing changes, since a target trims its log
-//!   only after a successful sync of the store.
+//! until the kernel needs the memory. A later sync succeeds without writing them. A starting
+//! process cannot detect this, so it does not trust bytes that may not be synced:
+//! - Each start writes the unsynced end of a log again ([`write_again`]).
+//! - The store cannot be written again in this way, because the library of the key-value store
+//!   writes the files. If a sync fails, the service marks the directory durably ([`mark`]), and the
+//!   next start reads the store as it is on the device ([`read_from_device`]). The missing changes
+//!   are in the target's log, since a target removes log records only after a successful sync of
+//!   the store.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_env::File;
@@ -26,41 +27,42 @@ const MARK: &str = "sync-failed";
 /// # Errors
 /// Errors of the file system, and `InvalidData` if the device returns other bytes.
 pub fn write_again(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-    // Drop the old pages first, because ext4 writes the pages of a failed sync without a note in
-    // its metadata that their blocks have data now. This call may return the error of the earlier
-    // sync.
+    // Drop the old pages first. Otherwise ext4 would write the pages of the failed sync, but would
+    // not record in its metadata that their blocks contain data now. This call may return the error
+    // of the earlier sync.
     let _failed_before = file.drop_pages_now();
     file.borrow_std().write_all_at(bytes, offset)?;
     file.drop_pages_now()?;
     let mut read = vec![0; bytes.len()];
     file.borrow_std().read_exact_at(&mut read, offset)?;
     if read != bytes {
-        let what = "the device returns other bytes than were written";
+        let what = "the device returned other bytes than the service has written";
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     }
     Ok(())
 }
 
-/// Marks the directory of a target whose store could not be synced. Blocks.
+/// Marks the directory of a target whose store could not be synced. The next start then reads the
+/// store from the device. Blocks.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn mark(directory: &Path) -> Result<()> {
     replace_atomically(&directory.join(MARK), b"")
 }
 
-/// Whether the directory of a target is marked. If so, the page cache may have bytes of its store
-/// that the device lacks.
+/// Whether the directory of a target has the mark of a failed sync. If it has, the page cache may
+/// have bytes of the target's store that the device lacks.
 pub fn is_marked(directory: &Path) -> bool {
     directory.join(MARK).exists()
 }
 
-/// If the directory of a target is marked, drops the pages of all files in `store` from the page
-/// cache and removes the mark. Later reads return the bytes on the device. Returns whether the
-/// directory was marked. Blocks.
+/// Checks whether the directory of a target has the mark of a failed sync. If it has, drops the
+/// pages of all files in `store` from the page cache, and removes the mark. Later reads return the
+/// bytes on the device. Returns whether the directory was marked. Blocks.
 ///
 /// # Errors
-/// Errors of the file system, with the path. After an error the mark stays.
+/// Errors of the file system, which name the path. After an error, the directory keeps the mark.
 pub fn read_from_device(directory: &Path, store: &Path) -> Result<bool> {
     let mark = directory.join(MARK);
     if !is_marked(directory) {
@@ -111,8 +113,9 @@ mod tests {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.sync_all().unwrap();
         mark(&directory).unwrap();
-        // The file system has allocated space for the file. `fallocate -d` replaces its zeros in
-        // the image of the device by a hole, so new bytes need new space on the device.
+        // The file already has blocks in the file system on the device. `fallocate -d` makes holes
+        // of the zeros in the device's image, so new bytes in these blocks need new space in the
+        // image.
         let mut dig = std::process::Command::new("fallocate");
         assert!(dig.arg("-d").arg(thin.image()).status().unwrap().success());
         thin.resize(24);

@@ -1,9 +1,9 @@
-//! Directories of nodes and targets: initialises them, opens them, and refuses directories that
-//! belong to another node, target or cluster.
+//! The directories of nodes and targets. This module initialises and opens them, and refuses
+//! directories that belong to another node, target or cluster.
 //!
 //! Owns the file `skep-identity` and the lock file `skep-lock` of a directory. A service refuses a
-//! blank directory unless `--init` was given. Otherwise a target whose disk is not mounted would
-//! start empty under its old id.
+//! blank directory unless the option `--init` is given. Otherwise a target whose disk is not
+//! mounted would start empty under its old id.
 
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -19,8 +19,8 @@ pub const IDENTITY_FILE: &str = "skep-identity";
 pub const LOCK_FILE: &str = "skep-lock";
 /// Mode of new directories. Only the owner can enter, since they contain the data of all users.
 const PRIVATE_MODE: u32 = 0o700;
-/// Number of times that [`lock`] tries to lock a directory. With [`LOCK_PAUSE`], all attempts take
-/// 200 ms, short enough for the thread that also sends heartbeats.
+/// Number of times that [`lock`] tries to lock a directory. With [`LOCK_PAUSE`] between them, all
+/// attempts take 200 ms. That is short enough for the calling thread, which also sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
 /// Pause between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
@@ -71,19 +71,19 @@ impl Directory {
         refuse_used(path)?;
         close_to_others(path)?;
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
-        // Makes the name of the directory durable, in case `create_private` has created it.
+        // Make the name of the directory durable, in case `create_private` has created it.
         if let Some(parent) = path.parent() {
             crate::atomic::sync_directory(parent)?;
         }
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Opens a directory. It must be of `kind` and, unless `cluster` is `None`, belong to that
-    /// cluster.
+    /// Opens a directory. The directory must have the kind `kind`. Unless `cluster` is `None`, the
+    /// directory must also belong to that cluster.
     ///
     /// # Errors
     /// - `Configuration` if the directory is missing, blank, of another kind, of another cluster,
-    ///   or in use by another process. The context contains the remedy.
+    ///   or in use by another process. The context of the error contains the remedy.
     /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
@@ -126,7 +126,7 @@ impl Directory {
     /// change.
     ///
     /// # Errors
-    /// - `Configuration` with both ids if the record already contains a different id.
+    /// - `Configuration`, which names both ids, if the record already contains a different id.
     /// - Errors of the file system.
     pub fn assign(&mut self, node: NodeId, target: TargetId) -> Result<()> {
         let old = self.identity;
@@ -150,8 +150,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Persists another uuid and node id. A node whose directory was restored from a copy continues
-    /// as a new node.
+    /// Stores a new uuid and node id durably. A node whose directory was restored from a backup
+    /// continues as a new node.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -175,27 +175,28 @@ fn create_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Returns the text that a directory has no identity record, and the remedy. The remedy for a lost
-/// directory comes first, because `--init` would hide the loss and, for management, would create
-/// another cluster.
+/// Returns the error message for a directory without an identity record, with the remedies. The
+/// message names the remedy for a lost directory first, because `--init` would hide the loss and,
+/// for management, would create another cluster.
 fn missing(path: &Path, kind: DirectoryKind) -> String {
     match kind {
         DirectoryKind::Management => format!(
-            "it has no management. If this cluster exists already, do not use --init, which makes \
-             a new cluster: mount the disk of the directory, or put a copy back with `skep cluster \
-             restore --directory {} COPY`. For a new cluster, run with --init; for a \
+            "it has no state of management. If this cluster exists already, do not use --init, \
+             which makes a new cluster: mount the disk of the directory, or put a copy back with \
+             `skep cluster restore --directory {} COPY`. For a new cluster, run with --init; for a \
              further management node, with --init --join",
             path.display()
         ),
         kind => format!(
-            "not initialised: if it should hold a {kind} already, mount its disk; to make it a new \
-             {kind}, run with --init"
+            "not initialised: if it should contain a {kind} already, mount the disk of this \
+             directory; to make it a new {kind}, run with --init"
         ),
     }
 }
 
-/// Makes sure that only the owner of a directory can enter it. The files in it may be older than
-/// this rule, or may have been copied by hand, so the permissions of the files are not enough.
+/// Makes sure that only the owner of a directory can enter it. The permissions of its files are not
+/// enough. Earlier versions of the program, and manual copies, may have created files that all
+/// users can read.
 fn close_to_others(path: &Path) -> Result<()> {
     let metadata = std::fs::metadata(path).map_err(io_error(path))?;
     let mode = metadata.mode() & 0o7777;
@@ -206,8 +207,9 @@ fn close_to_others(path: &Path) -> Result<()> {
         refused(
             path,
             format_args!(
-                "cannot close the directory to other users ({error}): its mode is {mode:o}, and it \
-                 contains the data of all users; run `chmod 700` on it as its owner"
+                "cannot close the directory to other users ({error}): the directory has mode \
+                 {mode:o}, and contains the data of all users; run `chmod 700` on the directory as \
+                 its owner"
             ),
         )
     })?;
@@ -247,12 +249,13 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is
 /// closed, also after `kill -9`. A killed process may hold the lock until its exit is complete, so
-/// this function retries for a moment.
+/// this function tries again for up to 200 ms.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
     let file = match opened {
-        // On a read-only file system, lock a file that is open for reading.
+        // On a read-only file system, open the lock file for reading only, which suffices to lock
+        // it.
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
             File::open(&file_path)
         }
@@ -266,7 +269,7 @@ fn lock(path: &Path) -> Result<File> {
             Err(TryLockError::Error(error)) => return Err(io_error(&file_path)(error)),
         }
     }
-    Err(refused(path, "in use: another process serves this directory; stop it first"))
+    Err(refused(path, "in use: another process serves this directory; stop that process first"))
 }
 
 /// Refuses a directory that contains anything but the remains of an interrupted initialisation.
@@ -309,8 +312,9 @@ mod tests {
         Directory::open(path, DirectoryKind::StorageTarget, Some(cluster))
     }
 
-    /// Like [`open`], but waits until the lock is free. A program that another test is starting
-    /// holds copies of all file descriptors for a moment, and so the lock too.
+    /// Like [`open`], but waits until the lock is free. While another test starts a program, the
+    /// new process has copies of all file descriptors for a moment, and therefore holds the lock
+    /// too.
     fn open_again(path: &Path) -> Directory {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
@@ -373,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn init_refuses_a_directory_that_is_not_blank() {
+    fn init_refuses_a_directory_that_is_not_empty() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("lost+found")).unwrap();
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
@@ -390,10 +394,10 @@ mod tests {
     }
 
     #[test]
-    fn open_refuses_blank_and_foreign_directories() {
+    fn open_refuses_uninitialised_and_foreign_directories() {
         let dir = tempfile::tempdir().unwrap();
         let blank = message(open(dir.path(), 1));
-        let order = ["mount its disk", "--init"].map(|way_out| blank.find(way_out).unwrap());
+        let order = ["mount the disk", "--init"].map(|way_out| blank.find(way_out).unwrap());
         assert!(order.is_sorted(), "{blank}");
         let lost = message(Directory::open(dir.path(), DirectoryKind::Management, None));
         let words = ["do not use --init", "mount the disk", "skep cluster restore --directory /"];

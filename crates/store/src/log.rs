@@ -1,6 +1,6 @@
 //! The log of a metadata target on disk: segment files of checksummed records.
 //!
-//! Owns the segment files, their order and their syncs; `skep_format::log` owns the byte layout. A
+//! Owns the segment files, their order and their syncs. `skep_format::log` owns the byte layout. A
 //! segment is the file `<number of its first record>.log`. The log syncs a segment completely
 //! before it starts the next one, so only the last segment can end with a torn record.
 //!
@@ -12,12 +12,13 @@
 //!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel
-//! considers them written. A second sync succeeds and writes nothing. So before a starting target
-//! uses records that no record marks as synced, it writes and syncs these records again.
+//! considers them written. A second sync succeeds and writes nothing. Each record names the last
+//! record that was synced when it was written. A starting target uses the highest number that any
+//! record names. It writes and syncs all records after that number again before it uses them.
 //!
 //! # Invariants
-//! The first record numbers of the segments ascend, and the next allocation is never due before the
-//! end of the log: see [`Log::check_invariants`].
+//! The first record numbers of the segments ascend. The end of the log never passes the offset at
+//! which the log allocates more space. [`Log::check_invariants`] checks both.
 
 mod segments;
 mod truncate;
@@ -38,14 +39,14 @@ pub use segments::Segments;
 const SEGMENT_BYTES: u64 = 32 << 20;
 /// Bytes that the log allocates ahead of its end. It allocates more when half of them are used.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// Bytes that the log appends after a failed allocation before it tries again to allocate space. At
-/// each attempt, a file system that is full searches for all space that it could free, which is
+/// After a failed allocation, the log appends this number of bytes before it tries to allocate
+/// space again. At each attempt, a full file system searches for space that it could free, which is
 /// slow.
 const RETRY_ALLOCATION_BYTES: u64 = 1 << 20;
 /// Name of a segment file that the log prepares and does not use yet.
 const NEXT_SEGMENT: &str = "next";
 
-/// An open log.
+/// An open log of a metadata target.
 #[derive(Debug)]
 pub struct Log {
     directory: PathBuf,
@@ -56,13 +57,14 @@ pub struct Log {
     offset: u64,
     /// Offset in the last segment up to which space is allocated.
     allocated: u64,
-    /// Offset in the last segment at which more space must be allocated.
+    /// When the end of the log reaches this offset in the last segment, the log allocates more
+    /// space.
     allocate_at: u64,
     /// Length of the last segment at which the log starts the next segment.
     segment_ends_at: u64,
 }
 
-/// An opened log and the records that it contained.
+/// The result of [`Log::open`]: the log and the records that it contains.
 #[derive(Debug)]
 pub struct Recovered {
     /// The log, ready for appends.
@@ -71,7 +73,7 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
-    /// Number of bytes after the last complete record, which were truncated.
+    /// Number of bytes after the last complete record. The log has truncated them.
     pub truncated_bytes: u64,
 }
 
@@ -91,7 +93,7 @@ fn make_segment(path: &Path) -> std::io::Result<File> {
     options.read(true).write(true).create(true).truncate(true);
     let file = File::open(path, &options)?;
     match file.reserve(0..AHEAD_BYTES) {
-        // Some file systems do not support preallocation.
+        // Some file systems do not support preallocation, which is not an error.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
         _ => Ok(file),
     }
@@ -107,7 +109,8 @@ impl Log {
     /// there are no segments. Blocks.
     ///
     /// # Errors
-    /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - `Corrupt`, which names file and offset, if a synced record is damaged or a segment is
+    ///   missing.
     /// - `Unsupported` if the log has records of another version.
     /// - Errors of the file system.
     pub fn open(directory: &Path, owner: LogOwner, next: Lsn) -> Result<Recovered> {
@@ -122,7 +125,7 @@ impl Log {
         let offset = end;
         {
             file.borrow_std().set_len(offset).map_err(at(&path))?;
-            // The caller applies these records to its store, so the records must survive a power
+            // The caller applies the records in `tail` to its store, so they must survive a power
             // loss.
             let start = offset - tail.len() as u64;
             failed_sync::write_again(&file, start, &tail).map_err(|error| {
@@ -149,14 +152,14 @@ impl Log {
         Ok(Recovered { log, records, epoch, truncated_bytes: length - offset })
     }
 
-    /// Appends a record. The record survives the end of the process at once, and a power loss after
-    /// the next sync.
+    /// Appends a record. From now on, the record survives the end of the process. After the next
+    /// sync, it also survives a power loss.
     ///
     /// # Errors
     /// - `TooLarge` if the record is longer than a reader accepts. The log is unchanged.
     /// - `NoSpace` if the disk is full. The log is unchanged.
-    /// - `DeviceFailed` or another error of the file system, with the path. The caller must not
-    ///   append any more.
+    /// - `DeviceFailed` or another error of the file system, which names the path. The caller must
+    ///   not append any more.
     pub fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) -> Result<()> {
         let bytes = encode_record(self.owner, epoch, lsn, synced, payload)?;
         if self.offset >= self.segment_ends_at {
@@ -173,8 +176,8 @@ impl Log {
         Ok(())
     }
 
-    /// Allocates space ahead of the end if little preallocated space is left. Ignores a failure,
-    /// because the append may still find space.
+    /// Allocates space beyond the end of the log if little preallocated space is left. Ignores a
+    /// failure, because the append may still find space.
     fn allocate_ahead(&mut self, bytes: u64) {
         let end = self.offset + bytes;
         if end < self.allocate_at {
@@ -189,8 +192,8 @@ impl Log {
         }
     }
 
-    /// Truncates the bytes that a failed append may have left behind. Returns the error for the
-    /// caller.
+    /// Truncates the bytes that a failed append may have left behind. Returns the error that
+    /// `append` must return.
     fn undo_append(&self, error: std::io::Error) -> Error {
         let failed = self.failed(error);
         match self.file.borrow_std().set_len(self.offset) {
@@ -211,7 +214,7 @@ impl Log {
     }
 
     fn unsynced(&self, error: std::io::Error) -> Error {
-        // After a failed sync, any part of the log may be missing on the device.
+        // After a failed sync, the device may lack any part of the log.
         Error::new(ErrorCode::DeviceFailed, self.failed(error).context())
     }
 
@@ -229,7 +232,7 @@ impl Log {
             }
             created => created.map_err(at(&new_path))?,
         };
-        // Releases the space that was allocated beyond the end of the old segment.
+        // Free the space that was allocated beyond the end of the previous segment.
         self.file.borrow_std().set_len(self.offset).map_err(|error| self.unsynced(error))?;
         self.sync()?;
         let path = segment_path(&self.directory, first);
@@ -252,16 +255,15 @@ impl Log {
     /// Makes all appended records durable. Blocks.
     ///
     /// # Errors
-    /// `DeviceFailed` with the file's path.
+    /// `DeviceFailed`, which names the file.
     pub fn sync(&self) -> Result<()> {
         self.file.borrow_std().sync_data().map_err(|error| self.unsynced(error))
     }
 
-    /// Removes the segments whose records all have numbers up to `lsn`. The last segment always
-    /// stays.
+    /// Removes the segments that have no record after `lsn`. The last segment always stays.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
     pub fn trim(&mut self, lsn: Lsn) -> Result<()> {
         while self.segments.len() > 1 && self.segments[1].raw() <= lsn.raw() + 1 {
             let path = segment_path(&self.directory, self.segments[0]);
@@ -273,8 +275,8 @@ impl Log {
 }
 
 impl Log {
-    /// Checks that the log has segments, that their numbers ascend, and that space is allocated in
-    /// time.
+    /// Checks that the log has segments, and that their first record numbers ascend. Checks that
+    /// the end of the log has not passed the offset at which the log allocates more space.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.
@@ -347,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn segments_follow_one_another_and_are_trimmed() {
+    fn log_continues_in_a_new_segment_and_old_ones_are_trimmed() {
         let directory = tempfile::tempdir().unwrap();
-        // Four records fill a segment.
+        // Four records of this length fill a segment.
         fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
         let mut recovered = open(directory.path()).unwrap();
         recovered.log.check_invariants();
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_leaves_space_to_log_and_refuses_whole_records() {
+    fn full_disk_fails_appends_only_after_the_reserved_space() {
         let disk = Disk(tempfile::tempdir().unwrap());
         let (root, payload) = (disk.0.path(), vec![7; 1 << 20]);
         if !succeeds("mount", &["-t", "tmpfs", "-o", "size=90m", "log", root.to_str().unwrap()]) {
@@ -440,7 +442,7 @@ mod tests {
         }
         assert!(log.sync().is_err(), "the device has no space for the records");
         drop(log);
-        // The log does not open while the device cannot store all records.
+        // The log cannot be opened while the device has no space for its records.
         let refused = open(&path).unwrap_err();
         assert!(refused.context().contains("unsynced end of log"), "{refused}");
         thin.resize(200);

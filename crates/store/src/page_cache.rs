@@ -1,30 +1,38 @@
-//! The identity of the host's page cache, and the mark of a member of a metadata group in it.
+//! The identity of the host's page cache, and the mark of a member of a metadata group. The mark
+//! names the page cache that has the member's confirmed records, and the group of these records.
+//! The mark also states whether the member's store is complete.
 //!
-//! As long as the identity stays the same, the page cache has all bytes that a target has written,
-//! also after a kill of its process. Does not own the layout of the mark
-//! ([`skep_format::member_mark`]), and the part of storage targets
+//! As long as the identity stays the same, the page cache has all bytes that a target has written.
+//! A kill of the target's process does not change that. Does not own the layout of the mark
+//! ([`skep_format::member_mark`]), nor the same identity in the state of a storage target
 //! ([`skep_format::chunk::TargetState`]).
 //!
 //! # Crash rule
-//! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So after a power
-//! loss, a mark of the former page cache exists if any record was confirmed. A member that lacks
-//! records keeps this mark until it has them again ([`MemberMarkFile::become_whole`]): a second
-//! start in between must still see the loss.
+//! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So if a member has
+//! confirmed any record before a power loss, it finds a mark that names the page cache of that
+//! time. A member that lacks records keeps this mark until it has the records again
+//! ([`MemberMarkFile::become_whole`]). So a second start in between also detects the loss.
+//!
+//! To replace its store by a copy of the store of another member, a member calls
+//! [`MemberMarkFile::discard`] before it removes store and log. After the removal, the member calls
+//! [`MemberMarkFile::begin_copy`]. When the copy is complete and durable, it calls
+//! [`MemberMarkFile::end_copy`]. So each start finds either a complete store, or a mark which
+//! states that the store is incomplete.
 
 use crate::atomic::replace_atomically;
 use skep_format::chunk::HostMark;
-use skep_format::member_mark::MemberMark;
-use skep_types::{Error, Result};
+use skep_format::member_mark::{MemberContents, MemberMark};
+use skep_types::{Error, GroupId, Result};
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the mark, in the directory of a metadata target.
 const MARK: &str = "member-mark";
 
-/// Returns the identity of the running kernel and of the mount. As long as both stay the same, the
-/// page cache still holds all data that the target has written.
+/// Returns the identity of the running kernel and of the mount on which `directory` lies. As long
+/// as both stay the same, the page cache still holds all data that the target has written.
 ///
 /// # Errors
-/// Errors of the kernel, with the path.
+/// Errors of the kernel, which name the path.
 pub fn host_mark(directory: &Path) -> Result<HostMark> {
     let failed = |error: std::io::Error| Error::from(error).within(directory.display());
     let mount = skep_env::mount_mark(directory).map_err(failed)?;
@@ -36,7 +44,7 @@ pub fn host_mark(directory: &Path) -> Result<HostMark> {
     })
 }
 
-/// The mark of one member.
+/// The file that contains the mark of one member.
 #[derive(Debug)]
 pub struct MemberMarkFile {
     path: PathBuf,
@@ -49,7 +57,7 @@ impl MemberMarkFile {
     /// Reads the mark in the directory of a target.
     ///
     /// # Errors
-    /// - Errors of the file system, with the path.
+    /// - Errors of the file system, which name the path.
     /// - `Corrupt` or `Unsupported` if the mark cannot be read.
     pub fn read(directory: &Path) -> Result<Self> {
         Self::read_at(directory, host_mark(directory)?)
@@ -73,7 +81,7 @@ impl MemberMarkFile {
         Ok(Self { path, host, written, lacks_records })
     }
 
-    /// Whether the target has been a member of a group of several before.
+    /// Whether the target has ever been a member of a group of several targets.
     pub fn exists(&self) -> bool {
         self.written.is_some()
     }
@@ -83,50 +91,101 @@ impl MemberMarkFile {
         self.lacks_records
     }
 
-    /// Makes the mark durable, before the member confirms a record. Blocks.
+    /// Returns the group to which the target belonged most recently. `None` means that the target
+    /// has never been a member of a group of several targets.
+    pub fn group(&self) -> Option<GroupId> {
+        self.written.map(|mark| mark.group)
+    }
+
+    /// Returns whether the store and the log are complete, incomplete or out of date.
+    pub fn contents(&self) -> MemberContents {
+        self.written.map_or(MemberContents::Whole, |mark| mark.contents)
+    }
+
+    /// Makes the mark durable. The member must call this before it confirms a record of this group.
+    /// Blocks.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
-    pub fn begin(&mut self) -> Result<()> {
+    /// Errors of the file system, which name the path.
+    pub fn begin(&mut self, group: GroupId) -> Result<()> {
         if self.lacks_records {
             return Ok(());
         }
-        self.write(MemberMark { host: self.host, clean: false })
+        self.write(MemberMark { group, ..self.of_host() })
     }
 
-    /// Notes that the member has every record that its group counts on. Blocks.
+    /// Durably marks store and log as out of date. The caller removes them only after this call.
+    /// Blocks.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
+    pub fn discard(&mut self) -> Result<()> {
+        self.write(MemberMark { contents: MemberContents::Discarded, ..self.present() })
+    }
+
+    /// Durably marks the store as incomplete, after the caller has removed store and log. A copy of
+    /// this group's store begins then. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn begin_copy(&mut self, group: GroupId) -> Result<()> {
+        self.write(MemberMark { group, contents: MemberContents::Incomplete, ..self.present() })
+    }
+
+    /// Durably marks the store as complete, after its copy is on the device. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn end_copy(&mut self) -> Result<()> {
+        self.write(MemberMark { contents: MemberContents::Whole, ..self.present() })
+    }
+
+    /// Stores durably in the mark that the member has all records that it has confirmed to its
+    /// group. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
     pub fn become_whole(&mut self) -> Result<()> {
-        self.write(MemberMark { host: self.host, clean: false })?;
+        self.write(self.of_host())?;
         self.lacks_records = false;
         Ok(())
     }
 
-    /// Notes durably that records which the member has confirmed may be lost without a power loss:
-    /// its device has failed. Blocks.
+    /// Stores durably in the mark that the member may lack confirmed records although its host has
+    /// not lost power. Its device may have failed, or its directory may be an old backup. Blocks.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
     pub fn distrust(&mut self) -> Result<()> {
         if self.exists() {
             let none = HostMark { boot_id: 0, device: 0, mount: 0, directory: 0 };
-            self.write(MemberMark { host: none, clean: false })?;
+            self.write(MemberMark { host: none, clean: false, ..self.present() })?;
             self.lacks_records = true;
         }
         Ok(())
     }
 
-    /// Notes that the device has all records, at the end of the process. Blocks.
+    /// At the end of the process, stores durably in the mark that the device has all records.
+    /// Blocks.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
     pub fn end(&mut self) -> Result<()> {
         if !self.exists() || self.lacks_records {
             return Ok(());
         }
-        self.write(MemberMark { host: self.host, clean: true })
+        self.write(MemberMark { clean: true, ..self.of_host() })
+    }
+
+    /// Returns the current mark, or the first mark of a new member if there is no mark.
+    fn present(&self) -> MemberMark {
+        let (host, group, contents) = (self.host, GroupId::default(), MemberContents::Whole);
+        self.written.unwrap_or(MemberMark { host, clean: false, group, contents })
+    }
+
+    /// Returns the mark of a member that may confirm records in the current page cache.
+    fn of_host(&self) -> MemberMark {
+        MemberMark { host: self.host, clean: false, ..self.present() }
     }
 
     fn write(&mut self, mark: MemberMark) -> Result<()> {
@@ -146,21 +205,23 @@ mod tests {
     const HOST: HostMark = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
     const OTHER: HostMark = HostMark { boot_id: 2, ..HOST };
 
+    const GROUP: GroupId = GroupId::new(7);
+
     fn lacks(directory: &Path, host: HostMark) -> bool {
         MemberMarkFile::read_at(directory, host).unwrap().lacks_records()
     }
 
     #[test]
-    fn loss_is_seen_until_the_member_is_whole() {
+    fn lost_records_stay_noted_until_the_member_is_complete() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
         assert!(!mark.exists() && !mark.lacks_records());
-        mark.begin().unwrap();
+        mark.begin(GROUP).unwrap();
         assert!(!lacks(path, HOST), "a killed process has lost nothing");
         for _ in 0..2 {
             let mut mark = MemberMarkFile::read_at(path, OTHER).unwrap();
-            mark.begin().unwrap();
+            mark.begin(GROUP).unwrap();
             mark.end().unwrap();
             assert!(mark.lacks_records(), "a further start changes nothing");
         }
@@ -169,26 +230,44 @@ mod tests {
     }
 
     #[test]
-    fn clean_end_allows_a_reboot_until_the_next_record() {
+    fn reboot_loses_records_unless_the_member_ended_cleanly() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
-        mark.begin().unwrap();
+        mark.begin(GROUP).unwrap();
         mark.end().unwrap();
         assert!(!lacks(path, OTHER));
-        MemberMarkFile::read_at(path, HOST).unwrap().begin().unwrap();
+        MemberMarkFile::read_at(path, HOST).unwrap().begin(GROUP).unwrap();
         assert!(lacks(path, OTHER), "the member has confirmed records since");
     }
 
     #[test]
-    fn failed_device_counts_as_a_loss() {
+    fn failed_device_counts_as_a_loss_of_records() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
         mark.distrust().unwrap();
         assert!(!mark.lacks_records(), "a target outside of groups has confirmed nothing");
-        mark.begin().unwrap();
+        mark.begin(GROUP).unwrap();
         mark.distrust().unwrap();
         assert!(mark.lacks_records() && lacks(path, HOST));
+    }
+
+    #[test]
+    fn incomplete_copy_is_marked_until_it_is_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let contents = || MemberMarkFile::read_at(path, HOST).unwrap().contents();
+        let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
+        assert_eq!((mark.contents(), mark.group()), (MemberContents::Whole, None));
+        mark.begin(GROUP).unwrap();
+        mark.discard().unwrap();
+        assert_eq!(contents(), MemberContents::Discarded);
+        mark.begin_copy(GroupId::new(8)).unwrap();
+        mark.end().unwrap();
+        assert_eq!(contents(), MemberContents::Incomplete, "also after a clean end");
+        let mut mark = MemberMarkFile::read_at(path, OTHER).unwrap();
+        mark.end_copy().unwrap();
+        assert_eq!((contents(), mark.group()), (MemberContents::Whole, Some(GroupId::new(8))));
     }
 }

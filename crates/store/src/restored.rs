@@ -1,24 +1,24 @@
-//! The mark of a directory that was restored from a copy.
+//! The marks of a directory that was restored from a backup.
 //!
-//! Such a directory lacks the newest changes, so its service would assign ids and numbers a second
-//! time that it assigned after the copy was made. The first start with a marked directory continues
-//! with far higher numbers. Owns the mark files only. The services own the numbers.
+//! Such a directory lacks the changes since the backup. So its service would assign the same ids
+//! and numbers again that it assigned after the backup. The first start with a marked directory
+//! continues with far higher numbers. Owns the mark files only. The services own the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};
 use std::path::Path;
 
-/// Name of the mark of a restored directory. The next start must continue with higher numbers.
+/// Name of the mark of a restored directory. The next start of the service must continue with
+/// higher numbers.
 pub const RESTORED_MARK: &str = "restored";
-/// Name of the mark in the directory of a metadata target whose unknown chunk files must stay.
-/// Storage must not remove chunk files that no inode of the target owns, until an administrator
-/// permits it.
+/// Name of the mark in the directory of a restored metadata target. While it exists, storage must
+/// not remove chunk files that no inode of the target owns. An administrator removes the mark.
 pub const REMOVAL_OFF_MARK: &str = "removal-off";
 
 /// Whether a directory has a mark.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn has(directory: &Path, mark: &str) -> Result<bool> {
     let path = directory.join(mark);
     path.try_exists().map_err(|error| Error::from(error).within(path.display()))
@@ -27,7 +27,7 @@ pub fn has(directory: &Path, mark: &str) -> Result<bool> {
 /// Marks a directory durably. Blocks.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn mark(directory: &Path, mark: &str) -> Result<()> {
     replace_atomically(&directory.join(mark), b"")
 }
@@ -35,7 +35,7 @@ pub fn mark(directory: &Path, mark: &str) -> Result<()> {
 /// Removes a mark durably, if the directory has it. Blocks.
 ///
 /// # Errors
-/// Errors of the file system, with the path.
+/// Errors of the file system, which name the path.
 pub fn unmark(directory: &Path, mark: &str) -> Result<()> {
     let path = directory.join(mark);
     match std::fs::remove_file(&path) {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_independent_and_can_be_removed_twice() {
+    fn marks_of_a_restored_directory_are_independent() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         mark(path, RESTORED_MARK).unwrap();

@@ -1,15 +1,15 @@
 //! The aggregate bandwidth of applications that run at the same time. It is the number of bytes of
-//! all applications divided by the time from the first begin to the last end (Eq. 1 of the study
-//! that this protocol follows).
+//! all applications, divided by the time from the first begin to the last end. This is equation (1)
+//! in the published study whose protocol this crate follows.
 
-/// The data transfer of one process or one application.
+/// The bytes that one process or one application transferred, with their times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Begin in seconds, on a clock that all shares of a run have in common.
+    /// Time of the begin in seconds, on a clock that all shares of a run have in common.
     pub begin_seconds: f64,
-    /// End in seconds, on the same clock as the begin.
+    /// Time of the end in seconds, on the clock of `begin_seconds`.
     pub end_seconds: f64,
-    /// Number of bytes moved.
+    /// Number of bytes transferred.
     pub bytes: u64,
 }
 
@@ -39,12 +39,12 @@ mod tests {
     }
 
     #[test]
-    fn aggregate_lasts_from_first_begin_to_last_end() {
+    fn aggregate_time_is_from_the_first_start_to_the_last_end() {
         check(&[(1.0, 3.0, 200)], Some(100.0));
-        // Two shares that overlap: 600 bytes in the four seconds from 1 to 5. The result is not the
-        // sum of their rates.
+        // Two shares that overlap transfer 600 bytes in the four seconds from 1 to 5. The result is
+        // not the sum of their rates.
         check(&[(1.0, 3.0, 200), (2.0, 5.0, 400)], Some(150.0));
-        // Two shares in succession, with an idle second between them.
+        // Two shares one after the other, with an idle second between them.
         check(&[(0.0, 1.0, 100), (2.0, 4.0, 100)], Some(50.0));
         check(&[], None);
         check(&[(2.0, 2.0, 5)], None);

@@ -1,15 +1,15 @@
 //! The journal of a study, which is an append-only file with one record per line.
 //!
 //! # An interrupted study
-//! A record is valid as soon as its line is complete. Each record is synced before the next run
-//! begins, so a power loss costs at most the current run. When a process opens the journal again,
-//! it removes an incomplete line at the end.
+//! A record is valid when its line is complete. Each record is synced before the next run begins,
+//! so a power loss costs at most the current run. A process that opens the journal again removes an
+//! incomplete line at its end.
 //!
 //! # A full disk
-//! Before a run begins, the study allocates space for its record ([`Journal::reserve`]). So a disk
-//! that fills up during the run does not lose the result. If the file system does not support
-//! allocation, the study removes a record that does not fit on the disk, and preserves the earlier
-//! records.
+//! Before a run begins, the study allocates disk space for the record of the run
+//! ([`Journal::reserve`]). For this reason, no result is lost if the disk becomes full during the
+//! run. If the file system does not support allocation, the write of a record may fail. The study
+//! then removes the incomplete record, and the earlier records stay.
 
 use crate::plan::Plan;
 use crate::record::{Record, StudyRecord};
@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 
 /// File name of the journal in the directory of a study.
 pub const FILE: &str = "journal.ndjson";
-/// Version of the record format that this program writes.
+/// Version of the record format that this program reads and writes.
 pub const FORMAT: u32 = 1;
 
-/// An open journal. The process holds a lock on the file, so that no other process opens it for
-/// writing.
+/// An open journal. The process holds a lock on the file, so that no other process runs the same
+/// study.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -34,21 +34,21 @@ pub struct Journal {
     len: u64,
 }
 
-/// The contents of a journal.
+/// The content of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
-    /// The first record, which contains the plan, the place and the version of Skep.
+    /// The first record. It contains the plan, the place and the version of Skep.
     pub study: StudyRecord,
     /// The plan, parsed from the first record.
     pub plan: Plan,
     /// All other records, in the order in which they were written.
     pub records: Vec<Record>,
-    /// Length of all complete lines, in bytes.
+    /// Total length of all complete lines, in bytes.
     whole_bytes: u64,
 }
 
 impl Journal {
-    /// Creates the directory of a new study with an empty journal.
+    /// Creates the directory of a new study, and a journal that contains only the record `study`.
     ///
     /// # Errors
     /// `Exists` if the directory already contains a study.
@@ -62,8 +62,8 @@ impl Journal {
                 return Err(Error::new(
                     ErrorCode::Exists,
                     format!(
-                        "{} has the results of a study already: continue it with --resume, or \
-                        name another --directory",
+                        "{} has the results of a study already: continue this study with --resume, \
+                         or name another --directory",
                         directory.display()
                     ),
                 ));
@@ -73,8 +73,8 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // There is no result yet, and an incomplete journal would make the next attempt fail
-            // with `Exists`.
+            // The journal has no result yet. If the incomplete file stayed, the next attempt would
+            // fail with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
@@ -83,11 +83,12 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens the journal of an interrupted study, and removes an incomplete line at its end.
+    /// Opens the journal of an interrupted study for writing, and removes an incomplete line at its
+    /// end.
     ///
     /// # Errors
     /// - `NotFound` if there is no journal.
-    /// - `Configuration` if the journal belongs to a different plan.
+    /// - `Configuration` if the journal belongs to another plan.
     /// - The errors of [`read`].
     pub fn resume(directory: &Path, plan: &Plan) -> Result<(Self, Contents)> {
         let contents = read(directory)?;
@@ -111,14 +112,14 @@ impl Journal {
         Ok((journal, contents))
     }
 
-    /// Allocates space for a record, so that a full disk cannot prevent writing it.
+    /// Allocates disk space for a record, so that its write cannot fail because the disk is full.
     ///
     /// # Errors
     /// `NoSpace` if the disk does not have enough space.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // If the file system does not support allocation, the later write of the record reports
-            // a full disk.
+            // If the file system does not support allocation, a full disk is reported when the
+            // record is written.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => Err(self.unwritable(&errno.into())),
         }
@@ -138,8 +139,8 @@ impl Journal {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let failed = self.unwritable(&error);
-            // If the truncation also fails, the next process that opens the journal removes the
-            // incomplete line.
+            // If this fails too, the next process that opens the journal removes the incomplete
+            // line.
             let _ = self.cut();
             return Err(failed);
         }
@@ -147,7 +148,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Truncates the journal to its complete lines, which also frees the allocated space.
+    /// Truncates the journal after its last complete line. This also frees allocated space.
     fn cut(&self) -> Result<()> {
         let cut = self.file.set_len(self.len).and_then(|()| self.file.sync_data());
         cut.map_err(|error| Error::from(error).within(self.path.display()))
@@ -167,9 +168,9 @@ impl Journal {
     fn unwritable(&self, error: &std::io::Error) -> Error {
         let way_out = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                ": all results so far are kept; free space there, and continue with --resume"
+                ": no result is lost; free space on this file system, and continue with --resume"
             }
-            _ => "; correct that, and continue with --resume",
+            _ => "; solve this problem, and continue with --resume",
         };
         let code = Error::from(std::io::Error::from(error.kind())).code();
         Error::new(code, format!("{}: {error}{way_out}", self.path.display()))
@@ -180,8 +181,8 @@ impl Journal {
 ///
 /// # Errors
 /// - `NotFound` if there is no journal.
-/// - `Corrupt`, with the line number, if a line other than the last is malformed.
-/// - `VersionMismatch` if a later version of Skep wrote the journal.
+/// - `Corrupt` if a line other than the last is malformed. The error contains the line number.
+/// - `VersionMismatch` if the records have another version than [`FORMAT`].
 pub fn read(directory: &Path) -> Result<Contents> {
     let path = directory.join(FILE);
     let mut text = Vec::new();
@@ -199,8 +200,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // A line without a newline is incomplete, because its write was interrupted. It is ignored
-        // even if it can be parsed, because it was never synced. The study repeats its run.
+        // The write of a line without a newline was interrupted. The line was not synced, so it is
+        // ignored, even if it can be parsed. The resumed study repeats the run of this record.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(
@@ -232,7 +233,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     Ok(Contents { study, plan, records: records.collect(), whole_bytes })
 }
 
-/// Writes a file in the directory of a study atomically, so that the file is complete or missing.
+/// Replaces a file in the directory of a study atomically. A reader sees either the old file or the
+/// complete new file.
 ///
 /// # Errors
 /// The error of the file system.

@@ -1,4 +1,4 @@
-//! The lab of a plan, with its description, and a running lab as a [`Place`].
+//! The lab of a plan: returns its description, and represents a running lab as a [`Place`].
 
 use crate::plan::Lab;
 use crate::runner::Place;
@@ -11,11 +11,12 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the description of a plan's lab, which is a predefined shape with the changes in the
-/// plan.
+/// Returns the description of the lab that a plan describes: a predefined shape, with the changes
+/// that the plan makes to it.
 ///
 /// # Errors
-/// `Configuration`, naming the key, if the shape is unknown or a rate is malformed.
+/// `Configuration` if the shape is unknown or a rate is malformed. The error names the key of the
+/// plan.
 pub fn description(lab: &Lab) -> Result<Description> {
     let found = shape(&lab.shape).ok_or_else(|| {
         let names: Vec<&str> = shapes().iter().map(|shape| shape.name).collect();
@@ -38,10 +39,10 @@ pub fn description(lab: &Lab) -> Result<Description> {
     }
 }
 
-/// Returns a running lab as a place for studies.
+/// Returns a running lab as a place in which a study can run.
 ///
 /// # Errors
-/// `NotReady` if the clients of the lab have no mounts.
+/// `NotReady` if a client of the lab has no mount.
 pub fn place(state: &State) -> Result<Place> {
     let clients: Vec<&skep_lab::Host> = state.hosts_of(Role::Client).collect();
     let mount = clients.first().and_then(|client| client.mount_point.as_deref());
@@ -52,8 +53,8 @@ pub fn place(state: &State) -> Result<Place> {
     Ok(Place {
         name: format!("lab {}", state.name),
         hosts: clients.iter().map(host).collect(),
-        // All hosts of the lab share this kernel and its caches, so dropping caches on clients is
-        // enough.
+        // All hosts of the lab share one kernel with its caches, so it suffices to drop the caches
+        // on the clients.
         server_hosts: Vec::new(),
         path: above.join("{host}").display().to_string(),
         path_here: above.join(&clients[0].name),
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_labs_are_refused_with_their_key() {
+    fn error_for_an_invalid_lab_names_the_wrong_key() {
         for (keys, words) in [
             ("shape = 'huge'", &["`lab.shape`", "huge", "scenario1"][..]),
             ("shape = 'small', link = 'fast'", &["`lab.link`", "fast"]),

@@ -1,28 +1,29 @@
-//! The order of runs. The list of runs is divided into blocks, and the blocks are shuffled.
+//! The order of the runs. The list of runs is divided into blocks, and the blocks are shuffled.
 //!
-//! The order depends only on the plan's seed and on the generator in this module. So a resumed
-//! study gets the same order again, even if a later version runs it.
+//! The order depends only on the seed in the plan and on the generator in this module. For this
+//! reason, a resumed study has the same order as before, even with a later version of the program.
 
 use crate::plan::{Condition, Plan};
 use skep_types::random::SplitMix64;
 use std::time::Duration;
 
-/// One run in the list of a plan.
+/// One run of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Index of the run in the list, counted from 0. The index identifies the run permanently.
+    /// Index of the run in the list of all runs, counted from 0. It always identifies the same run.
     pub number: u32,
-    /// Index of the block that contains the run.
+    /// Index of the block to which the run belongs.
     pub block: u32,
-    /// Name of the experiment.
+    /// Name of the experiment to which the run belongs.
     pub experiment: String,
-    /// The repetition of this condition, counted from 1.
+    /// The repetition of the condition, counted from 1.
     pub repetition: u32,
-    /// The condition under test.
+    /// The condition of the run.
     pub condition: Condition,
 }
 
-/// Returns the runs of a plan, ordered by experiment, condition and repetition, as in the plan.
+/// Returns the runs of a plan, in the order in which the plan lists experiments, conditions and
+/// repetitions.
 pub fn list(plan: &Plan) -> Vec<Run> {
     let mut runs = Vec::new();
     for (experiment, condition) in plan.conditions() {
@@ -40,8 +41,8 @@ pub fn list(plan: &Plan) -> Vec<Run> {
     runs
 }
 
-/// Returns the blocks of a plan in the order in which they run. Each block has a number from 0 to
-/// 1, which determines the wait before the block, between the shortest and the longest wait.
+/// Returns the blocks of a plan in the order in which they run. Each has a random number from 0 to
+/// 1, from which [`wait`] computes the wait before this block.
 pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     let runs = list(plan);
     let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();
@@ -53,12 +54,12 @@ pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     blocks.into_iter().map(|block| (random.share(), block)).collect()
 }
 
-/// Returns the wait between the shortest (`share` = 0) and the longest (`share` = 1).
+/// Returns a wait between the shortest (for `share` = 0) and the longest (for `share` = 1).
 pub fn wait((least, most): (Duration, Duration), share: f64) -> Duration {
     least + most.saturating_sub(least).mul_f64(share.clamp(0.0, 1.0))
 }
 
-/// Random numbers from a seed. The sequence must not change between versions.
+/// Random numbers from a seed. Different versions of the program must produce the same numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(SplitMix64);
 
@@ -67,8 +68,8 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// Returns a random number less than `end`, which must not be zero. The modulo bias of 64 bits
-    /// is negligible.
+    /// Returns a random number that is less than `end`, which must not be zero. The numbers are
+    /// uniform except for the modulo bias of 64 bits, which is negligible.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.below(end)
     }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_lie_between_their_bounds() {
+    fn random_waits_lie_within_their_bounds() {
         let bounds = (Duration::from_secs(60), Duration::from_secs(1800));
         assert_eq!(wait(bounds, 0.0), bounds.0);
         assert_eq!(wait(bounds, 1.0), bounds.1);

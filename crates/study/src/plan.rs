@@ -1,10 +1,10 @@
-//! The plan of a study: the factors to vary, read from a TOML file and checked.
+//! The plan of a study, which names the factors to vary. It is read from a TOML file and checked.
 //!
 //! A plan has experiments. The conditions of an experiment are all combinations of the values of
-//! its factors, and each condition is repeated. Factors at the top level of a plan apply to all
-//! experiments that do not set them. This module refuses a plan that contradicts itself, before the
-//! first run. [`Plan::check_system`] checks the plan against the number of hosts and targets of a
-//! system.
+//! its factors, and each condition is repeated. A factor at the top level of a plan applies to all
+//! experiments that do not set it. Before the first run, this module refuses a plan that
+//! contradicts itself. [`Plan::check_system`] also refuses a plan that needs more hosts or targets
+//! than the system has.
 //!
 //! docs/operations/studies.md describes the format of the file.
 
@@ -22,24 +22,23 @@ use std::time::Duration;
 
 pub use check::System;
 
-/// A value that is either in the plan or found by calibration.
+/// A value of a factor that either the plan contains or the calibration finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level<T> {
-    /// The value is in the plan.
+    /// The plan contains the value.
     Fixed(T),
-    /// Calibration finds the value, which is the smallest value above which bandwidth no longer
-    /// grows.
+    /// The calibration finds the value: the smallest one beyond which bandwidth no longer grows.
     Calibrated,
 }
 
-/// Whether the processes of an application share one file.
+/// How the processes of an application use files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// All processes write or read parts of one file: N-1.
+    /// N-1: all processes write or read parts of one file.
     SharedFile,
-    /// Each process has its own file: N-N.
+    /// N-N: each process writes or reads its own file.
     FilePerProcess,
 }
 
@@ -53,19 +52,21 @@ pub enum Operation {
     Read,
 }
 
-/// How the files of a run's applications get their targets.
+/// How the targets of the files in a run are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
-    /// The chooser of the file system selects targets for each file separately.
+    /// The file system's placement policy (chooser) selects targets for each file separately.
     Chosen,
-    /// The study assigns the same targets to all applications, spread evenly over the servers.
+    /// The study selects targets, evenly distributed over the servers. All applications use the
+    /// same targets.
     Shared,
-    /// The study assigns different targets to each application, spread evenly over the servers.
+    /// The study selects targets, evenly distributed over the servers. No target is used by two
+    /// applications.
     Separate,
 }
 
-/// The condition of a run, with one value of each factor.
+/// The condition of a run: one value of each factor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
     /// Number of bytes that one application writes or reads.
@@ -76,9 +77,10 @@ pub struct Condition {
     pub processes: u32,
     /// Number of targets of each file. `None` means that the file system decides the number.
     pub count: Option<u32>,
-    /// The policy that chooses the targets. `None` means that the file system decides the policy.
+    /// The placement policy that chooses the targets. `None` means that the file system decides
+    /// which policy.
     pub chooser: Option<String>,
-    /// Size of one call of write(2) or read(2) in bytes.
+    /// Number of bytes that one call of write(2) or read(2) transfers.
     pub transfer_bytes: u64,
     /// Whether processes share one file (N-1) or use one file each (N-N).
     pub access: Access,
@@ -86,11 +88,11 @@ pub struct Condition {
     pub operation: Operation,
     /// Number of applications that run at the same time.
     pub applications: u32,
-    /// Whether applications that run at the same time share targets.
+    /// How the targets of the files are selected.
     pub targets: Targets,
 }
 
-/// The values of each factor.
+/// The values that an experiment tries for each factor.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "as Condition")]
 pub struct Factors {
@@ -106,99 +108,103 @@ pub struct Factors {
     pub targets: Vec<Targets>,
 }
 
-/// A set of conditions whose results appear in one figure.
+/// A set of conditions whose results are compared in one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Name of the experiment: short, unique, and usable in file names.
+    /// Name of the experiment. It is short and unique, and can be used in file names.
     pub name: String,
     /// The question that the experiment answers, in one line.
     pub title: String,
     /// Number of runs of each condition.
     pub repetitions: u32,
-    /// The values of each factor. The conditions are all combinations of these values.
+    /// The values of each factor. The conditions of the experiment are all combinations of them.
     pub factors: Factors,
 }
 
-/// Calibration: the search for the data size and the number of hosts at which bandwidth levels off.
+/// The parameters of the calibration. The calibration finds the data size and the number of hosts
+/// beyond which bandwidth does not grow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// Data sizes to try, in ascending order.
+    /// Data sizes that the calibration tries, in ascending order.
     pub data_bytes: Vec<u64>,
-    /// Numbers of hosts to try, in ascending order.
+    /// Numbers of client hosts that the calibration tries, in ascending order.
     pub hosts: Vec<u32>,
-    /// Number of runs with each value.
+    /// Number of runs with each value that the calibration tries.
     pub repetitions: u32,
-    /// Bandwidth has levelled off at a value if every larger value gains less than this fraction.
+    /// Bandwidth does not grow beyond a value if every larger value gains less than this fraction.
     pub tolerance: f64,
 }
 
-/// The emulated cluster in which a plan is to run.
+/// The emulated cluster in which the plan runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lab {
     /// Name of a predefined shape of `skep lab`.
     pub shape: String,
-    /// Numbers of servers, of targets per server and of client hosts, which override the shape.
+    /// Numbers of servers, of targets per server, and of client hosts. Each replaces the number of
+    /// the shape.
     pub servers: Option<u16>,
     #[allow(missing_docs, reason = "documented above")]
     pub targets: Option<u16>,
     #[allow(missing_docs, reason = "documented above")]
     pub clients: Option<u16>,
-    /// Rate of each server's link, such as `400Mbit`, which overrides the shape.
+    /// Rate of each server's link, such as `400Mbit`. It replaces the rate of the shape.
     pub link: Option<String>,
-    /// Rate of each target, such as `30MB/s`, which overrides the shape.
+    /// Rate of each target, such as `30MB/s`. It replaces the rate of the shape.
     pub target_rate: Option<String>,
 }
 
 /// The plan of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Name of the study: short, and usable in file names.
+    /// Name of the study. It is short, and can be used in file names.
     pub name: String,
     /// The subject of the study, in one line.
     pub title: String,
     /// The subject of the study, in sentences.
     pub about: String,
-    /// Seed of the order of blocks and of the waits between them.
+    /// Seed of the random order of blocks, and of the waits between them.
     pub seed: u64,
     /// Number of runs in a block.
     pub block: u32,
-    /// Shortest and longest wait between blocks. `None` means the default for the system.
+    /// Shortest and longest wait between two blocks. `None` means the default for the system.
     pub wait: Option<(Duration, Duration)>,
     /// The lab in which the plan runs. `None` means that the plan can run on any system.
     pub lab: Option<Lab>,
-    /// The values that calibration tries.
+    /// The parameters of the calibration.
     pub calibration: Calibration,
-    /// The experiments. There is at least one.
+    /// The experiments of the study. There is at least one.
     pub experiments: Vec<Experiment>,
 }
 
 impl Plan {
-    /// Reads a plan and checks it.
+    /// Parses a plan and checks it.
     ///
     /// # Errors
-    /// `Configuration`, with the wrong key and a hint on how to fix it.
+    /// `Configuration`. The error names the key that is wrong, and contains a hint on how to fix
+    /// it.
     pub fn parse(text: &str) -> Result<Self> {
         let plan = read::plan(text)?;
         check::plan(&plan)?;
         Ok(plan)
     }
 
-    /// Checks that a system can run the plan.
+    /// Checks whether a system has all that the plan needs.
     ///
     /// # Errors
-    /// `Configuration`, with the key that needs more hosts or targets than the system has.
+    /// `Configuration`. The error names the key that needs more hosts or targets than the system
+    /// has.
     pub fn check_system(&self, system: &System) -> Result<()> {
         check::on_system(self, system)
     }
 
-    /// Whether a value of the plan must be found by calibration.
+    /// Whether the calibration must find a value of the plan.
     pub fn needs_calibration(&self) -> bool {
         self.conditions().any(|(_, condition)| {
             condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
         })
     }
 
-    /// Returns all conditions with their experiments, in the order of the plan.
+    /// Returns all conditions, each with its experiment, in the order of the plan.
     pub fn conditions(&self) -> impl Iterator<Item = (&Experiment, Condition)> {
         self.experiments.iter().flat_map(|experiment| {
             experiment
@@ -211,8 +217,8 @@ impl Plan {
 }
 
 impl Factors {
-    /// Returns all combinations of the values of all factors. The last factor in [`Factors`] varies
-    /// fastest.
+    /// Returns all combinations of the values of all factors. Of two factors in [`Factors`], the
+    /// later one varies faster.
     pub fn conditions(&self) -> Vec<Condition> {
         let mut all = vec![self.first()];
         macro_rules! vary {

@@ -1,11 +1,11 @@
-//! The predefined plans: the plans of the study that this protocol follows, a short plan for tests,
-//! and a plan for a first study on a new system.
+//! The predefined plans: the plans of the published study, a short plan for tests, and a plan for a
+//! first study of a new system.
 
 use crate::plan::Plan;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// Names and texts of the predefined plans.
+/// The predefined plans: the name and the text of each.
 const READY: &[(&str, &str)] = &[
     ("scenario1", include_str!("../plans/scenario1.toml")),
     ("scenario2", include_str!("../plans/scenario2.toml")),
@@ -17,7 +17,7 @@ const READY: &[(&str, &str)] = &[
 /// Returns all predefined plans.
 ///
 /// # Panics
-/// Never, since a test parses each plan.
+/// Never, because a test parses each predefined plan.
 pub fn all() -> Vec<Plan> {
     READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
 }
@@ -25,7 +25,7 @@ pub fn all() -> Vec<Plan> {
 /// Returns the text of a predefined plan.
 ///
 /// # Errors
-/// `NotFound`, with the names of all predefined plans.
+/// `NotFound`. The error lists the names of all predefined plans.
 pub fn text(name: &str) -> Result<&'static str> {
     let found = READY.iter().find(|(ready, _)| *ready == name);
     found.map(|(_, text)| *text).ok_or_else(|| {
@@ -37,8 +37,8 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// Returns the text of a plan. A name with a dot or a slash is the path of a file. Any other name
-/// is the name of a predefined plan.
+/// Returns the text of a plan. A name that contains a dot or a slash is the path of a file. Any
+/// other name is the name of a predefined plan.
 ///
 /// # Errors
 /// - `NotFound` if there is no predefined plan with this name.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_plan_name_is_refused_with_all_names() {
+    fn error_for_an_unknown_plan_lists_all_plan_names() {
         let error = find("scenario9").expect_err("none");
         assert_eq!(error.code(), ErrorCode::NotFound);
         assert!(error.context().contains("scenario1, scenario2"), "{error}");

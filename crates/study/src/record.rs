@@ -1,31 +1,32 @@
-//! The records in the journal of a study. Each line has one record, which can be read without the
+//! The records in the journal of a study. Each line is one record, and can be read without the
 //! other lines.
 //!
-//! Readers rely on the names of fields. A later version may add fields, but must not rename fields.
+//! Programs rely on the names of the fields. A later version may add fields, but must not rename
+//! any.
 
 use crate::plan::{Access, Condition, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A line of the journal.
+/// A record, which is one line of the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first record, which contains the plan, the place and the version of Skep.
+    /// The first record. It contains the plan, the place and the version of Skep.
     Study(StudyRecord),
-    /// The description of the hosts. Written after the first run since the study was started or
-    /// resumed.
+    /// The description of the hosts. It is written after the first run that follows a start or a
+    /// resumption of the study.
     Environment(EnvironmentRecord),
-    /// The result of one run of calibration.
+    /// The result of one run that was made for the calibration.
     Trial(RunRecord),
-    /// The result of calibration.
+    /// The result of the calibration.
     Calibrated(CalibratedRecord),
     /// The result of one run.
     Run(RunRecord),
 }
 
-/// A study: its plan, its place and the version of Skep that runs it.
+/// The study: its plan, its place, and the version of Skep that runs it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyRecord {
     /// Version of the record format.
@@ -36,38 +37,38 @@ pub struct StudyRecord {
     pub started_at: String,
     /// Version of the `skep` program that runs the study.
     pub skep_version: String,
-    /// Name of the lab, or path of the mount.
+    /// Where the study runs: the name of the lab, or the path of the mount.
     pub place: String,
     /// Names of the client hosts.
     pub hosts: Vec<String>,
-    /// Number of storage targets of each server, by the server's name. `None` if the file system
-    /// does not report them.
+    /// Number of storage targets of each server, by the name of the server. `None` if the file
+    /// system does not report its targets.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
 }
 
 /// The hosts, as the benchmark describes them: kernel, CPU, mounts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
-    /// A list with each host of the first application.
+    /// The descriptions of the first application's hosts, as a list.
     pub hosts: serde_json::Value,
 }
 
-/// The result of calibration.
+/// The result of the calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedRecord {
-    /// The smallest data size beyond which bandwidth does not grow.
+    /// The smallest amount of data beyond which bandwidth does not grow, in bytes.
     pub data_bytes: u64,
-    /// Whether bandwidth levelled off at `data_bytes`. If not, `data_bytes` is the largest size
-    /// that calibration tried.
+    /// Whether bandwidth does not grow beyond `data_bytes`. If not, `data_bytes` is the largest
+    /// amount that the calibration tried.
     pub is_data_enough: bool,
     /// The smallest number of client hosts beyond which bandwidth does not grow.
     pub hosts: u32,
-    /// Whether bandwidth levelled off with `hosts` hosts. If not, `hosts` is the largest number
-    /// that calibration tried.
+    /// Whether bandwidth does not grow beyond `hosts` hosts. If not, `hosts` is the largest number
+    /// that the calibration tried.
     pub are_hosts_enough: bool,
 }
 
-/// The condition of a run. Calibrated values are filled in.
+/// The condition of a run, in which calibrated values are replaced by their results.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "as plan::Condition")]
 pub struct Settings {
@@ -86,43 +87,44 @@ pub struct Settings {
 /// The result of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Index of the run in the list of runs, or, for calibration, in the list of trials.
+    /// Index of the run in the list of all runs. For a run of the calibration: its index among
+    /// these runs.
     pub run: u32,
-    /// Index of the block that contains the run.
+    /// Index of the block to which the run belongs.
     pub block: u32,
-    /// Name of the experiment.
+    /// Name of the experiment to which the run belongs.
     pub experiment: String,
-    /// The repetition of this condition, counted from 1.
+    /// The repetition of the condition, counted from 1.
     pub repetition: u32,
     /// Start of the run, in UTC.
     pub started_at: String,
-    /// The condition under test.
+    /// The condition of the run.
     pub settings: Settings,
-    /// Aggregate bandwidth (Eq. 1): the bytes of all applications divided by the time from the
-    /// first begin to the last end.
+    /// Aggregate bandwidth, by equation (1) of the published study: the bytes of all applications,
+    /// divided by the time from the first begin to the last end.
     pub bytes_per_second: f64,
-    /// The result of each application. A run has several only if several applications ran at the
-    /// same time.
+    /// The result of each application. There are several only if the run had several applications
+    /// at the same time.
     pub applications: Vec<ApplicationRecord>,
-    /// Whether all caches were empty before the measurement.
+    /// Whether all caches had been dropped before the measurement.
     pub caches_dropped: bool,
-    /// Whether the storage system limited the run, and not the CPU of the host that emulates the
-    /// cluster.
+    /// Whether the run describes the storage system. `false` means that the CPU of the host that
+    /// emulates the cluster was the bottleneck.
     pub is_valid: bool,
-    /// Why the run is invalid, or `None` if it is valid.
+    /// Why the run is invalid. `None` if it is valid.
     pub invalid_because: Option<String>,
 }
 
 /// The result of one application.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApplicationRecord {
-    /// The bytes of the application divided by its own time.
+    /// The bytes of the application, divided by the time from its begin to its end.
     pub bytes_per_second: f64,
-    /// Number of bytes written or read.
+    /// Number of bytes that the application wrote or read.
     pub bytes: u64,
-    /// Each process of the application. All times of a run are on one clock.
+    /// The processes of the application. All times in a run are on the same clock.
     pub processes: Vec<ProcessRecord>,
-    /// The targets of the application's files. `None` if the file system does not report them.
+    /// The targets of the application's files. `None` if the file system does not report targets.
     pub allocation: Option<Allocation>,
 }
 
@@ -131,30 +133,30 @@ pub struct ApplicationRecord {
 pub struct ProcessRecord {
     /// Name of the host on which the process ran.
     pub host: String,
-    /// When the process began, in seconds on the clock of the run.
+    /// Time at which the process began, in seconds on the clock of the run.
     pub begin_seconds: f64,
-    /// When the process ended, in seconds on the clock of the run.
+    /// Time at which the process ended, in seconds on the clock of the run.
     pub end_seconds: f64,
-    /// Number of bytes written or read.
+    /// Number of bytes that the process wrote or read.
     pub bytes: u64,
 }
 
 /// The targets on which the files of an application are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Ids of the targets. The targets of one file are in stripe order. The targets of several
-    /// files are in ascending order.
+    /// Ids of the targets. If the application has one file, they are in stripe order. Otherwise
+    /// they are in ascending order.
     pub targets: Vec<u32>,
-    /// Smallest and largest number of targets on one server.
+    /// The smallest and the largest number of the application's targets on one server.
     pub min_max: MinMax,
 }
 
-/// Smallest and largest number of targets on one server.
+/// The smallest and the largest number of the application's targets on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MinMax(
-    /// Number of targets on the server that has the fewest targets.
+    /// Number of the application's targets on the server that has the fewest of them.
     pub u32,
-    /// Number of targets on the server that has the most targets.
+    /// Number of the application's targets on the server that has the most of them.
     pub u32,
 );
 
@@ -165,9 +167,9 @@ impl fmt::Display for MinMax {
 }
 
 impl Settings {
-    /// Combines a condition with the results of calibration.
+    /// Returns the settings of a run: the condition, with the results of the calibration filled in.
     ///
-    /// Returns `None` if the condition needs a value that calibration has not found yet.
+    /// Returns `None` if the condition needs a value that the calibration has not found yet.
     pub fn new(condition: &Condition, found: Option<&CalibratedRecord>) -> Option<Self> {
         let data_bytes = match condition.data_bytes {
             Level::Fixed(bytes) => bytes,
@@ -193,8 +195,8 @@ impl Settings {
 }
 
 impl RunRecord {
-    /// Returns the allocation of a run with one application, or `None` for a run with several
-    /// applications.
+    /// Returns the allocation of the run. `None` if the run has several applications, or if the
+    /// file system does not report targets.
     pub fn allocation(&self) -> Option<MinMax> {
         match &self.applications[..] {
             [only] => only.allocation.as_ref().map(|allocation| allocation.min_max),

@@ -1,4 +1,5 @@
-//! The report of a study: groups, tests, figures and conclusions, from the study's journal only.
+//! The report of a study: groups, tests, figures and conclusions. It is made from the study's
+//! journal only.
 //!
 //! The same journal always gives the same report, byte by byte. This module measures nothing, and
 //! does not access the measured system.
@@ -31,7 +32,7 @@ pub struct Report {
     pub name: String,
     /// Title of the plan.
     pub title: String,
-    /// Name of the lab, or path of the mount.
+    /// Where the study ran: the name of the lab, or the path of the mount.
     pub place: String,
     /// Start of the study, in UTC.
     pub started_at: String,
@@ -39,26 +40,28 @@ pub struct Report {
     pub skep_version: String,
     /// Number of client hosts.
     pub hosts: usize,
-    /// Number of storage targets of each server, if the file system reports them.
+    /// Number of storage targets of each server. `None` if the file system does not report its
+    /// targets.
     pub targets_per_server: Option<BTreeMap<String, u32>>,
     /// Number of runs in the plan.
     pub runs_planned: usize,
-    /// Number of runs in the journal.
+    /// Number of runs that have a record in the journal.
     pub runs_done: usize,
-    /// Number of invalid runs, which were not limited by the storage system.
+    /// Number of runs without a valid record. The storage system was not the bottleneck in these.
     pub runs_invalid: usize,
-    /// Each record of an invalid run, even if the run was repeated later.
+    /// All records of invalid runs, also of runs that were repeated later.
     pub invalid: Vec<InvalidRun>,
     /// Whether figures and statistics include invalid runs.
     pub includes_invalid: bool,
-    /// Number of runs before which some caches could not be dropped. The reads of these runs may
-    /// have come from a cache.
+    /// Number of runs before which some caches were not dropped. In these runs, data may have been
+    /// read from a cache.
     pub runs_with_caches: usize,
-    /// The result of calibration.
+    /// The result of the calibration. `None` if there was no calibration.
     pub calibrated: Option<CalibratedRecord>,
-    /// The conclusions, in words.
+    /// The conclusions, in sentences.
     pub conclusions: Vec<Conclusion>,
-    /// Each experiment that has results. The experiments of calibration are first.
+    /// All experiments that have results. The runs of the calibration come first, as experiments of
+    /// their own.
     pub experiments: Vec<ExperimentReport>,
 }
 
@@ -69,47 +72,48 @@ pub struct ExperimentReport {
     pub name: String,
     /// The question that the experiment answers.
     pub title: String,
-    /// The factors that have more than one value in the results.
+    /// The factors that have several values in the results.
     pub varied: Vec<Factor>,
-    /// The factor on the axis of the figures.
+    /// The factor whose values are on the axis of the figures.
     pub axis: Factor,
     /// The results of each condition, in ascending order of the factor values.
     pub groups: Vec<Group>,
-    /// Comparisons of conditions that differ in one factor. For numeric factors, only neighbouring
-    /// values are compared.
+    /// Comparisons of two conditions that differ in one factor. If the factor is a number, only
+    /// neighbouring values are compared.
     pub comparisons: Vec<Comparison>,
-    /// Comparisons of allocations with the same condition.
+    /// Comparisons of two allocations under the same condition.
     pub of_allocations: Vec<AllocationComparison>,
     /// File names of the figures.
     pub figures: Vec<String>,
 }
 
-/// The results of one condition.
+/// The results under one condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Group {
-    /// The values of the varied factors, such as `count 4, chooser balanced`.
+    /// The values of the factors that vary, such as `count 4, chooser balanced`.
     pub label: String,
     /// The condition.
     pub settings: Settings,
-    /// Bandwidth of each run in bytes per second, in the order of the journal.
+    /// Bandwidth of each run in bytes per second, in the order in which the journal lists the runs.
     pub values: Vec<f64>,
     /// Summary of `values`.
     pub summary: Summary,
-    /// Whether the results may be normally distributed, by the Lilliefors form of the
-    /// Kolmogorov-Smirnov test.
+    /// Whether the results may be normally distributed, by the Kolmogorov-Smirnov test in the form
+    /// of Lilliefors. `None` if there are too few results.
     pub normality: Option<Normality>,
-    /// Whether the results have two modes.
+    /// Whether the results have two modes. `None` if there are too few results.
     pub bimodality: Option<Bimodality>,
-    /// The results by allocation, if the file system reports it.
+    /// The results of each allocation. Empty if the file system does not report targets.
     pub allocations: Vec<OfAllocation>,
-    /// Mean of the bandwidths of single applications, over all applications of all runs.
+    /// Mean bandwidth of a single application, over all applications of all runs.
     pub mean_of_each_application: f64,
 }
 
-/// The results of one condition with one allocation.
+/// The results under one condition with one allocation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfAllocation {
-    /// Smallest and largest number of targets on one server.
+    /// The allocation: the smallest and the largest number of an application's targets on one
+    /// server.
     pub min_max: MinMax,
     /// Summary of `values`.
     pub summary: Summary,
@@ -121,36 +125,36 @@ pub struct OfAllocation {
 /// The comparison of two conditions that differ in one factor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The factor in which the conditions differ.
+    /// The factor in which the two conditions differ.
     pub factor: Factor,
     /// Value of the factor in the first condition.
     pub first: String,
     /// Value of the factor in the second condition.
     pub second: String,
-    /// The other varied factors with their values, which both conditions have in common.
+    /// The values of the other factors that vary. Both conditions have the same values.
     pub among: String,
-    /// Number of runs of each condition.
+    /// Number of runs under each condition.
     pub runs: [usize; 2],
-    /// Result of Welch's t-test.
+    /// The result of Welch's t-test.
     pub welch: Welch,
 }
 
-/// The comparison of two allocations of the same condition.
+/// The comparison of two allocations under the same condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AllocationComparison {
-    /// The allocation that distributes targets more evenly over servers.
+    /// The allocation with the more even distribution over the servers.
     pub first: MinMax,
-    /// The allocation that distributes targets less evenly.
+    /// The allocation with the less even distribution.
     pub second: MinMax,
-    /// The values of the varied factors, which describe the condition.
+    /// The values of the factors that vary, which describe the condition.
     pub among: String,
     /// Number of runs with each allocation.
     pub runs: [usize; 2],
-    /// Result of Welch's t-test.
+    /// The result of Welch's t-test.
     pub welch: Welch,
 }
 
-/// An invalid run.
+/// A record of an invalid run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InvalidRun {
     /// Index of the run in the list of runs.
@@ -163,12 +167,13 @@ pub struct InvalidRun {
     pub because: String,
 }
 
-/// Creates the report of a journal. With `includes_invalid`, the report also covers invalid runs.
+/// Creates the report of a journal. `includes_invalid` means that the statistics include invalid
+/// runs.
 pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;
     let mut trials: Vec<&RunRecord> = Vec::new();
-    // An invalid run may have been repeated. Then only its last record counts.
+    // An invalid run may have been repeated. In this case, only its last record is used.
     let mut is_valid: BTreeMap<u32, bool> = BTreeMap::new();
     let mut last: BTreeMap<u32, &RunRecord> = BTreeMap::new();
     for record in &contents.records {
@@ -187,7 +192,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
         };
         trials.push(run);
     }
-    // The records are in the order of the journal, which is the order of time.
+    // The records in the journal are in the order of time.
     let made = contents.records.iter().filter_map(|record| match record {
         Record::Run(run) if last.get(&run.run).is_some_and(|it| std::ptr::eq(*it, run)) => {
             Some(run)
@@ -206,7 +211,7 @@ pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
             }
         }
     }
-    // Blocks run in random order, but the report lists experiments in the order of the plan.
+    // Blocks run in random order. The report lists the experiments in the order of the plan.
     let place = |name: &str| contents.plan.experiments.iter().position(|it| it.name == name);
     runs.sort_by_key(|(name, ..)| place(name).map_or(0, |place| place + 1));
     let experiments: Vec<ExperimentReport> =
@@ -245,8 +250,8 @@ fn invalid(contents: &Contents) -> Vec<InvalidRun> {
     runs.map(invalid).collect()
 }
 
-/// Returns the files of a report with their names: a page that needs no network, its figures, all
-/// points as CSV, and the complete report as JSON.
+/// Returns the names and contents of the files of a report: an HTML page that needs no network, its
+/// figures, all results as CSV, and the complete report as JSON.
 ///
 /// # Errors
 /// `Io` if a figure cannot be drawn.
@@ -333,7 +338,7 @@ fn group(settings: &Settings, runs: &[&RunRecord], varied: &[Factor]) -> Option<
     })
 }
 
-/// Returns a label with the values of some factors.
+/// Returns a label with the values of `factors`, such as `count 4, chooser balanced`.
 fn label(settings: &Settings, factors: &[Factor]) -> String {
     let words: Vec<String> = factors
         .iter()
@@ -342,8 +347,8 @@ fn label(settings: &Settings, factors: &[Factor]) -> String {
     if words.is_empty() { "all runs".to_owned() } else { words.join(", ") }
 }
 
-/// Runs Welch's test for each pair of groups that differ in one factor. For a numeric factor, only
-/// neighbouring values are compared.
+/// Runs Welch's test for each pair of groups that differ in one factor. If the factor is a number,
+/// only neighbouring values are compared.
 fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (index, second) in groups.iter().enumerate() {
@@ -376,15 +381,15 @@ fn compare(groups: &[Group], varied: &[Factor]) -> Vec<Comparison> {
     comparisons
 }
 
-/// Runs Welch's test for each pair of allocations of a condition.
+/// Runs Welch's test for each pair of allocations under one condition.
 fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
     let mut comparisons = Vec::new();
     for (index, first) in group.allocations.iter().enumerate().rev() {
         for second in group.allocations[..index].iter().rev() {
             let Some(welch) = welch(&first.values, &second.values) else { continue };
             comparisons.push(AllocationComparison {
-                // The allocations are in ascending order of the smallest number of targets on one
-                // server.
+                // The list `allocations` is in ascending order of the smaller number in the
+                // allocation. So of two allocations in the list, the later one is more even.
                 first: first.min_max,
                 second: second.min_max,
                 among: group.label.clone(),
@@ -396,7 +401,7 @@ fn compare_allocations(group: &Group) -> Vec<AllocationComparison> {
     comparisons
 }
 
-/// Describes a condition in a few words. A value that calibration has not found yet is called
+/// Describes a condition in a few words. A value that the calibration has not found yet is called
 /// "calibrated".
 pub fn describe_condition(condition: &Condition) -> String {
     let known =

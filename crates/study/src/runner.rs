@@ -1,9 +1,9 @@
-//! Executes the runs of a study, one at a time. The module chooses the next run, writes its record,
-//! and decides when to stop.
+//! Executes the runs of a study, one at a time. The module chooses the next run, writes the record
+//! of each run to the journal, and decides when to stop.
 //!
-//! A [`Bench`] measures runs. Its implementation for real systems is [`Site`]. Every result is in
-//! the journal before the next run begins. So a study can stop or fail at any time, and can be
-//! resumed later.
+//! A [`Bench`] measures runs. [`Site`] implements it for real systems. Each result is written to
+//! the journal before the next run begins. For this reason, a study can stop or fail at any time,
+//! and can be resumed later.
 
 mod calibration;
 mod files;
@@ -29,92 +29,92 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Upper bound for the size of a record without its processes and targets, in bytes.
+/// Maximum size of a record in bytes, without its processes and targets.
 const RECORD_BYTES: u64 = 8 << 10;
-/// Upper bound for the size of a process in a record, in bytes.
+/// Maximum size of one process in a record, in bytes.
 const PROCESS_BYTES: u64 = 200;
-/// Upper bound for the size of a target in a record, in bytes.
+/// Maximum size of one target in a record, in bytes.
 const TARGET_BYTES: u64 = 12;
-/// Interval at which a wait between blocks checks whether the study must stop.
+/// Interval at which a study that waits between two blocks checks whether it must stop.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Measures runs on a system.
 pub trait Bench {
-    /// Runs one condition with new files. `label` is unique among all runs, and usable in file
-    /// names.
+    /// Measures a run under the condition `settings`, with new files. `label` is unique among all
+    /// runs, and can be used in file names.
     ///
     /// # Errors
-    /// The reason why there is no result.
+    /// The reason why the run has no result.
     fn measure(&mut self, label: &str, settings: &Settings) -> Result<Measured>;
 
     /// Returns the number of client hosts of the system.
     fn hosts(&self) -> u32;
 }
 
-/// The result of a run.
+/// The measured result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// The result of each application. There is at least one.
     pub applications: Vec<ApplicationRecord>,
-    /// Whether all caches were empty before the measurement.
+    /// Whether all caches had been dropped before the measurement.
     pub caches_dropped: bool,
-    /// Why the run does not describe the storage system, and so is invalid. `None` if the run is
-    /// valid.
+    /// Why the run does not describe the storage system, so that it is invalid. `None` if the run
+    /// is valid.
     pub invalid_because: Option<String>,
-    /// The hosts, as the benchmark describes them.
+    /// The description of the hosts by the benchmark. `None` means that there is no description.
     pub environment: Option<serde_json::Value>,
 }
 
 /// A progress event of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Calibration tries the value that the text describes.
+    /// The calibration tries a value, which the text describes.
     Trial(String),
-    /// Calibration has a result.
+    /// The calibration has found its result.
     Calibrated(CalibratedRecord),
-    /// A wait between blocks begins. The wait ensures that the load of other users affects all
+    /// A wait before the next block begins. With these waits, the load of other users affects all
     /// conditions alike.
     Wait(Duration),
     /// A run begins.
     Run {
-        /// Number of runs that are already done.
+        /// Number of runs that have a result already.
         done: usize,
         /// Number of all runs of the plan.
         all: usize,
         /// Description of the run's condition.
         condition: String,
-        /// Estimated time of all remaining runs.
+        /// Estimated time for all remaining runs. `None` if it is not known yet.
         left: Option<Duration>,
     },
     /// A run has ended.
     Measured {
         /// Aggregate bandwidth of all applications in the run.
         bytes_per_second: f64,
-        /// Why the run is invalid, or `None` if it is valid.
+        /// Why the run is invalid. `None` if it is valid.
         invalid_because: Option<String>,
     },
 }
 
-/// How a study ended.
+/// The state of a study when it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// Number of runs in the journal.
+    /// Number of runs that have a result in the journal.
     pub done: usize,
-    /// Number of invalid runs.
+    /// Number of these runs whose result is invalid.
     pub invalid: usize,
     /// Number of runs in the plan.
     pub all: usize,
 }
 
-/// The interface between a study and its caller.
+/// How a study communicates with its caller.
 pub struct Control<'a> {
-    /// The caller sets this flag to stop the study after the current run.
+    /// The caller sets this flag to make the study stop after its current run.
     pub stop: &'a AtomicBool,
-    /// Receives the progress events.
+    /// Called for each progress event.
     pub tell: &'a mut dyn FnMut(Event),
-    /// Returns the current time in UTC, as text for users.
+    /// Returns the current time in UTC, as text for people.
     pub time: &'a dyn Fn() -> String,
-    /// Shortest and longest wait between blocks.
+    /// Shortest and longest wait between two blocks.
     pub wait: (Duration, Duration),
 }
 
@@ -123,7 +123,7 @@ impl Control<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits for a time, or until the study stops.
+    /// Waits for the time `span`. Ends early if the study must stop.
     fn wait(&mut self, span: Duration) {
         if span.is_zero() || self.is_stopped() {
             return;
@@ -136,19 +136,19 @@ impl Control<'_> {
     }
 }
 
-/// Returns the range of the wait between blocks. If the plan sets no range, the wait is zero on an
-/// emulated system, which has no other users.
+/// Returns the shortest and the longest wait between two blocks. If the plan does not set them,
+/// both are zero on an emulated system, because it has no other users.
 pub fn wait_of(plan: &Plan, is_emulated: bool) -> (Duration, Duration) {
     let unsaid = if is_emulated { (Duration::ZERO, Duration::ZERO) } else { SHARED_WAIT };
     plan.wait.unwrap_or(unsaid)
 }
 
-/// Executes all runs that are not in the journal yet, and repeats invalid runs. `records` are the
-/// records that the journal already contains.
+/// Executes all runs that have no valid result in the journal. `records` are the records in the
+/// journal.
 ///
 /// # Errors
-/// The reason why a run has no result, or why its record could not be written. Earlier results are
-/// in the journal.
+/// The reason why a run has no result, or why its record could not be written. All earlier results
+/// are in the journal.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,
@@ -187,8 +187,9 @@ pub fn run(
             if control.is_stopped() {
                 return Ok(end);
             }
-            let settings = Settings::new(&run.condition, found.as_ref())
-                .ok_or_else(|| Error::new(ErrorCode::Io, "the first step has no result"))?;
+            let settings = Settings::new(&run.condition, found.as_ref()).ok_or_else(|| {
+                Error::new(ErrorCode::Io, "the calibration of the study has no result")
+            })?;
             let condition = format!("{}: {}", run.experiment, describe(&settings));
             let is_again = known.contains(&run.number);
             let left = pace.left(end.all - end.done + end.invalid);
@@ -216,7 +217,7 @@ pub fn run(
     Ok(end)
 }
 
-/// The name of a run in the journal and in file names.
+/// Identifies a run in the journal and in file names.
 struct RunName {
     label: String,
     number: u32,
@@ -225,7 +226,7 @@ struct RunName {
     repetition: u32,
 }
 
-/// Allocates space for the record of one run, and then measures the run.
+/// Allocates disk space for the record of one run, and then measures the run.
 fn one(
     name: &RunName,
     settings: Settings,
@@ -235,8 +236,8 @@ fn one(
 ) -> Result<(RunRecord, Option<serde_json::Value>)> {
     let processes = u64::from(settings.hosts) * u64::from(settings.processes);
     let processes = processes * u64::from(settings.applications);
-    // The maximum number of targets in the record. If each process has its own file, each file has
-    // its own targets.
+    // Maximum number of targets in the record. If each process has its own file, each of these
+    // files has its own targets.
     let targets = processes * u64::from(settings.count.unwrap_or(256));
     journal.reserve(RECORD_BYTES + processes * PROCESS_BYTES + targets * TARGET_BYTES)?;
     let started_at = (control.time)();
@@ -273,7 +274,7 @@ fn one(
     Ok((record, measured.environment))
 }
 
-/// Measures how long runs take.
+/// Measures the duration of runs, to estimate the time left.
 #[derive(Debug, Default)]
 struct Pace {
     spent: Duration,
@@ -286,7 +287,8 @@ impl Pace {
         self.runs += 1;
     }
 
-    /// Returns the estimated time of `runs` more runs, without waits.
+    /// Returns the estimated time of `runs` further runs, without the waits. `None` if no run has
+    /// ended yet.
     fn left(&self, runs: usize) -> Option<Duration> {
         (self.runs > 0).then(|| self.spent / self.runs * runs as u32)
     }

@@ -1,7 +1,7 @@
-//! Statistics of samples: summaries, box plots, and tests, each with its common name.
+//! Statistics of samples: summaries, box plots and tests.
 //!
-//! All functions are pure. The distributions are from `statrs`. Random numbers have a fixed seed,
-//! so that the same journal gives the same report.
+//! All functions are pure. The distributions come from `statrs`. Random numbers have a fixed seed,
+//! so that the same journal always gives the same report.
 
 mod bimodality;
 mod normality;
@@ -20,30 +20,31 @@ pub struct Summary {
     pub count: usize,
     /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Standard deviation of the sample (divided by n - 1). Zero for a single value.
+    /// Standard deviation of the sample (divided by n - 1). Zero if there is only one value.
     pub sd: f64,
     /// The smallest value.
     pub min: f64,
     /// First quartile, with linear interpolation (R's type 7).
     pub q1: f64,
-    /// Median.
+    /// The median.
     pub median: f64,
-    /// Third quartile.
+    /// Third quartile, computed like the first.
     pub q3: f64,
     /// The largest value.
     pub max: f64,
-    /// Lower whisker: the smallest value that is at most 1.5 times the interquartile range below
-    /// the first quartile.
+    /// Lower whisker: the smallest value that is not more than 1.5 times the interquartile range
+    /// below the first quartile.
     pub whisker_low: f64,
-    /// Upper whisker: the largest value that is at most 1.5 times the interquartile range above the
-    /// third quartile.
+    /// Upper whisker: the largest value that is not more than 1.5 times the interquartile range
+    /// above the third quartile.
     pub whisker_high: f64,
     /// Values outside of the whiskers, in ascending order.
     pub outliers: Vec<f64>,
 }
 
 impl Summary {
-    /// Returns the summary of a sample in any order, or `None` if the sample is empty.
+    /// Returns the summary of a sample. The values can be in any order. `None` if the sample is
+    /// empty.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (first, last) = (*sorted.first()?, *sorted.last()?);
@@ -81,8 +82,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the variance of a sample (divided by n - 1). The variance of fewer than two values is
-/// zero.
+/// Returns the variance of a sample (divided by n - 1). Zero if there are fewer than two values.
 pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -101,7 +101,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 #[cfg(test)]
 pub(crate) mod samples {
-    //! Samples from known distributions, for tests.
+    //! Random samples from known distributions, for tests.
 
     use crate::order::Random;
 

@@ -1,5 +1,5 @@
-//! Checks the statements of docs/studies about the published studies against the results in the
-//! repository.
+//! Compares the statements in docs/studies about the studies in the repository with the journals of
+//! these studies.
 
 use skep_study::journal::{self, Contents};
 use skep_study::plans;
@@ -10,19 +10,20 @@ use std::fs;
 use std::path::PathBuf;
 
 const MIB: f64 = (1 << 20) as f64;
-/// Bandwidth of the links of two servers in the shape `scenario1`, 400 Mbit/s each, in MiB/s.
+/// Bandwidth of both servers' links together in the shape `scenario1`, in MiB/s. Each link has 400
+/// Mbit/s.
 const LINKS: f64 = 2.0 * 400e6 / 8.0 / MIB;
 
 fn directory(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies").join(name)
 }
 
-/// Rounds a number as the published text does.
+/// Rounds a number in the way in which the published text does.
 fn rounded(number: f64) -> u32 {
     number.round() as u32
 }
 
-/// Returns the means of an experiment's groups, in the order of the groups.
+/// Returns the mean of each group of an experiment, in the order of the groups.
 fn means(report: &Report, name: &str) -> Vec<u32> {
     experiment(report, name).groups.iter().map(|group| rounded(mean(group))).collect()
 }
@@ -38,7 +39,7 @@ fn experiment<'a>(report: &'a Report, name: &str) -> &'a ExperimentReport {
     report.experiments.iter().find(|it| it.name == name).expect("an experiment")
 }
 
-/// Returns the group with this number of targets and this chooser.
+/// Returns the group with the number of targets `count` and the placement policy `chooser`.
 fn group<'a>(experiment: &'a ExperimentReport, count: u32, chooser: &str) -> &'a Group {
     let is_it = |group: &&Group| {
         group.settings.count == Some(count) && group.settings.chooser.as_deref() == Some(chooser)
@@ -54,7 +55,7 @@ fn mean(group: &Group) -> f64 {
     group.summary.mean / MIB
 }
 
-/// Returns the mean over all runs in `groups` with the allocation `wanted`.
+/// Returns the mean of all runs in `groups` that have the allocation `wanted`.
 fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax) -> f64 {
     let all = groups.into_iter().flat_map(|group| &group.allocations);
     let values: Vec<f64> =
@@ -63,10 +64,10 @@ fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax
 }
 
 #[test]
-fn published_plans_are_ready_plans_and_reports_match_results() {
+fn published_plans_are_built_in_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
-        // The study `six-targets` has no predefined plan. It was added later, for a question that
+        // The study `six-targets` has no predefined plan. It was made later, for a question that
         // the other studies had left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
@@ -80,7 +81,7 @@ fn published_plans_are_ready_plans_and_reports_match_results() {
 }
 
 #[test]
-fn round_robin_reproduces_the_paper_and_balanced_is_best() {
+fn round_robin_allocates_as_published_and_balanced_is_best() {
     for name in ["scenario1", "scenario2"] {
         let (_, report) = study(name);
         let counts = experiment(&report, "count");
@@ -127,7 +128,7 @@ fn slow_links_make_the_busiest_server_the_limit() {
     let of_all = |it| of_allocation(&counts.groups, it);
     let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
     assert!((1.4..1.55).contains(&gain) && rounded(gain * 100.0) == 146, "{gain}");
-    // The published table with the mean of each allocation.
+    // The published table. It has the mean for each allocation.
     for (count, of_round_robin, of_balanced) in [
         (1, &[((0, 1), 47)][..], 47),
         (2, &[((0, 2), 47), ((1, 1), 94)], 94),
@@ -153,7 +154,7 @@ fn slow_links_make_the_busiest_server_the_limit() {
 }
 
 #[test]
-fn with_slow_targets_bandwidth_grows_with_their_count() {
+fn bandwidth_of_slow_targets_grows_with_their_number() {
     let (contents, report) = study("scenario2");
     let counts = experiment(&report, "count");
     let of_balanced = (1..=8).map(|count| rounded(mean(group(counts, count, "balanced"))));
@@ -165,12 +166,12 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
         let means: Vec<f64> = (1..=8).map(|count| mean(group(counts, count, chooser))).collect();
         assert!(means.windows(2).all(|two| two[1] > two[0]), "{chooser}: {means:?}");
     }
-    // With 6 targets, the chooser round-robin alternates between both allocations.
+    // With 6 targets, the placement policy `roundrobin` alternates between the two allocations.
     let of_six = |it| of_allocation([group(counts, 6, "roundrobin")], it);
     let (even, uneven) = (of_six(MinMax(3, 3)), of_six(MinMax(2, 4)));
     assert!(even > 0.95 * uneven, "{even} against {uneven}");
     assert_eq!((rounded(even), rounded(uneven)), (59, 61));
-    // The published p-value, and the published number of runs with each allocation.
+    // The published p-value, and the published numbers of runs with each allocation.
     let of_count = |count: u32| {
         let label = &group(counts, count, "roundrobin").label;
         let found = counts.of_allocations.iter().filter(|it| it.among == *label);
@@ -183,7 +184,8 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
         let [found] = of_count(count)[..] else { panic!("two allocations") };
         assert!((0.76..0.845).contains(&found.welch.p), "{count}: {:?}", found.welch);
     }
-    // The study was started once and resumed twice. Invalid runs were repeated.
+    // The study was started once and resumed twice, which gives three records of the environment.
+    // Invalid runs were repeated.
     let begun = contents.records.iter().filter(|it| matches!(it, Record::Environment(_)));
     assert_eq!((begun.count(), report.invalid.len(), report.runs_with_caches), (3, 3, 0));
     let limit = report.conclusions.iter().find(|it| it.about == "limit").expect("a limit");
@@ -192,7 +194,7 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
 }
 
 #[test]
-fn with_slow_targets_allocation_and_sharing_do_not_matter() {
+fn allocation_and_sharing_of_slow_targets_do_not_matter() {
     let (_, report) = study("six-targets");
     assert_eq!(report.runs_planned, 90);
     let six = experiment(&report, "six");
@@ -205,7 +207,7 @@ fn with_slow_targets_allocation_and_sharing_do_not_matter() {
     let sharing = experiment(&report, "sharing").groups.iter();
     let tenths: Vec<_> = sharing.map(|it| (it.label.clone(), rounded(10.0 * mean(it)))).collect();
     assert_eq!(tenths, [("targets shared".to_owned(), 437), ("targets separate".to_owned(), 815)]);
-    // The mean of a single application on four targets.
+    // The mean bandwidth of a single application that uses four targets.
     let (_, alone) = study("scenario2");
     let alone = mean(group(experiment(&alone, "count"), 4, "balanced"));
     assert_eq!(rounded(alone), 43);

@@ -1,5 +1,5 @@
-//! Starts, mounts and stops a separate cluster for a test, with the program `skep`. The test may
-//! kill the processes of its cluster.
+//! Starts, mounts and stops a cluster of a test's own, with the program `skep`. The test may kill
+//! the processes of its cluster.
 
 use crate::files;
 use crate::process::{self, Process};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Maximum time for `skep up` and `skep down` to exit. It is longer than either command waits for a
+/// Maximum time for `skep up` and `skep down` to exit. Both commands wait less than this for a
 /// service to start or stop.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
@@ -25,9 +25,9 @@ const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
 /// How the kernel passes requests to the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// FUSE over io_uring.
+    /// FUSE requests over io_uring.
     Uring,
-    /// Reads from and writes to /dev/fuse.
+    /// FUSE requests by reads from and writes to /dev/fuse.
     Device,
 }
 
@@ -35,8 +35,8 @@ impl Transport {
     /// Both transports.
     pub const ALL: [Self; 2] = [Self::Uring, Self::Device];
 
-    /// Returns the name of the transport, as on the command line and in the root directory's
-    /// attribute.
+    /// Returns the name of the transport, as in the option of the mount and in the attribute of the
+    /// mount's root directory.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
@@ -76,8 +76,8 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Returns a shape with one service of each kind and two storage targets, for tests that need
-    /// no larger cluster.
+    /// Returns a shape with one service of each kind and two storage targets. It is for tests that
+    /// do not need a larger cluster.
     pub fn small() -> Self {
         Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
@@ -109,8 +109,8 @@ pub fn skep(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Finished 
     finish(Command::new(program()).args(arguments), PATIENCE)
 }
 
-/// An additional mount of a cluster. Dropping it unmounts the file system, and kills the mount
-/// process.
+/// An additional mount of a cluster. Dropping this value unmounts the file system, and kills the
+/// mount process.
 #[derive(Debug)]
 pub struct Mounted {
     path: PathBuf,
@@ -133,7 +133,7 @@ impl Mounted {
         self.ends();
     }
 
-    /// Waits until the mount process exits without a signal from this call.
+    /// Waits until the mount process exits on its own.
     ///
     /// # Panics
     /// Panics if the mount process does not exit successfully within a minute.
@@ -175,7 +175,7 @@ impl Drop for Mounted {
             return;
         }
         // A test may have suspended the mount process. Without this signal, umount(8) would wait
-        // forever for the reply of the process to a stat.
+        // forever for the process's reply to a stat.
         self.signal(Signal::CONT);
         clean_up(Command::new("umount").arg("--lazy").arg(&self.path));
         self.child.kill().ok();
@@ -190,8 +190,8 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // The last field, because fields are dropped in the order of declaration and the directory must
-    // be removed last.
+    // This must be the last field. Fields are dropped in the order of declaration, and the
+    // directory must be removed last.
     scratch: Option<Scratch>,
 }
 
@@ -260,18 +260,18 @@ impl Cluster {
     /// store it at most once a second.
     ///
     /// # Panics
-    /// Panics like [`Self::stop`], or if the check has other findings.
+    /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
     pub fn stop_except(&self, expected: &[&str]) {
         self.stop();
         let checked = self.check_stores(expected);
         checked.unwrap_or_else(|refusal| panic!("skep fsck: {refusal}"));
     }
 
-    /// Like [`Self::stop_except`], but skips the check if the cluster has not run long enough for
-    /// it. This may happen if a filter on the command line selects few tests.
+    /// Like [`Self::stop_except`], but skips the check if the cluster has not run long enough. This
+    /// may happen if a filter on the command line selects only few tests.
     ///
     /// # Panics
-    /// Panics like [`Self::stop`], or if the check has other findings.
+    /// Panics like [`Self::stop`], or if the check finds other kinds of damage.
     pub fn stop_checked(&self, expected: &[&str]) {
         self.stop();
         if let Err(refusal) = self.check_stores(expected) {
@@ -284,8 +284,8 @@ impl Cluster {
     fn check_stores(&self, expected: &[&str]) -> Result<(), String> {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
-        // Pass the targets of symbolic links, because tests put some services on other disks, and
-        // the check does not follow links.
+        // Pass the targets of symbolic links, because some tests move the directories of services
+        // to other disks, and the check does not follow links.
         let entries = std::fs::read_dir(&self.data).expect("the directory of the cluster");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         command.args(paths.filter(|path| path.is_symlink()).map(|path| {
@@ -301,10 +301,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
+    /// Runs `skep down`, and checks that it has left no process and no mount of the cluster.
     ///
     /// # Panics
-    /// Panics if `skep down` fails, or if a process or mount remains.
+    /// Panics if `skep down` fails, or if it has left a process or a mount.
     pub fn stop(&self) {
         let mut command = Command::new(program());
         command.args(["down", "--data-dir"]).arg(&self.data);
@@ -327,8 +327,8 @@ impl Cluster {
         &self.data
     }
 
-    /// Waits until the mount that `skep up` created replies again after a test has killed the mount
-    /// process.
+    /// Waits until the mount that `skep up` created replies again. For tests that have killed the
+    /// mount process.
     ///
     /// # Panics
     /// Panics if the mount does not reply within a minute.
@@ -355,7 +355,7 @@ impl Cluster {
         self.mount_by(Command::new(program()), transport, options)
     }
 
-    /// Creates a proxy between one mount and all services of this cluster.
+    /// Creates a proxy for the connections between one mount and all services of this cluster.
     ///
     /// # Panics
     /// Panics like [`Proxy::new`].
@@ -375,14 +375,14 @@ impl Cluster {
         self.mount_by(proxy.command(&program()), transport, "defaults")
     }
 
-    /// Mounts with the program that `command` starts.
+    /// Mounts the cluster with the program that `command` starts.
     fn mount_by(&mut self, mut command: Command, transport: Transport, options: &str) -> Mounted {
         let name = format!("mnt-{}", self.next_mount);
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
         files::create_dir_all(&path);
-        // Put the mount's log beside the logs of the services, because a failing test prints all
-        // logs of this directory.
+        // Put the mount's log into the directory of the services' logs, because a failing test
+        // prints all logs in this directory.
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
         let mut child = command
@@ -435,14 +435,14 @@ impl Cluster {
     }
 
     /// Kills all processes of the cluster with SIGKILL, and unmounts the cluster's first mount. The
-    /// file systems of targets remain mounted.
+    /// file systems of targets stay mounted.
     pub fn kill_processes(&self) {
         crate::scratch::kill_processes(&self.data);
         crate::scratch::clear(&self.mount_point);
     }
 
     /// Returns the paths of all chunk files of the cluster's targets, in no particular order.
-    /// Targets may create and remove chunk files during the call.
+    /// Targets may create and remove chunk files during this call.
     pub fn chunk_files(&self) -> Vec<PathBuf> {
         let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
         while let Some(directory) = directories.pop() {

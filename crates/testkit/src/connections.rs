@@ -1,5 +1,5 @@
-//! Breaks TCP connections between two processes without ending either of them. Owns no connection.
-//! A short Python program duplicates the sockets of the first process, as a debugger can.
+//! Breaks TCP connections between two processes without ending either process.
+//! A short Python program duplicates the sockets of the first process, as a debugger can do.
 
 use crate::program::finish;
 use crate::wait::PATIENCE;

@@ -1,9 +1,9 @@
 //! File system calls that a test expects to succeed.
 //!
-//! Owns the failure message. The message contains the call, the path (which shows the mount), and
-//! the error with its number. The panic is reported at the source line of the test. The functions
-//! have the names of `std::fs` and `std::fs::File`. For calls that the test expects to fail, tests
-//! use the standard library.
+//! This module forms the failure message. The message contains the call, the path (which shows the
+//! mount), and the error with its number. A panic reports the source line of the test. The
+//! functions have the same names as in `std::fs` and `std::fs::File`. For calls that a test expects
+//! to fail, the test uses the standard library.
 //!
 //! # Panics
 //! Every function here panics if its call fails.
@@ -184,7 +184,7 @@ pub fn canonicalize(path: impl AsRef<Path>) -> PathBuf {
     fs::canonicalize(path).or_fail("canonicalize", path)
 }
 
-/// Changes the owning user and group of a path. `None` leaves the user or group unchanged.
+/// Changes the owning user and group of a path. `None` does not change the user or group.
 #[track_caller]
 pub fn chown(path: impl AsRef<Path>, user: Option<u32>, group: Option<u32>) {
     let path = path.as_ref();

@@ -11,13 +11,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Maximum run time of a `skep lab` command. It is long, because a lab starts a whole cluster in
-/// network namespaces.
+/// Maximum run time of a `skep lab` command. It is long, because such a command may start a whole
+/// cluster in network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// The name of a lab. Dropping it removes the lab with `skep lab down`.
+/// The name of a lab. Dropping this value removes the lab with `skep lab down`.
 #[derive(Debug)]
 pub struct Lab(String);
 

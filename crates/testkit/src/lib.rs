@@ -6,34 +6,38 @@
 //! - [`process`]: the processes of a cluster, and signals to them
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
+//! - [`object_store`]: an object store with the interface of S3, in which tests can cause failures
 //! - [`connections`]: breaks TCP connections of a process without ending the process
 //! - [`proxy`]: drops the reply to a chosen request
-//! - [`page`]: the commands of a page of the documentation, and hosts that run these commands
-//! - [`ssh_site`]: hosts with an `sshd` each
+//! - [`page`]: the commands on a page of the documentation, and hosts that run these commands
+//! - [`ssh_site`]: hosts that each run an `sshd`
 //! - [`lab`]: labs of `skep lab`
+//! - [`linearizable`]: a check of the order in which operations took effect
 //! - [`files`]: file system calls that must succeed
-//! - [`target_disk`]: a separate disk for one target, which a test can make to fail
+//! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
 //! - [`tree`]: directory trees to compare
 //! - [`workload`]: random workloads whose results can be checked
 //! - [`suite`]: a runner for many short tests on one cluster
 //!
 //! The crate uses Skep only as users do: through the program `skep` and through mounts. It links
-//! only one crate of Skep, `skep-types`, for random numbers.
+//! only one crate of Skep, `skep-types`, for random numbers and checksums.
 //!
 //! # Running
-//! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, one at a time. To
-//! run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. Tests expect
-//! the program in the target directory of their own build profile, and do not build the program.
+//! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, the files two at a
+//! time. To run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`.
+//! Tests use the program in the target directory of their own build profile, and do not build it.
 //!
 //! # Panics
-//! Every function panics if it fails. The message names the expected result.
+//! Every function panics if it fails. The message of the panic names the expected result.
 
 pub mod cluster;
 pub mod connections;
 pub mod files;
 pub mod lab;
+pub mod linearizable;
 pub mod network;
+pub mod object_store;
 pub mod page;
 pub mod power;
 pub mod process;

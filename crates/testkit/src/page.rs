@@ -1,12 +1,11 @@
-//! The commands of a page of the documentation, and hosts on which a test runs them as they are
-//! written.
+//! The commands on a page of the documentation, and hosts that run these commands unchanged.
 //!
 //! A block of commands begins with `sh host=NAME[,NAME]` after the three backticks. The word
-//! `background` marks a command that continues to run. The word `stop` means that the running
-//! commands of these hosts end before the block starts.
+//! `background` marks a command that continues to run after the block. The word `stop` means that
+//! all running commands of these hosts are ended before the block starts.
 //!
 //! Each host has its own network namespace and its own root directory, which is an overlay over the
-//! root directory of this machine. So the commands use the paths and addresses of the page, and
+//! root directory of this machine. So the commands can use the paths and addresses on the page, and
 //! change no file of this machine.
 
 use crate::cluster::program;
@@ -18,28 +17,28 @@ use crate::wait::{PATIENCE, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A block of commands of a page.
+/// A block of commands on a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// The hosts that run the commands.
     pub hosts: Vec<String>,
     /// Whether the command continues to run after the block.
     pub is_background: bool,
-    /// Whether the running commands of the hosts end before the block starts.
+    /// Whether the running commands of the hosts are ended before the block starts.
     pub stops_others: bool,
-    /// The lines of the block, which are commands of a shell.
+    /// The lines of the block, which are shell commands.
     pub commands: String,
 }
 
-/// Returns the blocks that name hosts, in the order of the page.
+/// Returns the blocks that name hosts, in their order on the page.
 ///
 /// # Panics
-/// Panics if a block has an unknown word or no end.
+/// Panics if a block has an unknown word, or no end.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        // A block in a list is indented.
+        // A block that belongs to a list item is indented.
         let indent = line.len() - line.trim_start().len();
         let Some(words) = line.trim_start().strip_prefix("```sh host=") else { continue };
         let mut words = words.split(' ');
@@ -66,8 +65,8 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// A network of hosts behind one switch. Dropping it removes the namespaces of the switch and of
-/// the hosts.
+/// A network of hosts behind one switch. Dropping this value removes the namespaces of the switch
+/// and of the hosts.
 #[derive(Debug)]
 pub struct PageNetwork {
     scratch: Scratch,
@@ -88,7 +87,7 @@ impl PageNetwork {
         network
     }
 
-    /// Adds a host with an IPv4 address and its prefix, as in `10.0.0.1/24`.
+    /// Adds a host. `address` is its IPv4 address with the prefix length, as in `10.0.0.1/24`.
     ///
     /// # Panics
     /// Panics if the host cannot be created.
@@ -129,8 +128,8 @@ impl PageNetwork {
             starts: 0,
             root,
         };
-        // A command that ran before the `chroot` would change the root directory of this machine.
-        // So wait until the process has reported from the new root directory.
+        // If a command ran before the `chroot`, it would change files in the root directory of this
+        // machine. So wait until the process has created a file in the new root directory.
         let ready = host.root.join("srv/ready");
         wait_for("the host has its root directory", PATIENCE, || ready.exists().then_some(()));
         files::remove_file(&ready);
@@ -150,17 +149,18 @@ impl Drop for PageNetwork {
     }
 }
 
-/// A host of a [`PageNetwork`]. Dropping it ends the processes of the host, and removes the host.
+/// A host of a [`PageNetwork`]. Dropping this value ends the processes of the host, and removes the
+/// host.
 #[derive(Debug)]
 pub struct PageHost {
     name: String,
     network: String,
-    /// The process whose mount namespace is the host's mount namespace.
+    /// The process that owns the host's mount namespace.
     keeper: Child,
     running: Vec<Child>,
-    /// Number of commands that [`Self::start`] has started.
+    /// Number of commands that [`Self::start`] has started so far.
     starts: u32,
-    /// Directory of the host's files on this machine.
+    /// Directory on this machine that contains the host's files.
     root: PathBuf,
 }
 
@@ -170,8 +170,13 @@ impl PageHost {
         &self.name
     }
 
-    /// Returns a command that runs the shell commands `commands` on the host. Each line must
-    /// succeed.
+    /// Returns the file of the host's network namespace.
+    pub fn network(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.network)
+    }
+
+    /// Returns a command that runs the shell commands `commands` on the host. The command fails if
+    /// any line fails.
     pub fn shell(&self, commands: &str) -> Command {
         let mut command = Command::new("nsenter");
         let keeper = self.keeper.id().to_string();
@@ -224,12 +229,12 @@ impl PageHost {
         });
     }
 
-    /// Returns the path of the log of the command that [`Self::start`] started last.
+    /// Returns the path of the log of the command that [`Self::start`] has most recently started.
     pub fn log(&self) -> PathBuf {
         self.root.join(format!("{}-{}.log", self.name, self.starts))
     }
 
-    /// Ends the running commands that [`Self::start`] started, and waits until they have ended.
+    /// Ends the commands that [`Self::start`] has started, and waits until they have ended.
     ///
     /// # Panics
     /// Panics if a command still runs after a minute.
@@ -241,7 +246,7 @@ impl PageHost {
         }
     }
 
-    /// Copies a file of another host.
+    /// Copies a file from another host to the same path on this host.
     ///
     /// # Panics
     /// Panics if the file cannot be read or written.
@@ -270,8 +275,8 @@ impl Drop for PageHost {
                 eprintln!("--- log {number} of {}\n{log}", self.name);
             }
         }
-        // End all processes in the host's network namespace, because mounts in the background are
-        // not in `running`.
+        // End all processes in the host's network namespace, because processes of mounts in the
+        // background are not in `running`.
         let pids = clean_up(Command::new("ip").args(["netns", "pids", &self.network]));
         let pids = pids.map(|ended| ended.stdout).unwrap_or_default();
         for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {

@@ -1,105 +1,243 @@
-//! Simulates power losses: copies the contents of a disk at one moment, and restores these contents
-//! later.
+//! A disk that can lose its power. A power loss drops, keeps or tears each write that was not
+//! flushed.
 //!
-//! The disk is an XFS on a loop device. Its backing file lies on a second XFS, which copies the
-//! file by reflink while the disk is in use. The copy is instantaneous and lacks the data that the
-//! kernel has not yet written to the disk. So the copy has exactly the contents that a machine
-//! would find after a power loss at that moment. Killing processes does not simulate a power loss,
-//! because the kernel still writes back their dirty pages.
+//! The disk is a loop device on a file that the program `skep-volatile-disk` serves. This program
+//! keeps each write in memory until the kernel flushes the disk. So if an `fsync` or the flush of a
+//! journal is missing, a power loss destroys data, as on a real disk. Killing processes does not
+//! simulate a power loss, because the kernel still writes back their dirty pages.
+//!
+//! A test simulates the power loss of a host in one of two ways:
+//! - [`Disk::lose_power`] determines at once which writes the power loss destroys. The processes of
+//!   the host continue to run, but the disk discards their later writes. The test then kills these
+//!   processes, and calls [`Disk::restore`].
+//! - [`Disk::stall`] stops the disk first. From then on the disk completes no request, so no
+//!   process can acknowledge an operation that it must sync first. A test uses this function if
+//!   processes of other hosts continue to run. The test then sends SIGKILL to the processes of the
+//!   host, and then calls [`Disk::lose_power`] and [`Disk::restore`].
 
-use crate::program::{finish, run};
+use crate::files;
+use crate::process::Process;
+use crate::program::{clean_up, finish, run};
+use crate::random::Random;
 use crate::scratch::{Scratch, mounts_below};
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually, wait_for};
+use rustix::process::Signal;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A disk that, like a real disk, loses all data that was not yet written back when the power is
-/// lost.
+/// The file system of a [`Disk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// XFS on sectors of 4 KiB, because XFS does not repair a torn metadata block.
+    Xfs,
+    /// ext4 on sectors of 512 bytes. The journal of ext4 contains whole blocks, so ext4 can repair
+    /// torn metadata blocks.
+    Ext4,
+}
+
+impl FileSystem {
+    /// Both file systems.
+    pub const ALL: [Self; 2] = [Self::Xfs, Self::Ext4];
+
+    /// Length of a sector in bytes. A power loss can tear a write at the boundary of two sectors.
+    fn sector(self) -> &'static str {
+        match self {
+            Self::Xfs => "4096",
+            Self::Ext4 => "512",
+        }
+    }
+
+    fn make(self, image: &Path) {
+        match self {
+            Self::Xfs => run("mkfs.xfs", ["-q", "-K", "-s", "size=4096", text(image)]),
+            Self::Ext4 => run("mkfs.ext4", ["-q", "-E", "nodiscard", text(image)]),
+        };
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+        }
+    }
+}
+
+/// A mounted file system on a disk with a volatile write cache.
 #[derive(Debug)]
 pub struct Disk {
-    host: PathBuf,
-    disk: PathBuf,
-    current: u32,
-    next: u32,
+    file_system: FileSystem,
+    /// The file that the loop device uses.
+    file: PathBuf,
+    mount_point: PathBuf,
+    program: Child,
+    commands: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
 }
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have ASCII names")
 }
 
-fn make_image(path: &Path, bytes: u64) {
-    let file = fs::File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    file.set_len(bytes).expect("a sparse file");
-    drop(file);
-    run("mkfs.xfs", ["-q", "-m", "reflink=1", text(path)]);
+/// Returns the path of the program `skep-volatile-disk`. Cargo builds this program together with
+/// the tests.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("/proc names the executable");
+    let place = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    place.join("skep-volatile-disk")
 }
 
 impl Disk {
-    /// Creates a disk of `bytes` bytes inside `scratch`, and mounts it.
+    /// Creates a disk of `bytes` bytes with XFS inside `scratch`, and mounts it.
     ///
     /// # Panics
-    /// Panics if XFS or loop devices are missing, or if the test does not run as root.
+    /// Panics if XFS, FUSE or loop devices are missing, or if the test does not run as root.
     pub fn new(scratch: &Scratch, bytes: u64) -> Self {
-        let host = scratch.directory("host");
-        let outer = scratch.join("host.image");
-        // The image is sparse, and each copy takes up only the space of the writes since the
-        // previous copy.
-        make_image(&outer, bytes * 8);
-        run("mount", ["-o", "loop", text(&outer), text(&host)]);
-        let disk = scratch.directory("disk");
-        let this = Self { host, disk, current: 0, next: 1 };
-        make_image(&this.image(0), bytes);
-        this.mount(0);
+        Self::with(scratch, "disk", FileSystem::Xfs, bytes)
+    }
+
+    /// Creates a disk named `name` inside `scratch`, and mounts it. Prints the random seed that
+    /// determines the effects of its power losses. The environment variable `SKEP_TEST_SEED` sets
+    /// this seed.
+    ///
+    /// # Panics
+    /// Panics like [`Self::new`].
+    pub fn with(scratch: &Scratch, name: &str, file_system: FileSystem, bytes: u64) -> Self {
+        let seed = Random::seed_of_run();
+        let [file, live, durable] =
+            ["device", "live", "durable"].map(|it| scratch.join(&format!("{name}.{it}")));
+        let mount_point = scratch.directory(name);
+        files::set_len(&files::create(&durable), bytes);
+        file_system.make(&durable);
+        run("cp", ["--sparse=always", text(&durable), text(&live)]);
+        drop(files::create(&file));
+        let mut program = Command::new(program())
+            .args([&file, &live, &durable])
+            .args([bytes.to_string(), seed.to_string()])
+            .arg(&mount_point)
+            // Use a separate process group. A signal to the process group of the test must not end
+            // the program before the program has removed its mounts.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("`cargo test -p skep-testkit` builds skep-volatile-disk");
+        let commands = program.stdin.take();
+        let replies = BufReader::new(program.stdout.take().expect("a pipe"));
+        let mut this = Self { file_system, file, mount_point, program, commands, replies };
+        assert_eq!(this.reply(), "ready", "skep-volatile-disk");
+        this.mount();
+        println!("disk {name}: {}, seed {seed}", file_system.name());
         this
     }
 
-    fn image(&self, number: u32) -> PathBuf {
-        self.host.join(format!("{number}.image"))
+    fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.replies.read_line(&mut line).expect("a line of skep-volatile-disk");
+        line.trim_end().to_owned()
     }
 
-    fn mount(&self, number: u32) {
-        // A copy has the same UUID as the original. XFS mounts such a copy only with `nouuid`.
-        let options = "loop,nouuid";
-        run("mount", ["-o", options, text(&self.image(number)), text(&self.disk)]);
+    fn command(&mut self, command: &str) -> String {
+        let commands = self.commands.as_mut().expect("open until the drop");
+        writeln!(commands, "{command}").expect("skep-volatile-disk runs");
+        let reply = self.reply();
+        assert!(!reply.is_empty(), "skep-volatile-disk has ended");
+        reply
+    }
+
+    fn mount(&self) {
+        let sector = ["--sector-size", self.file_system.sector()];
+        let device =
+            run("losetup", [&["--find", "--show"], &sector[..], &[text(&self.file)]].concat());
+        let device = device.trim();
+        let mount = ["-t", self.file_system.name(), device, text(&self.mount_point)];
+        let mounted = finish(Command::new("mount").args(mount), PATIENCE);
+        // The loop device exists until the file system is unmounted.
+        run("losetup", ["--detach", device]);
+        mounted.expect_success();
     }
 
     /// Returns the mount point.
     pub fn path(&self) -> &Path {
-        &self.disk
+        &self.mount_point
     }
 
-    /// Copies the contents that the disk would have after a power loss at this moment. The disk may
-    /// be in use. Returns the copy's number for [`Self::restore`].
-    ///
-    /// # Panics
-    /// Panics if the copy fails.
-    pub fn freeze_copy(&mut self) -> u32 {
-        let number = self.next;
-        self.next += 1;
-        let (from, to) = (self.image(self.current), self.image(number));
-        run("cp", ["--reflink=always", text(&from), text(&to)]);
-        number
+    /// From now on until the next power loss, the disk acknowledges flushes without carrying them
+    /// out. A test uses this to show that it finds a loss.
+    pub fn ignore_flushes(&mut self) {
+        self.command("ignore-flushes");
     }
 
-    /// Replaces the disk's contents with copy `number`. No process may use the disk during this
-    /// call.
+    /// Stops the disk. From now on it completes no request.
+    pub fn stall(&mut self) {
+        self.command("stall");
+    }
+
+    /// Simulates a power loss, and ends a stall. The disk keeps all flushed writes, and a random
+    /// part of the other writes. The disk may be in use. Until [`Self::restore`], it serves
+    /// requests and discards all writes.
+    pub fn lose_power(&mut self) {
+        let losses = self.command(&format!("lose {}", self.file_system.sector()));
+        println!("    power loss of {}: {losses}", self.mount_point.display());
+    }
+
+    /// Simulates a power loss of a host. `processes` are all processes that use the disk, and they
+    /// end at the same moment. Returns when they have ended and the disk has its power again.
     ///
     /// # Panics
-    /// Panics if the disk is still in use, or the copy cannot be mounted.
-    pub fn restore(&mut self, number: u32) {
-        // Retry, because the kernel needs a moment to close the files of a killed process.
+    /// Panics if a process does not end, or like [`Self::restore`].
+    pub fn lose_power_with(&mut self, processes: &[Process]) {
+        self.stall();
+        // A killed process ends only after the disk has completed its requests.
+        processes.iter().for_each(|it| it.signal(Signal::KILL));
+        self.lose_power();
+        for process in processes {
+            wait_for("a killed process ends", PATIENCE, || (!process.runs()).then_some(()));
+        }
+        self.restore();
+    }
+
+    /// Gives the disk its power again, and mounts its file system. No process may use the disk
+    /// during this call.
+    ///
+    /// # Panics
+    /// Panics if the disk is still in use, or if the file system cannot be mounted.
+    pub fn restore(&mut self) {
+        // Retry the unmount, because the kernel needs a moment to close the files of a killed
+        // process.
         let mut refusal = String::new();
         let freed = eventually(Duration::from_secs(20), || {
-            let ended = finish(Command::new("umount").arg(&self.disk), Duration::from_secs(60));
+            let mut command = Command::new("umount");
+            let ended = finish(command.arg(&self.mount_point), PATIENCE);
             refusal = ended.stderr;
             ended.status.success().then_some(())
         });
-        assert!(freed.is_some(), "{refusal}{}", users(&self.disk));
-        fs::remove_file(self.image(self.current)).expect("the old image is not in use");
-        self.mount(number);
-        self.current = number;
+        assert!(freed.is_some(), "{refusal}{}", users(&self.mount_point));
+        wait_for("the loop device is free", PATIENCE, || {
+            run("losetup", ["--associated", text(&self.file)]).trim().is_empty().then_some(())
+        });
+        self.command("restore");
+        self.mount();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // End a stall, because an unmount writes to the disk.
+        if let Some(commands) = &mut self.commands {
+            let _result = writeln!(commands, "lose 512");
+        }
+        clean_up(Command::new("umount").arg("--lazy").arg(&self.mount_point));
+        // The program ends at the end of its input. Until then it completes all requests.
+        drop(self.commands.take());
+        let ended = eventually(PATIENCE, || self.program.try_wait().transpose());
+        if ended.is_none() {
+            let _result = self.program.kill();
+            let _result = self.program.wait();
+        }
     }
 }
 

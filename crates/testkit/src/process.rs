@@ -1,5 +1,5 @@
-//! Finds the processes of a cluster by the directory on their command line, and sends signals to
-//! them.
+//! Finds the processes of a cluster by a directory on their command lines, and sends signals to
+//! these processes.
 
 use crate::files;
 use crate::wait::wait_for;
@@ -24,7 +24,7 @@ impl Process {
     }
 
     /// Whether the process or one of its threads still runs. A zombie (an ended process that its
-    /// parent has not reaped) does not run.
+    /// parent has not reaped) counts as not running.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
@@ -32,7 +32,7 @@ impl Process {
         alive && (arguments.as_ref() == Some(&self.arguments) || is_ending())
     }
 
-    /// Sends a signal to the process, if it still runs.
+    /// Sends a signal to the process if it is still running.
     pub fn signal(&self, signal: Signal) {
         if self.runs()
             && let Some(pid) = pid(self.pid)

@@ -21,10 +21,10 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Returns the program's standard output.
+    /// Returns the program's standard output, and checks that the program succeeded.
     ///
     /// # Panics
-    /// Panics if the program failed; the message contains its output.
+    /// Panics if the program failed. The message contains the program's output.
     pub fn expect_success(self) -> String {
         assert!(
             self.status.success(),
@@ -37,7 +37,7 @@ impl Finished {
         self.stdout
     }
 
-    /// Returns standard output followed by standard error.
+    /// Returns standard output followed by standard error, and checks that the program failed.
     ///
     /// # Panics
     /// Panics if the program succeeded or was killed by a signal.
@@ -74,8 +74,8 @@ pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     try_finish(command, patience).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Like [`finish`], but returns an error instead of a panic, for the destructors of fixtures. A
-/// destructor must continue after a failed command, and its panic would end the whole test program.
+/// Like [`finish`], but returns an error instead of panicking. Used in destructors. A destructor
+/// must continue after a failed command, and a panic in it would end the whole test program.
 ///
 /// # Errors
 /// Returns a description of the failure if the program cannot be started, or if it still runs after
@@ -90,7 +90,7 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
         Some((status, _)) => status.map_err(|error| format!("{line}: {error}"))?,
         None => {
             // Do not join the reader threads. They may never end, because a grandchild process may
-            // keep the pipes open.
+            // have the pipes open.
             child.kill().ok();
             return Err(format!("{line}: still runs after {patience:?}"));
         }
@@ -99,8 +99,8 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
     Ok(Finished { line, status, stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// Runs a command for a destructor. If the command cannot be run, prints the error instead of a
-/// panic.
+/// Runs a command in a destructor. If the command cannot be run, prints the error instead of
+/// panicking.
 pub fn clean_up(command: &mut Command) -> Option<Finished> {
     let ended = try_finish(command, Duration::from_secs(20));
     ended.inspect_err(|error| eprintln!("cannot clean up after the test: {error}")).ok()

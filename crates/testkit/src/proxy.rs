@@ -1,12 +1,12 @@
-//! A proxy between one mount and all services of a cluster. The proxy drops the reply to one chosen
-//! request, after the service has executed the request.
+//! A proxy for the connections between one mount and all services of a cluster. The proxy drops the
+//! reply to one chosen request, after the service has executed the request.
 //!
 //! The mount runs in a separate network namespace, in which the proxy listens on the addresses of
 //! the services. So the mount needs no settings for the proxy. The proxy drops the chosen reply,
-//! and then closes the connection, because TCP never loses a reply without losing all later bytes.
-//! Other connections continue.
+//! and then closes the connection, because a TCP connection never loses a reply without losing all
+//! later bytes. Other connections continue.
 //!
-//! Owns the namespace and the connections. Does not change the forwarded bytes.
+//! The proxy owns the namespace and the connections. It does not change the forwarded bytes.
 
 use crate::program::{clean_up, run};
 use crate::wait::PATIENCE;
@@ -23,20 +23,21 @@ use std::time::{Duration, Instant};
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Length of the header of a frame (docs/protocol/frame.md).
+/// Length of the header of a frame in bytes (docs/protocol/frame.md).
 const HEADER_BYTES: usize = 128;
 /// Maximum length in bytes of a message body that the proxy forwards.
 const MAX_BODY_BYTES: usize = 32 << 20;
-/// Flag in the header of a reply.
+/// Flag in the header of a frame that is a reply.
 const FLAG_REPLY: u16 = 1;
 
-/// Requests whose replies a test can drop, with their numbers (docs/protocol/reference.md).
+/// Kinds of requests whose replies a test can drop, with their message numbers
+/// (docs/protocol/reference.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Message {
     /// Changes attributes, or truncates a file.
     SetAttributes = 42,
-    /// Makes a hard link.
+    /// Creates a hard link.
     Link = 50,
     /// Unlinks a file.
     Unlink = 51,
@@ -48,7 +49,7 @@ pub enum Message {
     WriteChunk = 96,
 }
 
-/// State of the chosen request.
+/// State of the proxy's chosen request.
 #[derive(Debug, Default)]
 enum Aim {
     /// No request is chosen.
@@ -56,17 +57,17 @@ enum Aim {
     Idle,
     /// The proxy waits for a request of the kind `message` whose body contains the bytes `part`.
     Armed { message: Message, part: Vec<u8> },
-    /// The proxy has forwarded the chosen request, on this connection and with this tag.
+    /// The proxy has forwarded the chosen request, which has this tag, on this connection.
     Forwarded { connection: u64, tag: [u8; 8] },
-    /// The proxy has dropped the reply. New connections of the mount wait.
+    /// The proxy has dropped the reply. New connections of the mount must wait.
     Dropped,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Protects the state of the chosen request, which the threads of all connections use. Ignoring
-    /// a poisoned mutex is harmless, because the state is replaced as a whole. A thread that holds
-    /// this mutex takes no other lock.
+    /// The mutex protects the state of the chosen request, which the threads of all connections
+    /// use. A poisoned mutex is still usable, because the state is always replaced as a whole. A
+    /// thread that has locked this mutex locks no other mutex.
     aim: Mutex<Aim>,
     changed: Condvar,
     is_ending: AtomicBool,
@@ -92,7 +93,7 @@ impl State {
     }
 }
 
-/// A proxy between one mount and all services.
+/// A proxy for the connections between one mount and all services.
 #[derive(Debug)]
 pub struct Proxy {
     namespace: String,
@@ -101,7 +102,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Creates a namespace, and listens in it on `ports` of 127.0.0.1.
+    /// Creates a network namespace, and listens in it on the ports `ports` of 127.0.0.1.
     ///
     /// # Panics
     /// Panics if the test does not run as root, or if the kernel has no network namespaces.
@@ -122,8 +123,7 @@ impl Proxy {
     }
 
     /// Runs `act` for each port in the namespace of the proxy. A separate thread enters the
-    /// namespace and runs `act`. The sockets that `act` creates remain in the namespace of that
-    /// thread.
+    /// namespace and runs `act`. The sockets that `act` creates stay in that namespace.
     fn in_namespace<T: Send + 'static>(
         &self,
         act: fn(SocketAddr) -> io::Result<T>,
@@ -158,8 +158,8 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.is_ending.store(true, Ordering::Relaxed);
         self.state.set(Aim::Idle);
-        // Wake the threads that accept connections, so that they end. If the namespace is gone,
-        // they end with the process.
+        // Wake the threads that accept connections, so that they end. If the namespace does not
+        // exist any more, they end together with the process.
         let _woken = self.in_namespace(TcpStream::connect::<SocketAddr>);
         let mut remove = Command::new("ip");
         clean_up(remove.args(["netns", "delete", &self.namespace]));
@@ -202,7 +202,8 @@ impl Drop for DroppedReply<'_> {
     }
 }
 
-/// Connects each connection of the mount with the service on the same port, until the proxy ends.
+/// For each connection that the mount opens, connects to the service on the same port, and forwards
+/// frames. Continues until the proxy ends.
 fn accept(listener: &TcpListener, state: &Arc<State>) {
     let port = listener.local_addr().expect("a bound socket").port();
     while let Ok((mount, _)) = listener.accept() {
@@ -212,7 +213,7 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
         let state = Arc::clone(state);
         thread::spawn(move || {
             state.wait_until_released();
-            // If the service does not run, close the connection of the mount.
+            // If the service is not running, close the connection of the mount.
             let Ok(service) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return };
             let ends = (mount.try_clone(), service.try_clone());
             let (Ok(from_mount), Ok(from_service)) = ends else { return };
@@ -228,8 +229,8 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
             });
             let is_kept = |frame: &[u8]| !is_chosen_reply(&state, connection, frame);
             if forward(&from_service, &mount, is_kept).is_ok() {
-                // Set this state before the close, because the mount connects again at once, and
-                // must wait then.
+                // Set this state before the connection is closed. The mount connects again at once,
+                // and must then wait.
                 state.set(Aim::Dropped);
             }
             close(&from_service, &mount);
@@ -238,7 +239,7 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
 }
 
 fn close(one: &TcpStream, other: &TcpStream) {
-    // Ignore errors, since the mount or the service may have closed its connection already.
+    // Ignore errors, because the mount or the service may already have closed its connection.
     let _ = one.shutdown(Shutdown::Both);
     let _ = other.shutdown(Shutdown::Both);
 }

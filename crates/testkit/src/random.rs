@@ -1,9 +1,9 @@
-//! Random numbers from a seed. The same seed gives the same numbers on every machine.
+//! Random numbers that a seed determines. A seed gives the same numbers on every machine.
 
 use skep_types::random::SplitMix64;
 
-/// A random number generator. A test prints its seed when it fails, so that a developer can repeat
-/// the run.
+/// A random number generator. A test prints its seed when it fails, so that a developer can run it
+/// again with the same numbers.
 #[derive(Debug, Clone)]
 pub struct Random(SplitMix64);
 
@@ -30,7 +30,7 @@ impl Random {
         self.0.number()
     }
 
-    /// Returns a random number below `end`, which must not be zero.
+    /// Returns a random number below `end`. `end` must not be zero.
     pub fn below(&mut self, end: usize) -> usize {
         self.0.below(end as u64) as usize
     }

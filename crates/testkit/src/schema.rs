@@ -1,6 +1,6 @@
 //! Checks values against JSON Schema, limited to the keywords in the schemas of Skep's output:
-//! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. A check
-//! against a schema with any other keyword panics, so that no part of a schema is ignored.
+//! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. If a schema
+//! has any other keyword, the check panics, so that no part of a schema is ignored.
 //!
 //! The schemas are in `crates/testkit/tests/schemas`. [`check`] and [`check_lines`] compare the
 //! output of commands with the schemas.
@@ -35,8 +35,8 @@ pub fn check(name: &str, value: &Value) {
 }
 
 /// Checks the output of a command with `--output ndjson` against the schema `name`. A list must
-/// have one line for each element, any other value exactly one line. Returns the value that
-/// `--output json` would have printed.
+/// have one line for each element. Any other value must have exactly one line. Returns the value
+/// that `--output json` would have printed.
 ///
 /// # Panics
 /// Panics like [`check`], and if a line is not JSON.

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A new directory. Dropping it (also during a panic) kills the Skep processes that use the
-/// directory, unmounts all mounts below it, and removes the directory (unless `SKEP_TEST_KEEP` is
-/// set).
+/// A new directory. Dropping this value (also during a panic) kills the Skep processes that use the
+/// directory, unmounts all mounts below it, and removes the directory. If `SKEP_TEST_KEEP` is set,
+/// it does not remove the directory.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -32,7 +32,8 @@ impl Scratch {
             let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // A killed process with the same process id has left this directory.
+                // An earlier process with the same process id was killed and has left this
+                // directory.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -67,7 +68,7 @@ impl Default for Scratch {
     }
 }
 
-/// Returns all mount points at or below `directory`, innermost first.
+/// Returns all mount points at or below `directory`, the innermost ones first.
 pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -105,7 +106,8 @@ pub fn clear(directory: &Path) {
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        // A stat of a mount point may block forever, and there are no logs below it.
+        // Skip mount points. A stat of a mount point may block forever, and there are no logs below
+        // it.
         if path.file_name().is_some_and(|it| it.to_string_lossy().starts_with("mnt")) {
             continue;
         }
@@ -128,7 +130,7 @@ fn print_logs(directory: &Path) {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Print before unmounting, because the logs may be on a mounted disk.
+            // Print the logs before unmounting, because they may be on a mounted disk.
             print_logs(&self.0);
         }
         clear(&self.0);

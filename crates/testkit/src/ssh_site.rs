@@ -1,17 +1,19 @@
-//! Hosts with an `sshd` each, and a host of the administrator that reaches them. For tests of
-//! `skep ondemand` and of copies by several hosts.
+//! Hosts that each run an `sshd`, and a host of the administrator that can reach them. Used in
+//! tests of `skep ondemand` and of copies by several hosts.
 
 use crate::files;
 use crate::page::{PageHost, PageNetwork};
 use crate::program::{Finished, finish};
+use crate::wait::wait_for;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Limit of one command: the machine may be busy with other work.
+/// Time limit of one command. It is long, because the machine may be busy with other work.
 pub const LONG: Duration = Duration::from_secs(180);
 
-/// Hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ...
+/// The hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ..., and a host of the
+/// administrator.
 pub struct SshSite {
     // Fields are dropped in this order, because the hosts must end before their switch.
     /// The hosts.
@@ -22,7 +24,7 @@ pub struct SshSite {
 }
 
 impl SshSite {
-    /// Returns hosts without any file system on demand.
+    /// Starts the hosts. None of them has an on-demand file system yet.
     pub fn new(count: usize) -> Self {
         let network = PageNetwork::new();
         let admin = network.host("admin", "10.0.0.99/24");
@@ -37,7 +39,8 @@ impl SshSite {
         let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
         let add = |index: usize| {
             let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
-            // Give the host its own local disk and /run, without the files of this machine.
+            // Give the host its own local disk and its own /run, so that it does not use the files
+            // of this machine.
             host.run(&format!(
                 "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
                  mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
@@ -61,7 +64,8 @@ impl SshSite {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Returns for each host the paths in the directories in which `skep ondemand` creates files.
+    /// Returns the paths in the directories in which `skep ondemand` creates files. There is one
+    /// text for each host.
     pub fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
@@ -69,7 +73,8 @@ impl SshSite {
         self.hosts.iter().map(list).collect()
     }
 
-    /// Checks that no file, mount or process of an on-demand file system is left on any host.
+    /// Checks that `skep ondemand` has left no file, mount or process on any host. `before` is the
+    /// earlier result of [`Self::contents`].
     pub fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
@@ -87,10 +92,11 @@ impl SshSite {
     }
 }
 
-/// Kills the processes of Skep on one host whose command lines contain `text`. Looks at the network
-/// namespaces of processes, because all hosts share the process ids of this machine.
+/// Kills the processes of Skep on one host whose command lines contain `text`. Waits until there is
+/// such a process. All hosts share the process ids of this machine, so this function selects
+/// processes by their network namespaces.
 pub fn kill(host: &PageHost, text: &str) {
-    let killed = host.run(&format!(
+    let script = format!(
         "own=$(readlink /proc/self/ns/net)\n\
          for found in $(grep -ls '^skep' /proc/[0-9]*/comm); do\n\
          process=${{found%/comm}}\n\
@@ -99,24 +105,26 @@ pub fn kill(host: &PageHost, text: &str) {
          *'{text}'*) kill -9 ${{process#/proc/}}; echo killed ;;\n\
          esac\n\
          done"
-    ));
-    assert!(killed.expect_success().contains("killed"), "{text}");
+    );
+    wait_for(&format!("a process with `{text}` runs on the host"), LONG, || {
+        host.run(&script).expect_success().contains("killed").then_some(())
+    });
 }
 
-/// An empty directory that all hosts of a test see, since they share `/dev`. Also a failed test
-/// removes it.
+/// An empty directory that all hosts of a test can use. It is in `/dev`, which the hosts share.
+/// Dropping this value removes the directory, even if the test fails.
 #[derive(Debug)]
 pub struct SharedDirectory(String);
 
 impl SharedDirectory {
-    /// Creates the directory.
+    /// Creates an empty directory.
     pub fn new(name: &str) -> Self {
         let path = format!("/dev/shm/skep-{name}-{}", std::process::id());
         files::create_dir_all(PathBuf::from(&path));
         Self(path)
     }
 
-    /// Returns its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &str {
         &self.0
     }

@@ -1,9 +1,9 @@
-//! A separate file system for one target of a stopped cluster. A test can make it fail in the ways
-//! in which disks fail.
+//! A separate file system for one target of a stopped cluster. A test can cause the failures that
+//! real disks have.
 //!
 //! Owns the image, its loop device and the mount at the target's path. Dropping a [`TargetDisk`]
-//! unmounts the file system. [`Frozen`] thaws a frozen file system, even if the process of the test
-//! is killed.
+//! unmounts the file system. Dropping a [`Frozen`] thaws the file system. The file system is also
+//! thawed if the process of the test is killed.
 
 use crate::files;
 use crate::program::{clean_up, finish, run};
@@ -12,8 +12,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Size in bytes of the file system in its sparse image. It is large because Skep places new files
-/// by free space.
+/// Size in bytes of the file system in its sparse image. It is large, because Skep prefers targets
+/// with much free space for new files.
 const BYTES: u64 = 64 << 30;
 
 /// The file system of a [`TargetDisk`].
@@ -23,7 +23,7 @@ pub enum DiskKind {
     Ext4,
     /// XFS.
     Xfs,
-    /// ext4 without a journal on a device that has less space than the file system assumes.
+    /// ext4 without a journal, on a device that has less space than the file system assumes.
     Thin {
         /// Real space of the device in MiB.
         pool_mib: u64,
@@ -40,12 +40,14 @@ pub struct TargetDisk {
 /// A frozen file system. Dropping this value thaws the file system.
 #[derive(Debug)]
 pub struct Frozen {
-    /// A shell that thaws the file system at the end of its input, also if this process is killed.
+    /// A shell that thaws the file system at the end of its input. This also happens if the test's
+    /// process is killed.
     shell: Child,
 }
 
-/// Python program that shuts down a file system with XFS_IOC_GOINGDOWN, which ext4 also has. With
-/// the flag 2, the file system does not even write its journal, as if the device had vanished.
+/// Python program that shuts down a file system by XFS_IOC_GOINGDOWN, which ext4 also supports.
+/// With the flag 2, the file system does not even write its journal, as if the device had been
+/// removed.
 const SHUT_DOWN: &str = "import fcntl, os, struct, sys\n\
     fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))\n";
 
@@ -57,7 +59,7 @@ impl TargetDisk {
     /// Moves the directory of a stopped target to a separate file system.
     ///
     /// # Panics
-    /// Panics if the test does not run as root, or if the file system cannot be made.
+    /// Panics if the test does not run as root, or if the file system cannot be created.
     pub fn under(path: &Path, kind: DiskKind) -> Self {
         let disk = Self { path: path.to_owned(), kind };
         let old = path.with_extension("old");
@@ -65,8 +67,8 @@ impl TargetDisk {
         files::create_dir(path);
         if let DiskKind::Thin { pool_mib } = kind {
             files::create_dir(disk.pool());
-            // Without huge pages, because a tmpfs with huge pages would give the device its space
-            // in large pieces.
+            // Do not use huge pages, because a tmpfs with huge pages would give the device its
+            // space in large pieces.
             let size = format!("size={pool_mib}m,huge=never");
             run("mount", ["-t", "tmpfs", "-o", &size, "skep-test", text(&disk.pool())]);
         }
@@ -107,50 +109,38 @@ impl TargetDisk {
             DiskKind::Ext4 => "loop,errors=remount-ro",
             DiskKind::Xfs => "loop",
             // Without this option, the kernel would initialise inode tables in the background, and
-            // use up the pool.
+            // so use up the space of the device.
             DiskKind::Thin { .. } => "loop,noinit_itable",
         };
         run("mount", ["-o", options, text(&self.image()), text(&self.path)]);
     }
 
-    /// Makes an ext4 report an error. The file system then becomes read-only.
+    /// Makes an ext4 file system report an error. The file system then becomes read-only.
     ///
     /// # Panics
-    /// Panics if the file system is not an ext4.
+    /// Panics if the file system is not ext4.
     pub fn trigger_error(&self) {
         let device = run("findmnt", ["-n", "-o", "SOURCE", text(&self.path)]);
         let device = device.trim().trim_start_matches("/dev/");
         files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
     }
 
-    /// Shuts the file system down. From now on every access fails, as if the device had vanished.
+    /// Shuts the file system down. From now on every access fails, as if the device had been
+    /// removed.
     ///
     /// # Panics
-    /// Panics if the kernel refuses.
+    /// Panics if the kernel refuses to shut it down.
     pub fn shut_down(&self) {
         run("python3", ["-c", SHUT_DOWN, text(&self.path)]);
     }
 
-    /// Freezes the file system. Writes to it wait until the caller drops the result.
+    /// Freezes the file system. Writes to the file system wait until the caller drops the result.
     ///
     /// # Panics
-    /// Panics if the kernel refuses.
+    /// Panics if the kernel refuses to freeze it.
     #[must_use]
     pub fn freeze(&self) -> Frozen {
-        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; \
-                      fsfreeze --unfreeze \"$0\"";
-        let mut shell = Command::new("sh")
-            .args(["-c", script, text(&self.path)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell can be started");
-        let stdout = shell.stdout.take().expect("a pipe");
-        let frozen = Frozen { shell };
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line).expect("a line of the shell");
-        assert_eq!(line, "frozen\n", "fsfreeze {}", self.path.display());
-        frozen
+        Frozen::new(&self.path)
     }
 
     /// Changes the real space of a thin device to `pool_mib` MiB.
@@ -168,7 +158,8 @@ impl TargetDisk {
     /// Panics if the disk is still in use.
     pub fn mount_again(&self) {
         let mut refusal = String::new();
-        // Retry, because the kernel needs a moment to close the files of a killed process.
+        // Retry the unmount, because the kernel needs a moment to close the files of a killed
+        // process.
         let freed = eventually(PATIENCE, || {
             let ended = finish(Command::new("umount").arg(&self.path), PATIENCE);
             refusal = ended.stderr;
@@ -179,10 +170,34 @@ impl TargetDisk {
     }
 }
 
+impl Frozen {
+    /// Freezes the file system that is mounted at `path`.
+    ///
+    /// # Panics
+    /// Panics if the kernel refuses to freeze it.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; \
+                      fsfreeze --unfreeze \"$0\"";
+        let mut shell = Command::new("sh")
+            .args(["-c", script, text(path)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell can be started");
+        let stdout = shell.stdout.take().expect("a pipe");
+        let frozen = Self { shell };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line of the shell");
+        assert_eq!(line, "frozen\n", "fsfreeze {}", path.display());
+        frozen
+    }
+}
+
 impl Drop for Frozen {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Wait for the shell, which ends after it has thawed the file system.
+        // Wait until the shell has ended. It ends after it has thawed the file system.
         let _ended = self.shell.wait();
     }
 }

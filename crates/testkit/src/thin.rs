@@ -1,8 +1,8 @@
 //! A file system on a device that has less space than the file system assumes, as with thin
-//! provisioning. Writes to the page cache succeed, and fail later, when the kernel writes back the
-//! pages.
+//! provisioning. Writes to the page cache succeed, but the later write-back of the pages by the
+//! kernel fails.
 //!
-//! Does not depend on a cluster, so unit tests of other crates use it too.
+//! Does not depend on a cluster, so that unit tests of other crates can use it, too.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,9 @@ use std::process::Command;
 /// Size that the file system assumes, in MiB.
 const ASSUMED_MIB: u64 = 300;
 
-/// An ext4 on a loop device. The image of the device is a sparse file in a tmpfs, the *pool*, whose
-/// size is the real space of the device. Dropping this value unmounts the ext4 and the tmpfs.
+/// An ext4 file system on a loop device. The image of the device is a sparse file in a tmpfs, the
+/// *pool*. The size of the pool is the real space of the device. Dropping this value unmounts the
+/// ext4 and the tmpfs.
 #[derive(Debug)]
 pub struct ThinDisk {
     directory: PathBuf,
@@ -24,10 +25,10 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
 
 impl ThinDisk {
     /// Creates the disk in an empty directory. `pool_mib` is the real space of the device in MiB.
-    /// Returns `None`, and prints a line, if the test may not mount.
+    /// If the test has no permission to mount, prints a line and returns `None`.
     ///
     /// # Panics
-    /// Panics if root cannot create the disk.
+    /// Panics if the test runs as root and the disk cannot be created.
     pub fn new(directory: &Path, pool_mib: u64) -> Option<Self> {
         let this = Self { directory: directory.to_owned() };
         if !rustix::process::geteuid().is_root() {
@@ -38,14 +39,14 @@ impl ThinDisk {
         for directory in [&pool, &disk] {
             std::fs::create_dir(directory).expect("an empty directory");
         }
-        // Without huge pages, because a tmpfs with huge pages would give the device its space in
+        // Do not use huge pages, because a tmpfs with huge pages would give the device its space in
         // large pieces.
         let size = format!("size={pool_mib}m,huge=never");
         let tmpfs = ["-t", "tmpfs", "-o", &size, "skep-test"].map(OsStr::new);
         assert!(succeeds("mount", tmpfs.into_iter().chain([pool.as_os_str()])), "mount a tmpfs");
         let file = std::fs::File::create(&image).expect("a file in the pool");
         file.set_len(ASSUMED_MIB << 20).expect("a sparse file");
-        // Without a journal, because a journal would abort when the device has no space.
+        // Do not use a journal, because ext4 would abort its journal when the device has no space.
         let format = ["-q", "-b", "4096", "-O", "^has_journal"].map(OsStr::new);
         assert!(succeeds("mkfs.ext4", format.into_iter().chain([image.as_os_str()])), "mkfs.ext4");
         let on_loop = ["-o", "loop"].map(OsStr::new);
@@ -58,12 +59,13 @@ impl ThinDisk {
         self.directory.join("pool")
     }
 
-    /// Path of the image in the pool. A hole in the image releases space of the device.
+    /// Returns the path of the image in the pool. Punching a hole into the image frees space of the
+    /// pool.
     pub fn image(&self) -> PathBuf {
         self.pool().join("image")
     }
 
-    /// Path at which the file system is mounted.
+    /// Returns the path at which the file system is mounted.
     pub fn path(&self) -> PathBuf {
         self.directory.join("disk")
     }
@@ -79,11 +81,11 @@ impl ThinDisk {
         assert!(succeeds("mount", arguments.into_iter().chain([pool.as_os_str()])), "{options}");
     }
 
-    /// Returns the space of deleted files to the pool, so that new files need space from the pool
-    /// again.
+    /// Returns the space of deleted files to the pool, so that new files must allocate space from
+    /// the pool again.
     ///
     /// # Panics
-    /// Panics if the file system cannot do this.
+    /// Panics if the file system does not support this.
     pub fn trim(&self) {
         assert!(succeeds("fstrim", [self.path().as_os_str()]), "fstrim {}", self.path().display());
     }
@@ -91,7 +93,7 @@ impl ThinDisk {
     /// Drops all clean pages of the page cache, so that reads return what is on the device.
     ///
     /// # Panics
-    /// Panics if the kernel refuses.
+    /// Panics if the kernel refuses to drop the pages.
     pub fn drop_page_cache() {
         std::fs::write("/proc/sys/vm/drop_caches", "1").expect("root may drop the page cache");
     }

@@ -16,7 +16,7 @@ const LONGEST_VALUE: usize = 1 << 16;
 /// Maximum length of the list of a file's extended attribute names, in bytes.
 const LONGEST_LIST: usize = 1 << 16;
 
-/// The files and directories of a tree by path, relative to the root of the tree.
+/// The files and directories of a tree. The paths are relative to the root of the tree.
 pub type Tree = BTreeMap<PathBuf, Node>;
 
 /// Attributes and contents of one file, directory or link.
@@ -31,8 +31,8 @@ pub struct Node {
     pub len: u64,
     /// Number of hard links.
     pub links: u64,
-    /// The first path (in ascending order) of the same inode. `None` means that this path is the
-    /// first.
+    /// If an earlier path (in ascending order) refers to the same inode, the first such path.
+    /// Otherwise `None`.
     pub same_as: Option<PathBuf>,
     /// Hash of a regular file's contents. Zero for other kinds.
     pub hash: u64,
@@ -40,7 +40,7 @@ pub struct Node {
     pub target: Option<PathBuf>,
     /// Extended attributes by name, including access control lists.
     pub attributes: BTreeMap<OsString, Vec<u8>>,
-    /// Modification time in seconds. `None` for symbolic links, and if the caller did not request
+    /// Modification time in seconds. `None` for symbolic links, or if the caller did not request
     /// times.
     pub modified: Option<i64>,
 }
@@ -159,7 +159,7 @@ pub fn take(root: &Path, with_times: bool) -> Tree {
     read(root, with_times).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Returns one line for each path at which the trees differ, at most `most` lines.
+/// Returns a line for each path at which the trees differ, but at most `most` lines.
 pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
     let paths: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
     let differing = paths.iter().filter(|path| expected.get(**path) != found.get(**path));
@@ -172,7 +172,7 @@ pub fn differences(expected: &Tree, found: &Tree, most: usize) -> Vec<String> {
 /// Checks that two trees are equal.
 ///
 /// # Panics
-/// Panics if the trees differ; the message shows the first differences.
+/// Panics if the trees differ. The message shows the first differences.
 pub fn assert_same(expected: &Path, found: &Path, with_times: bool) {
     let differences = differences(&take(expected, with_times), &take(found, with_times), 20);
     assert!(

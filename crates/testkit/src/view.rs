@@ -1,7 +1,8 @@
 //! Typed views of the output of `skep --output json`.
 //!
-//! Owns the conversion of that output to the types that tests expect. A value of a different type
-//! panics with a message that shows the value. [`crate::schema`] checks the schemas of the output.
+//! This module converts that output to the types that tests expect. If a value has a different
+//! type, the conversion panics with a message that shows the value. [`crate::schema`] checks the
+//! output against its schemas.
 
 use crate::Cluster;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use std::path::Path;
 /// Reads a JSON value as the type that the test expects.
 ///
 /// # Panics
-/// Each method panics if the value has a different type; the message shows the value.
+/// Each method panics if the value has a different type. The message shows the value.
 pub trait Typed {
     /// Returns the elements of an array.
     fn list(&self) -> &[Value];
@@ -73,7 +74,7 @@ impl EntryInfo {
         Component(self.0["pattern"]["components"][0].clone())
     }
 
-    /// Returns how many of the first component's targets each server has.
+    /// Returns for each server the number of the first component's targets on it.
     pub fn allocation(&self) -> Vec<u64> {
         self.first_component().numbers("targets_per_server")
     }
@@ -120,12 +121,12 @@ impl Component {
         targets.map(|target| target["node_name"].text().to_owned()).collect()
     }
 
-    /// Returns how many of the component's targets each server has.
+    /// Returns for each server the number of the component's targets on it.
     pub fn targets_per_server(&self) -> Vec<u64> {
         self.numbers("targets_per_server")
     }
 
-    /// Returns how many of the component's targets each failure domain has.
+    /// Returns for each failure domain the number of the component's targets in it.
     pub fn targets_per_domain(&self) -> Vec<u64> {
         self.numbers("targets_per_domain")
     }

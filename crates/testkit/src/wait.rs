@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 /// Maximum time that a test waits for a condition or a command, even on a busy machine. The limit
-/// is far longer than any condition or command takes. A test with a different limit explains the
-/// reason in a comment.
+/// is far longer than any condition or command takes. If a test uses a different limit, a comment
+/// gives the reason.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -27,10 +27,10 @@ pub fn eventually<T>(
     }
 }
 
-/// Polls `condition` until it returns a value, and returns that value.
+/// Polls `condition` until it returns a value, and then returns that value.
 ///
 /// # Panics
-/// Panics if the condition returns no value within `patience`; the message begins with `what`.
+/// Panics if the condition returns no value within `patience`. The message begins with `what`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Option<T>) -> T {
     match eventually(patience, condition) {
@@ -39,10 +39,10 @@ pub fn wait_for<T>(what: &str, patience: Duration, condition: impl FnMut() -> Op
     }
 }
 
-/// Polls `is_seen` until it returns true, however long one poll takes.
+/// Polls `is_seen` until it returns true. A single poll may take any time.
 ///
 /// # Panics
-/// Panics if a poll that started later than `within` still returns false; the message begins with
+/// Panics if a poll that started later than `within` still returns false. The message begins with
 /// `what`.
 #[track_caller]
 pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {

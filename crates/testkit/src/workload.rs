@@ -2,16 +2,16 @@
 //! simulate power losses.
 //!
 //! A [`Worker`] is the only user of its directory, so the expected contents follow from its own
-//! operations. [`history`] records when each operation began, when the file system acknowledged the
-//! operation, and which files the worker synced. After a crash, [`verify`] compares the directory
-//! with all allowed states.
+//! operations. [`history`] records when each operation began, when the file system acknowledged it,
+//! and which files the worker synced. After a crash, [`verify`] compares the directory with all
+//! allowed states.
 //!
 //! There are three kinds of files:
 //! - plain files, which are written once and then renamed, linked and unlinked
 //! - a log, to which the worker appends through a handle that stays open
 //! - a file whose blocks the worker overwrites in place
 //!
-//! The workload does not share files between workers (the model test does), and does not fill the
+//! In this workload, workers do not share files (in the model test they do), and do not fill the
 //! disk.
 
 mod history;
@@ -32,18 +32,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Number of subdirectories of each worker. There are several, so that renames cross directories
-/// (and metadata targets).
+/// Number of subdirectories of each worker. There are several, so that renames move files to other
+/// directories (and metadata targets).
 const DIRECTORIES: usize = 4;
-/// Number of names in each subdirectory. There are few, so that operations often use the same name.
+/// Number of names in each subdirectory. There are few names, so that operations often use the same
+/// name.
 const NAMES: usize = 12;
-/// Lengths of plain files in bytes: empty, within a granule, across chunk boundaries.
+/// Lengths of plain files in bytes: zero, within a granule, and across chunk boundaries.
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
 
 /// The part of the workload that one thread runs.
 #[derive(Debug)]
 pub struct Worker {
-    /// The worker's directory. The path changes when the worker moves to a different mount.
+    /// The worker's directory. The path changes when the worker continues on a different mount.
     root: PathBuf,
     random: Random,
     history: History,
@@ -53,7 +54,7 @@ pub struct Worker {
     operations: Arc<AtomicU64>,
 }
 
-/// The result of an operation. The error names the call and the path.
+/// The result of an operation. The error contains the call and the path.
 type Outcome = Result<(), String>;
 
 fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
@@ -74,7 +75,8 @@ impl Worker {
         let mut random = Random::new(seed.wrapping_add(number));
         let log = Log::new(&root, random.number());
         let blocks = Blocks::new(&root, random.number());
-        // A crash may lose names that were not synced. All checks need these names, so sync them.
+        // Sync these names, because all checks need them and a crash may lose names that were not
+        // synced.
         let mut history = History::default();
         for name in std::iter::once(ongoing::LOG.into())
             .chain([ongoing::BLOCKS.into()])
@@ -104,8 +106,8 @@ impl Worker {
         &self.root
     }
 
-    /// Moves the worker to the same directory below `parent`, which is a different mount or the
-    /// same mount point mounted again.
+    /// Lets the worker continue in the same directory below `parent`. `parent` belongs to a
+    /// different mount, or to the same mount point after it was mounted again.
     ///
     /// # Panics
     /// Panics if the log cannot be opened.
@@ -124,7 +126,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the error of the first operation that fails. This operation may or may not have
-    /// taken effect, and [`verify`] allows both.
+    /// taken effect, and [`verify`] accepts both.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             self.step()?;
@@ -177,8 +179,8 @@ impl Worker {
             file.sync_all().map_err(&failed)?;
         }
         drop(file);
-        // `drop` ignores the result of close(2). If close(2) failed, metadata may not have the new
-        // length.
+        // Check the length, because `drop` ignores the result of close(2). If close(2) failed,
+        // metadata may not have the new length.
         let len = fs::metadata(&path).map_err(&failed)?.len();
         if len != content.len() as u64 {
             return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
@@ -263,7 +265,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Creates or removes a directory.
+    /// Creates or removes a random directory.
     fn directory(&mut self) -> Outcome {
         let name = self.name();
         let path = self.root.join(&name);
@@ -284,7 +286,7 @@ impl Worker {
     }
 
     /// Reads a random file during the run, and compares it with the written bytes. Panics if a byte
-    /// differs, because no crash can explain this.
+    /// differs, because there was no crash that could explain this.
     fn look(&mut self) -> Outcome {
         let Some(name) = self.file() else { return Ok(()) };
         let path = self.root.join(&name);

@@ -1,11 +1,12 @@
-//! Targets that an administrator adds to running services. They serve at once, still serve after a
-//! restart of the service, and can be removed again without a restart.
+//! Targets that an administrator adds to running services. These targets serve at once, still serve
+//! after a restart of the service, and can be removed again without a restart.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};
 use std::path::Path;
 
-/// Creates an empty file on all targets. Returns the number of targets that the file got.
+/// Creates an empty file on all targets. Returns the number of targets over which the file is
+/// striped.
 fn create_wide(cluster: &Cluster, name: &str) -> usize {
     let path = cluster.path().join(name);
     let text = path.display().to_string();
@@ -44,7 +45,7 @@ fn added_target_serves_without_a_service_restart() {
     let id = added["id"].to_string();
     let again = cluster.skep_json(&["target", "add", "storage-1", &shown(&new)]);
     assert_eq!(again["id"], added["id"], "a repeated command changes nothing");
-    // Metadata places files on the new target, and the mount writes to it.
+    // Metadata places files on the new target, and the mount writes to this target.
     wait_for("metadata places files by the new map", PATIENCE, || {
         (create_wide(&cluster, "wide") == 3).then_some(()).or_else(|| {
             files::remove_file(cluster.path().join("wide"));
@@ -63,11 +64,15 @@ fn added_target_serves_without_a_service_restart() {
     let restarted = cluster.processes("storage")[0].pid;
     assert_ne!(restarted, storage);
 
-    // The administrator removes the target without a restart, but only after its files.
+    // The administrator removes the target without a restart of the service. The command succeeds
+    // only after the target has no more files.
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["target", "set-state", &id, "closed"]);
     let refused = cluster.try_skep(&["target", "remove", &id]).expect_failure();
-    assert!(refused.contains("files lie on it"), "{refused}");
+    assert!(
+        refused.contains("1 file lies on it, and no directory's pattern names it"),
+        "{refused}"
+    );
     files::remove_file(cluster.path().join("wide"));
     cluster.skep(&["target", "remove", "--dry-run", &id]);
     assert_eq!(cluster.target_ids("storage").len(), 3);

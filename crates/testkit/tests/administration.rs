@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Input/output error, see errno(3).
+/// The error number `EIO` (errno(3)).
 const EIO: i32 = 5;
 
 /// Command: skep node log-level.
@@ -62,7 +62,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
-    // Signals set the log level of a client that does not reply.
+    // If a client does not reply, a signal can set its log level.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {
@@ -83,7 +83,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     cluster.stop();
 }
 
-/// Regression test: a mount used the lease duration from its start, and ignored later settings.
+/// Regression test: a mount used the lease duration from its own start, and ignored later settings.
 #[test]
 fn existing_mounts_adopt_a_shorter_lease() {
     let mut cluster = Cluster::start(Shape::small());
@@ -112,7 +112,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
     // The remaining mount still has its first session.
     files::write(cluster.path().join("alive"), "x");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
-    assert!(!log.contains("was lost"), "{log}");
+    assert!(!log.contains("has ended the session"), "{log}");
     cluster.stop();
 }
 
@@ -172,8 +172,8 @@ fn open_files_and_locks_of_clients_are_listed() {
         (cluster.skep(&["entry", "who", &path]) == "No client has the file open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
-    assert_eq!(cluster.skep(&["client", "files"]), "Nothing is open.\n");
-    assert_eq!(cluster.skep(&["lock", "list"]), "Nothing is locked.\n");
+    assert_eq!(cluster.skep(&["client", "files"]), "No client has a file open.\n");
+    assert_eq!(cluster.skep(&["lock", "list"]), "No file is locked.\n");
     second.unmount();
     wait_for("the mount is gone", PATIENCE, || {
         (list(&["client", "list"]).len() == 1).then_some(())
@@ -199,11 +199,12 @@ fn transactions_that_do_not_exist_cannot_be_resolved() {
     }
 }
 
-/// A dead server with two targets is one problem, which names the time of its last heartbeat.
+/// A dead server with two targets counts as one problem. The problem contains the time of the
+/// server's last heartbeat.
 ///
 /// Command: skep health check.
 #[test]
-fn problem_of_a_dead_server_names_its_beginning() {
+fn problem_of_a_dead_server_names_its_last_heartbeat() {
     let cluster = Cluster::start(Shape { targets_per_service: 2, ..Shape::small() });
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "1s"]);
@@ -231,7 +232,7 @@ fn problem_of_a_dead_server_names_its_beginning() {
 
 /// Command: skep client evict.
 #[test]
-fn evicted_client_loses_its_opens_and_locks() {
+fn evicted_client_loses_its_open_files_and_locks() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let place = second.path().display().to_string();
@@ -285,7 +286,8 @@ fn evicted_client_loses_its_opens_and_locks() {
     let words = format!("evicted in the last hour: {}", eviction["name"].text());
     assert!(notes.iter().any(|it| it["what"].text().starts_with(&words)), "{health}");
 
-    // The evicted mount joins the cluster again without help, as a new client.
+    // The evicted mount joins the cluster again as a new client, without any action of an
+    // administrator.
     let second_id = wait_for("the evicted client joins again", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
@@ -296,7 +298,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
     assert!(printed.contains("skep client list"), "the client is no longer listed: {printed}");
 
-    // The eviction of a client that does not respond needs no --force.
+    // The command needs no --force to evict a client that does not respond.
     second.signal(Signal::STOP);
     wait_for("the suspended client is not online", PATIENCE, || {
         client().is_none_or(|client| client["reachability"] != "Online").then_some(())

@@ -22,7 +22,7 @@ fn refused(arguments: &[&str]) -> String {
     cluster::skep([&["advise"], arguments].concat()).expect_failure()
 }
 
-/// Returns the advice of a report that must have exactly one.
+/// Returns the advice of a report that must have exactly one piece of advice.
 fn only(report: &Value) -> &Value {
     let advice = report["advice"].as_array().expect("a list");
     assert_eq!(advice.len(), 1, "{report:#}");
@@ -96,7 +96,7 @@ fn advice_for_large_files_keeps_other_parts_of_the_pattern() {
 fn advice_for_one_slow_writer_is_more_processes() {
     let cluster = start();
     let file = cluster.path().join("file");
-    // Run one process, which waits for each of its requests.
+    // Run a single process that waits for each of its requests.
     let mut dd = Command::new("dd");
     dd.args(["if=/dev/zero", "bs=256K", "count=400000", "oflag=direct"]);
     dd.arg(format!("of={}", file.display())).stdout(Stdio::null()).stderr(Stdio::null());

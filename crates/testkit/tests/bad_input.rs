@@ -1,5 +1,5 @@
-//! Bad input of all kinds. Skep refuses each input with a message that names the input and has a
-//! hint on how to fix it. The input damages no data.
+//! Bad input of all kinds. Skep refuses each input with a message that names the input and contains
+//! a hint on how to fix it. The input damages no data.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit of each command. It is shorter than in other tests, because Skep refuses bad input
-/// at once.
+/// Time limit of each command. It is shorter than in other tests, because Skep should refuse bad
+/// input at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum time until a metadata log has used up its preallocated space and the service notices the
-/// full disk.
+/// Maximum time until a metadata log has used up its preallocated space, so that the service
+/// notices the full disk.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks that a message contains all of `words`.
@@ -36,7 +36,7 @@ fn token(cluster: &Cluster) -> String {
     token.expect("management keeps a token").trim().to_owned()
 }
 
-/// Tries to mount with a token, which must fail. Returns the message of `skep mount`.
+/// Tries to mount with a token that must be refused. Returns the message of `skep mount`.
 fn mount_with(scratch: &Scratch, token: &str) -> String {
     let file = scratch.join("token");
     files::write_secret(&file, token);
@@ -73,10 +73,10 @@ fn mount_with_a_token_of_another_cluster_is_refused() {
     check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As in other file systems, a mount point must be a directory. A mount hides the contents of this
-/// directory.
+/// As in other file systems, a mount point must be a directory. The mounted file system hides the
+/// contents of this directory.
 #[test]
-fn unusable_mount_point_is_refused_by_name() {
+fn error_names_an_unusable_mount_point() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let data = cluster.data().to_owned();
     let refused = |path: &Path| {
@@ -111,19 +111,19 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// Returns the first frame of a connection, which offers the protocol versions `oldest` to `newest`
-/// and the secret with the id `secret`. The test builds the frame from docs/protocol, without
-/// Skep's own code.
+/// Returns the first frame of a connection. It offers the protocol versions `oldest` to `newest`,
+/// and the secret with the id `secret`. The test builds the frame as docs/protocol describes it,
+/// without Skep's own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // The next fields mean that the sender is a client without an id. It connects to the node
-    // itself (target 0) without a channel. Then comes the nonce.
+    // The next fields state that the sender is a client without an id, and that it connects to the
+    // node itself (target 0) without a channel. The nonce follows.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
-    // The number of secrets, and then the id of each.
+    // The number of secrets, followed by the id of each secret.
     body.extend(1_u32.to_le_bytes());
     body.extend(secret.to_le_bytes());
     let mut frame = b"SKEP\x80\0\0\0".to_vec();
@@ -170,7 +170,7 @@ fn newer_peer_is_refused_unless_it_supports_the_same_version() {
     assert_eq!(ask(address, &hello(id, 1, 2, secret)).0, 0);
 }
 
-/// Stops a cluster. Returns the processes of its services with the role `role`, with their command
+/// Stops a cluster. Returns its service processes with the role `role`, including their command
 /// lines.
 fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     let found = wait_for("services to look at", PATIENCE, || {
@@ -181,7 +181,7 @@ fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     found
 }
 
-/// Starts a stopped service with its old command line, in which `change` has replaced some
+/// Starts a stopped service with its old command line, after `change` has replaced some of the
 /// arguments. The start must fail. Returns the error message.
 fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
     let mut arguments = process.arguments[1..].to_vec();
@@ -190,13 +190,14 @@ fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
 }
 
 #[test]
-fn port_in_use_is_refused_by_number() {
+fn error_for_a_port_in_use_names_its_number() {
     let cluster = Cluster::start(Shape::small());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
     for role in ["management", "metadata", "storage"] {
-        // Start a second service on the same host. Its settings name a port that is already in use.
+        // Start a second service on the same host. Its settings contain a port that is already in
+        // use.
         let scratch = Scratch::new();
         let directory = scratch.join("service").display().to_string();
         let target = scratch.join("target").display().to_string();
@@ -220,7 +221,7 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     let own = cluster.data().join("storage-1/t1").display().to_string();
     let second = cluster.data().join("storage-1/t2").display().to_string();
     let foreign = other.data().join("storage-1/t1").display().to_string();
-    // Remove the second target from the command line, because the service would start and serve
+    // Remove the second target from the command line. Otherwise the service would start and serve
     // that target.
     let swap = |with: &str| {
         let with = with.to_owned();
@@ -236,7 +237,7 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     };
     check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
     // An empty directory may be the mount point of a disk that is not mounted. So the service must
-    // not use it as an empty target.
+    // not treat it as an empty target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
@@ -245,13 +246,13 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     check_message(&start_again(&storage, swap(&metadata)), &[&metadata, "metadata"]);
     let missing = cluster.data().join("missing").display().to_string();
     check_message(&start_again(&storage, swap(&missing)), &[&missing]);
-    // The cluster still starts afterwards.
+    // The cluster can still start afterwards.
     cluster.up().expect_success();
     cluster.stop();
 }
 
-/// Writes a file until no space is left. Checks that the file contains exactly the acknowledged
-/// writes. Returns the length of the file.
+/// Writes a file until no space is left. Checks that the file contains exactly the bytes of the
+/// acknowledged writes. Returns the length of the file.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
     let bytes = random.bytes(1 << 20);
@@ -286,7 +287,7 @@ fn full_target_reports_no_space_and_recovers() {
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
-    // The removal of a file frees space. It never fails for lack of space.
+    // The removal of a file frees space, and must never fail because space is missing.
     files::remove_file(cluster.path().join("large"));
     wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
@@ -295,7 +296,7 @@ fn full_target_reports_no_space_and_recovers() {
     cluster.stop();
 }
 
-/// Returns a running cluster whose only metadata target lies on a separate disk.
+/// Returns a running cluster whose only metadata target is on the separate disk at `disk`.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let cluster = Cluster::start(Shape::small());
     cluster.stop();
@@ -307,20 +308,20 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-/// Uses up all free space of a disk.
+/// Fills a disk until it has no free space.
 fn take_all(path: &Path) {
     let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // This sync makes the file system release the space that it reserved for this file. The
-        // next iteration uses up that space too.
+        // This sync makes the file system release the space that it had reserved for this file. The
+        // next iteration then uses up that space, too.
         files::sync_all(&file);
     }
 }
 
-/// Waits until the metadata target notices the full disk and refuses new entries. Checks that its
-/// only error is ENOSPC.
+/// Waits until the metadata target has noticed the full disk and refuses new entries. Checks that
+/// it returns no other error than ENOSPC.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -373,8 +374,8 @@ fn full_metadata_target_refuses_only_new_entries() {
         let metadata = targets.as_array()?.iter().find(|it| it["kind"] == "metadata")?;
         (metadata["pool"] == "emergency").then_some(())
     });
-    // Existing files can still be read, overwritten, extended, renamed and removed, even after the
-    // target was killed.
+    // Existing files can still be read, overwritten, extended, renamed and removed. This also holds
+    // after the target was killed.
     for (version, first) in [(2, 0), (3, 100)] {
         for number in first..first + 50 {
             files::write(at(number), content(number, version));
@@ -408,9 +409,9 @@ fn full_metadata_target_refuses_only_new_entries() {
     cluster.stop();
 }
 
-/// The service must log each change, even a change that needs no other space. If the disk has no
+/// The service must log each change, even if the change itself needs no space. If the disk has no
 /// space for the log, the service exits with a message. No acknowledged change is lost, and waiting
-/// clients continue as soon as the disk has space. Semantics 4.8.
+/// clients continue as soon as the disk has space again. Semantics 4.8.
 #[test]
 fn metadata_service_exits_without_log_space_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
@@ -440,9 +441,9 @@ fn metadata_service_exits_without_log_space_and_recovers() {
         let log = cluster.data().join("logs/metadata-1.log");
         let printed = eventually(FULL_PATIENCE, || {
             let text = fs::read_to_string(&log).ok()?;
-            text.contains("is full: free space there").then_some(())
+            text.contains("is full; free space on this disk").then_some(())
         });
-        // Free the space before any assertion, because the waiting changes need it to complete.
+        // Free the space before any assertion, because the waiting changes need space to complete.
         files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
@@ -492,7 +493,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Truncate the log in the middle of its last record. A power loss may do the same.
+    // Truncate the log in the middle of its last record, as a power loss might do.
     files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
@@ -500,7 +501,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     assert!((299..=300).contains(&found), "{found} files are left");
     files::write(cluster.path().join("more"), "y");
     let log = files::read_to_string(cluster.data().join("logs/metadata-1.log"));
-    check_message(&log, &["tail truncated"]);
+    check_message(&log, &["bytes at the end of its log, since a crash left an unfinished write"]);
     cluster.stop();
 }
 
@@ -509,14 +510,14 @@ fn flipped_bit_in_the_log_is_reported_with_its_file() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Damage a byte in the first third of the log. Later records were synced, so this damage cannot
-    // be a torn tail.
+    // Damage a byte in the first third of the log. The records behind it were synced, so the
+    // service must not treat the damage as a torn write.
     let at = bytes.len() / 3;
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     check_message(&message, &["metadata-1", last.to_str().expect("ASCII")]);
-    // With the bit restored, the cluster starts and has all files.
+    // After the bit has been restored, the cluster starts and has all files.
     let file = files::open_with(OpenOptions::new().write(true), &last);
     files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
@@ -535,7 +536,7 @@ fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the name of the storage target on which a chunk file lies.
+/// Returns the name of the storage target that stores a chunk file.
 fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
     let targets = cluster.skep_list(&["target", "list"]);
     let is_its = |it: &&serde_json::Value| {
@@ -557,8 +558,8 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
         files::sync_all(&file);
     }
     cluster.stop();
-    // Find a chunk file with the bytes of `bad` and `good`. Both files have these bytes, but the
-    // test damages only one.
+    // Find the chunk files with the bytes of `bad` and `good`. Both files have the same bytes, but
+    // the test damages only one of the chunk files.
     let mut found = Vec::new();
     for target in ["t1", "t2"] {
         files_below(&cluster.data().join("storage-1").join(target).join("chunks"), &mut found);
@@ -589,14 +590,14 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
     check_message(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
-    // The client logs the id of the file and the target that sent the damaged bytes.
+    // The client's log contains the id of the file, and the target that sent the damaged bytes.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
     let file = info["entry_id"].text();
     let target = target_at(&cluster, &path);
     let mounts = log("mount.log");
     let line = mounts.lines().find(|line| line.contains("ERROR")).expect("an error is logged");
     check_message(line, &[&format!("file {file}"), &format!("target {target}"), "checksum"]);
-    // The undamaged part of the file can still be read.
+    // The other parts of the file, which are not damaged, can still be read.
     let mut first = vec![0; 4096];
     files::read_exact_at(&files::open(damaged), &mut first, 0);
     assert!(first == bytes[..4096]);
@@ -621,7 +622,7 @@ fn unreadable_configuration_is_refused_with_the_reason() {
     check_message(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
     check_message(&message, &[&file, "targetz", "targets"]);
-    // One message reports all mistakes in a settings file.
+    // A single message must report all mistakes in a settings file.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"10.0.0.1:port\"\nlog = \"skep_rpc=loud\"\n");
     check_message(&message, &["targets", "node.directory", "node.listen", "node.log"]);

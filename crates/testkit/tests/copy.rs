@@ -1,5 +1,5 @@
-//! `skep copy` from and to a mounted cluster. The tests cover all kinds of entries, an
-//! interruption, a full destination, and a source that changes.
+//! `skep copy` from and to a mounted cluster. The tests cover all kinds of entries, an interrupted
+//! copy, a full destination, and a source that changes during the copy.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
@@ -43,8 +43,8 @@ fn start(options: &[&str], from: &Path, to: &Path) -> Running {
     Running(command.spawn().expect("the program starts"))
 }
 
-/// Returns one line for each entry: type, mode, owner, number of names, time and link target, and
-/// for files the length and the checksum.
+/// Returns a line for each entry with its type, mode, owner, number of names, time and link target.
+/// For files, the line also contains the length and the checksum.
 fn listing(top: &Path) -> String {
     let script = "cd \"$1\"\n\
         find . -printf '%P %y %m %U %G %T@ %l\\n' | sort\n\
@@ -59,7 +59,7 @@ fn random(bytes: usize) -> Vec<u8> {
     Random::new(bytes as u64).bytes(bytes)
 }
 
-/// Fills the directory `top` with entries of all kinds.
+/// Creates entries of all kinds in the directory `top`.
 fn fill(top: &Path) {
     for directory in 0..5 {
         let directory = top.join(format!("directory-{directory}/below"));
@@ -95,7 +95,7 @@ fn tree_is_copied_into_a_cluster_and_out_of_it() {
     let copied = copy(&["--verify"], &source, &inside);
     assert_eq!(listing(&source), listing(&inside));
     assert_eq!(copied["problem_count"], 0);
-    // The copy has 150 plain files, the sparse file, and the file with an unusual name.
+    // The copy has 150 plain files, the file with holes, and the file with an unusual name.
     assert_eq!((copied["files"].as_u64(), copied["directories"].as_u64()), (Some(152), Some(11)));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&files::metadata(inside.join("sparse")));
     assert!(blocks * 512 < 20 << 20, "the sparse file has {blocks} blocks");
@@ -120,7 +120,8 @@ fn killed_copy_continues_with_the_missing_pieces() {
     files::write(source.join("large"), random(bytes));
     let inside = cluster.path().join("inside");
     let running = start(&["--rate", "80MiB", "--threads", "2"], &source, &inside);
-    // The list of pieces has a header line, and one byte `1` for each finished piece.
+    // The list of pieces consists of a header line, and one byte for each piece. The byte is `1` if
+    // the piece is finished.
     let finished_pieces = || {
         let entries = std::fs::read_dir(&inside).ok()?;
         let mut names = entries.filter_map(|it| it.ok().map(|it| it.path()));
@@ -153,7 +154,7 @@ fn full_destination_ends_the_copy_and_a_later_run_continues() {
         files::write(source.join(format!("file-{file}")), random(400_000));
     }
     let destination = scratch.directory("destination");
-    // The kernel removes the tmpfs with the mount namespace of the script.
+    // When the script ends, its mount namespace ends, and the kernel removes the tmpfs.
     let script = "mount -t tmpfs -o size=8m tmpfs \"$2\"\n\
         if \"$3\" copy \"$1\" \"$2/copy\" --output json >\"$4\" 2>&1; then exit 9; fi\n\
         find \"$2\" -name '.skep-copy-*' | grep . && exit 8\n\
@@ -186,8 +187,8 @@ fn source_that_changes_during_the_copy_is_reported() {
     let file = files::open_with(std::fs::OpenOptions::new().append(true), source.join("log"));
     files::write_all(&file, b"one line more");
     let failed = copying.join().expect("no panic").expect_failure();
-    assert!(failed.contains("a program changed it during the copy"), "{failed}");
-    // The copy never gives its final name to a file with bytes of two versions.
+    assert!(failed.contains("a program changed the source during the copy"), "{failed}");
+    // The copy must never give the final name to a file that contains bytes of two versions.
     assert!(begun().is_none(), "an incomplete copy was left");
     copy(&["--resume", "--verify"], &source, &destination);
     assert_eq!(listing(&source), listing(&destination));

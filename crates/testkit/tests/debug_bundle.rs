@@ -30,7 +30,7 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     writeln!(log, "planted: {} and {secret}", token.trim()).unwrap();
     let file = scratch.path().join("bundle.tar");
     let file_text = file.to_str().expect("UTF-8");
-    // Administrators need a bundle most while a service does not reply. So suspend one.
+    // Suspend a service, because administrators most need a bundle while a service does not reply.
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
     let printed = cluster.try_skep(&["debug", "bundle", "--file", file_text, "--output", "json"]);

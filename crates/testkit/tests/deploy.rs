@@ -1,5 +1,5 @@
 //! `skep deploy` over real `sshd`s, to hosts with separate networks and root directories. The tests
-//! go from a hosts file to a mounted cluster, and back to hosts without Skep.
+//! begin with a hosts file, deploy and mount a cluster, and then remove Skep from all hosts.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish, run};
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(300);
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
-/// A deploying host and the hosts that it deploys to, each with `sshd`.
+/// A deploying host, and the hosts that it deploys to. Each of these hosts runs an `sshd`.
 struct Site {
     // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
@@ -27,7 +27,7 @@ impl Site {
     fn new(names: &[&str]) -> Self {
         let network = PageNetwork::new();
         let admin = network.host("admin", "10.0.0.99/24");
-        // Strip the program, because each host has its copy of the program in memory.
+        // Strip the program of symbols, because each host has its copy of the program in memory.
         admin
             .run(
                 "strip /usr/bin/skep || true; rm -rf ~root/.ssh\n\
@@ -65,7 +65,7 @@ impl Site {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended earlier.
+    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended before that.
     fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);
@@ -110,8 +110,8 @@ impl Site {
         assert!(!own.status.success(), "the page has no password");
     }
 
-    /// Returns for each host the paths in the directories in which a deployment creates files, and
-    /// the contents of fstab.
+    /// Returns the paths in the directories in which a deployment creates files, and the contents
+    /// of fstab. There is one text for each host.
     fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             // Ignore /run/mount, where mount(8) stores its own table.
@@ -123,8 +123,8 @@ impl Site {
         self.hosts.iter().map(list).collect()
     }
 
-    /// Checks that all hosts have the files in `before` and no other files, and run no process of
-    /// Skep.
+    /// Checks that all hosts have exactly the files in `before`, and that no process of Skep runs
+    /// on them.
     fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
@@ -141,7 +141,7 @@ impl Site {
     }
 }
 
-/// A loop device over a file, in the role of a disk.
+/// A loop device over a file. In the test it plays the role of a disk.
 struct Disk {
     device: String,
     _scratch: Scratch,
@@ -156,7 +156,7 @@ impl Disk {
         Self { device: device.trim().to_owned(), _scratch: scratch }
     }
 
-    /// Returns the kinds of data that `wipefs` finds on the disk.
+    /// Returns the kinds of data on the disk that `wipefs` recognises.
     fn signatures(&self) -> String {
         run("wipefs", ["--no-act", &self.device])
     }
@@ -182,7 +182,8 @@ fn client(name: &str, address: u8) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
 }
 
-/// A load program for a client. It runs until `/srv/stop` exists, and fails if any operation fails.
+/// A program that causes load on a client. It runs until the file `/srv/stop` exists, and fails if
+/// any operation fails.
 const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
     while [ ! -e /srv/stop ]; do
       n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
@@ -257,7 +258,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert_eq!(failures, "", "no operation failed");
     c1.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
 
-    // A changed hosts file first moves the monitor to another host, and later turns it off.
+    // A changed hosts file first moves the monitor to another host. A later hosts file removes the
+    // monitor.
     let hosts = format!("{base}{s3}");
     site.write(
         &hosts.replace("[\"storage\"]\nstorage_disks", "[\"storage\", \"monitor\"]\nstorage_disks"),
@@ -299,7 +301,7 @@ fn interrupted_deployment_and_removal_continue() {
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
-    // Each run continues the killed run before it, and completes at least one more step.
+    // Each run continues where the previous killed run ended, and completes at least one more step.
     let mut kills = 0;
     for steps in [1, 3, 2, 1, 2, 3, 1, 1] {
         kills += u32::from(site.kill_after("apply", steps));
@@ -340,7 +342,7 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
     check(&site, &hosts(&good.replace("storage\"]", "management\"]")), &["m1 and s1", "one host"]);
     check(&site, &hosts(&good.replace("/disk1/skep", "/disk1/../etc")), &["s1", "invalid path"]);
 
-    // The SSH key of the deploying host is wrong, or the host key has changed.
+    // In these cases, the SSH key of the deploying host is wrong, or the host key has changed.
     site.admin
         .run("mv ~root/key ~root/right; ssh-keygen -q -t ed25519 -N '' -f ~root/wrong")
         .expect_success();
@@ -353,7 +355,8 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
     check(&site, &hosts(&good), &["host s1", "ssh-keygen -R 10.0.0.2"]);
     site.admin.run("mv ~root/kept ~root/known").expect_success();
 
-    // One disk has a file system, and another has bytes that no program recognises.
+    // In these cases, one disk has a file system, and another disk has bytes that no program
+    // recognises.
     run("mkfs.ext4", ["-q", &disk.device]);
     let text = check(&site, &hosts(&with_disk), &["s1", "ext4", "wipefs --all"]);
     assert!(text.contains("no host was changed"), "{text}");
@@ -366,8 +369,8 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
     site.host("s1").run("rm -r /disk1/skep").expect_success();
     site.expect_unchanged(&before);
 
-    // The host already has parts of another installation: a program, a token, a service or a used
-    // port.
+    // In these cases, the host already has parts of another installation: a program, a token, a
+    // service or a used port.
     site.host("s1")
         .run("printf '#!/bin/sh\\necho skep 9\\n' >/usr/bin/skep; chmod 755 /usr/bin/skep")
         .expect_success();
@@ -385,10 +388,11 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
     wait_for("the port is taken", PATIENCE, || {
         site.admin.run("bash -c '</dev/tcp/10.0.0.2/7420'").status.success().then_some(())
     });
-    check(&site, &hosts(&good), &["s1", "port 7420", "stop it"]);
+    check(&site, &hosts(&good), &["s1", "port 7420", "stop that program"]);
     site.expect_unchanged(&before);
 
-    // The user of a host cannot become root, or the network loses packets between two hosts.
+    // In these cases, the user on a host cannot become root, or the network loses packets between
+    // two hosts.
     site.host("m1")
         .run(
             "useradd --create-home worker; usermod -p '*' worker\n\

@@ -1,4 +1,4 @@
-//! Clients that could not reach management for longer than their lease
+//! Clients that have been unable to reach management for longer than their lease
 //! (docs/design/0006-fencing.md).
 
 use rustix::process::Signal;
@@ -30,8 +30,8 @@ fn open(path: &Path) -> File {
 }
 
 /// A program that writes to a file until a write fails, and then reports which of its handles still
-/// work. It is a separate process, because a process with open files of a suspended mount hangs
-/// when it starts other processes.
+/// work. It must be a separate process. A process that has open files on a suspended mount hangs
+/// when it starts another process.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -94,7 +94,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "bytes of other clients are unchanged");
 
-        // The resumed mount serves files again without help.
+        // The resumed mount serves files again, without any action of an administrator.
         assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
         files::write_all_at(&again, b"again", 0);
@@ -109,7 +109,7 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
 
 /// The opens of a dead client are removed even if no other client uses the files.
 #[test]
-fn dead_client_and_its_opens_are_removed_within_a_lease() {
+fn dead_client_and_its_open_files_are_removed_within_a_lease() {
     let mut cluster = Cluster::start(Shape::default());
     let first = cluster.mount(Transport::Uring);
     let file = open(&first.path().join("removed"));
@@ -135,8 +135,8 @@ fn dead_client_and_its_opens_are_removed_within_a_lease() {
     cluster.stop_except(&[]);
 }
 
-/// A program that unlinks a file at the end of its input, while the name is still in the kernel's
-/// cache.
+/// A program that unlinks a file at the end of its input. At that time, the kernel still has the
+/// name in its cache.
 const UNLINKER: &str = r#"
 import os, sys
 os.stat(sys.argv[1])
@@ -146,8 +146,9 @@ os.unlink(sys.argv[1])
 "#;
 
 /// Starts a program that unlinks `name` on the first mount. Metadata executes the request, but the
-/// mount receives no reply. Returns the program, and leaves the mount's process suspended. Returns
-/// `None` if the kernel looked up the name first, so that metadata did not execute the unlink.
+/// mount receives no reply. Returns the running program, and leaves the mount's process suspended.
+/// Returns `None` if the kernel looked up the name before the unlink, because metadata then has not
+/// executed the unlink.
 fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Option<Child> {
     let metadata = cluster.processes("metadata").pop().expect("one metadata service runs");
     let mut unlinker = Command::new("python3")
@@ -180,7 +181,7 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
     Some(unlinker)
 }
 
-/// Semantics 4.3. Regression test: the first mount repeated the unlink after its eviction, and
+/// Semantics 4.3. Regression test: after its eviction, the first mount repeated the unlink and
 /// removed the lock file of the other host. Both programs got success.
 #[test]
 fn evicted_client_does_not_unlink_a_newer_lock_file() {

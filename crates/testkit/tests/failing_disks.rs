@@ -1,6 +1,6 @@
-//! The disk of one storage target fails, in each way in which disks fail. The program gets the
-//! error, `skep health check` names the target, and the other targets serve. After the repair, the
-//! target has all synced bytes.
+//! The disk of one storage target fails. Each test simulates one kind of failure. The program gets
+//! the error, `skep health check` names the target, and the other targets serve. After the repair,
+//! the target has all synced bytes.
 
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
@@ -11,20 +11,21 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// `EIO`
+/// The error number `EIO`.
 const IO_ERROR: i32 = 5;
-/// `ENOSPC`
+/// The error number `ENOSPC`.
 const NO_SPACE: i32 = 28;
 const BYTES: usize = 300_000;
 
-/// A cluster whose first storage target has a separate disk.
+/// A cluster whose first storage target is on a separate disk that can fail.
 struct Scene {
     disk: TargetDisk,
-    /// Id and directory of the target on the disk.
+    /// Id and directory of the target on this disk.
     failing: (u64, PathBuf),
-    /// Id of a target on another disk.
+    /// Id of a target that is on another disk.
     other: u64,
-    // The last field, since dropping the cluster removes the mount point of the disk.
+    // This must be the last field, because dropping the cluster removes the mount point of the
+    // disk.
     cluster: Cluster,
 }
 
@@ -43,7 +44,7 @@ impl Scene {
         scene
     }
 
-    /// Creates a file on the target `target`, writes and syncs it, and returns it open.
+    /// Creates a file on the target `target`, writes and syncs it, and returns the open file.
     fn file_on(&self, target: u64, name: &str) -> File {
         let path = self.cluster.path().join(name);
         let id = target.to_string();
@@ -91,8 +92,8 @@ impl Scene {
         files::remove_file(&new);
     }
 
-    /// Kills all processes of the cluster, mounts the disk again as after its repair, and starts
-    /// the cluster.
+    /// Kills all processes of the cluster, mounts the disk again as after a repair, and starts the
+    /// cluster.
     fn repair(&self) {
         self.cluster.kill_processes();
         self.disk.mount_again();
@@ -136,7 +137,7 @@ fn shut_down_disk_fails_its_files_only(kind: DiskKind) {
     assert_eq!(code(failing.write_at(b"again", 0)), Some(IO_ERROR));
     drop((failing, other));
     scene.repair();
-    // No byte of the failed writes has reached the device.
+    // The device contains no byte of the failed writes.
     scene.assert_contents("failing");
     scene.assert_contents("other");
     scene.end();
@@ -199,7 +200,7 @@ fn frozen_disk_blocks_only_its_files_until_the_thaw() {
         file.write_all_at(&new, 0)?;
         file.sync_all()
     });
-    // The requests that wait are a cause before the target counts as hung.
+    // The waiting requests are reported as a cause even before the target counts as hung.
     let object = format!("t{}", scene.failing.0);
     wait_for("the open requests are named", PATIENCE, || {
         let report = scene.cluster.skep_json(&["why", "--interval", "200ms"]);

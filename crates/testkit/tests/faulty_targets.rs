@@ -1,5 +1,6 @@
 //! One target of a service fails. The other targets serve, and no part of the cluster treats the
-//! failed target as healthy. After its repair, the target serves again without help.
+//! failed target as healthy. After its repair, the target serves again, without any action of an
+//! administrator.
 
 use serde_json::Value;
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
@@ -8,7 +9,7 @@ use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A shape with one storage service of three targets.
+/// Returns a shape with one storage service that has three targets.
 fn three_targets() -> Shape {
     Shape { targets_per_service: 3, ..Shape::small() }
 }
@@ -64,7 +65,7 @@ fn targets_serve_while_another_target_cannot_be_opened() {
     let mut damaged = intact.clone();
     damaged[20] ^= 1;
     files::write(&identity, &damaged);
-    // The service starts with the two other targets, and new files get these targets.
+    // The service starts with its two other targets, and new files are placed on these targets.
     cluster.up().expect_success();
     let problem = wait_for_condition(&cluster, &path, "Down");
     assert!(problem.contains("skep-identity"), "{problem}");
@@ -75,7 +76,7 @@ fn targets_serve_while_another_target_cannot_be_opened() {
     assert!(!health.stdout.contains("UNREACHABLE"), "{}", health.stdout);
     let during = write_files(&cluster, "during", 30);
     assert_read(&during);
-    // The service opens the repaired target without a command.
+    // After the repair, the service opens the target without a command of an administrator.
     files::write(&identity, &intact);
     wait_for_condition(&cluster, &path, "Serving");
     assert_read(&before);
@@ -93,7 +94,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     wait_for_condition(&cluster, &path, "Serving");
     let before = write_files(&cluster, "before", 60);
     disk.trigger_error();
-    // Programs that write to the failed disk get errors. Writes to other targets succeed.
+    // Programs get errors if they write to the failed disk. Writes to other targets succeed.
     let (mut failed, mut written) = (0, 0);
     for path in &before {
         let file = files::open_with(std::fs::OpenOptions::new().write(true), path);
@@ -107,7 +108,8 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     assert!(problem.contains("ead-only"), "{problem}");
     let health = cluster.try_skep(&["health", "check"]);
     assert!(!health.status.success() && health.stdout.contains("refuses writes"));
-    // A mount with a cluster map that contains the condition places new files on other targets.
+    // When the mount has received a cluster map with the target's condition, it places new files on
+    // other targets.
     let during = wait_for("new files avoid the target", PATIENCE, || {
         let directory = cluster.path().join("probe");
         let _old = std::fs::remove_dir_all(&directory);
@@ -117,7 +119,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     });
     assert_eq!(during.len(), 30);
     assert_read(&write_files(&cluster, "during", 30));
-    // Reads still succeed, even of files that the target does not have open.
+    // Reads still succeed, even if the target does not have the chunk file open.
     let other = cluster.mount(Transport::Uring);
     for path in &before {
         let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));

@@ -1,5 +1,4 @@
-//! Groups of targets. The test has a metadata target that waits for a group, and an administrator
-//! who creates this group.
+//! Groups of targets. A metadata target waits for a group, and an administrator creates this group.
 
 use serde_json::Value;
 use skep_testkit::program::Finished;
@@ -32,13 +31,13 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// With the setting `metadata-copies` above 1, management does not create a group for a new
-/// metadata target. It registers and its service becomes ready, but it serves only as the primary
-/// of a group.
+/// If the setting `metadata-copies` is above 1, management does not create a group for a new
+/// metadata target. The target registers and its service becomes ready, but the target serves only
+/// after it has become the primary of a group.
 ///
 /// Command: skep group create.
 #[test]
-fn metadata_target_waits_until_it_gets_a_group() {
+fn metadata_target_serves_only_after_it_gets_a_group() {
     let scratch = Scratch::new();
     let place = |name: &str| scratch.join(name).display().to_string();
     let management = place("m");
@@ -69,7 +68,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
         let online = targets.as_array()?.iter().filter(is_online).count();
         (online == 2).then_some(targets)
     });
-    // The list begins with the metadata targets.
+    // The list begins with the metadata targets, because their ids are lower.
     let waiting = &targets[0];
     assert_eq!((&waiting["kind"], &waiting["group"]), (&"metadata".into(), &Value::Null));
     assert!(targets[1]["group"].is_number(), "the setting concerns metadata targets only");
@@ -84,7 +83,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // A repeated command has no further effect.
+    // If the administrator repeats the command, it has no further effect.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
     assert_eq!(again, created);
     let unknown = ask(&["group", "create", "77"]);
@@ -96,7 +95,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
     assert_eq!((&group["primary"], &group["epoch"]), (&waiting["id"], &1.into()), "{group}");
 
     ask(&["cluster", "format"]).expect_success();
-    // `skep session list` succeeds when the metadata target serves.
+    // `skep session list` succeeds as soon as the metadata target serves.
     wait_for("the metadata target serves", PATIENCE, || {
         ask(&["session", "list"]).status.success().then_some(())
     });

@@ -1,4 +1,4 @@
-//! File handles: `name_to_handle_at` and `open_by_handle_at`, on the same mount and on a different
+//! File handles of `name_to_handle_at` and `open_by_handle_at`, on the same mount and on another
 //! mount.
 
 use skep_testkit::files;
@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A program that prints the handle of a path, or opens a handle and prints its path and the text
-/// of its file. It is written in Python, because Rust's standard library has neither call.
+/// of its file. It is written in Python, because Rust's standard library has neither of the two
+/// calls.
 const SCRIPT: &str = r#"
 import ctypes, errno, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -76,7 +77,7 @@ fn file_handles_open_their_inode_while_it_exists() {
         assert_eq!(open(&root, &removed[0]), "gone");
         files::remove_dir(&gone);
         files::remove_file(root.join("removed"));
-        // A handle still refers to a moved file.
+        // After the file has been moved, its handle still refers to it.
         files::rename(root.join("directory-0/inner"), root.join("directory-1/moved"));
         expected[0].1 = "directory-1/moved".to_owned();
         let check = |mount: &Path| {
@@ -98,7 +99,7 @@ fn file_handles_open_their_inode_while_it_exists() {
     }
 }
 
-/// Semantics 1.19: a handle of an open file stays valid on the mount that has the file open. On
+/// Semantics 1.19. The handle of an open file stays valid on the mount that has the file open. On
 /// other mounts, the handle becomes invalid when the file loses its last name.
 #[test]
 fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
@@ -115,8 +116,8 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
         for mount in [&here, &there] {
             assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
         }
-        // Wait, because the kernel sends the last close asynchronously, and may use cached
-        // attributes of the inode until the attribute timeout.
+        // Wait, because the kernel sends the last close asynchronously. Until the attribute
+        // timeout, it may also use cached attributes of the inode.
         let is_gone = |mount: &Path| {
             wait_for("the handle is invalid", Duration::from_secs(30), || {
                 (open(mount, &leads_to) == "ESTALE").then_some(())

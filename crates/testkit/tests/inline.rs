@@ -1,6 +1,6 @@
-//! Files whose first bytes are stored in metadata. On every mount, these files behave like other
-//! files. The tests also cover the number of their chunk files, their printed patterns, and their
-//! contents after kills and power losses.
+//! Files whose first bytes (inline bytes) are stored in metadata. On every mount, these files must
+//! behave like other files. The tests also check the number of their chunk files, their printed
+//! patterns, and their contents after kills and power losses.
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
@@ -40,7 +40,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// A file with its paths on two mounts, and its expected contents.
+/// A file, its paths on two mounts, and its expected contents.
 struct Checked {
     paths: [PathBuf; 2],
     expected: Vec<u8>,
@@ -50,8 +50,8 @@ impl Checked {
     #[track_caller]
     fn check(&self, what: &str) {
         for path in &self.paths {
-            // Open the file, because the other mount may show attributes that are a second old. An
-            // open requests new attributes.
+            // Open the file, because the other mount may show attributes that are up to a second
+            // old. An open gets the current attributes.
             let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
@@ -83,7 +83,7 @@ impl Checked {
     }
 }
 
-/// Returns a cluster whose files begin in metadata, and a second mount of the cluster with the
+/// Returns a cluster whose files have inline bytes, and a second mount of the cluster with the
 /// other transport.
 fn mounts() -> (Cluster, Mounted) {
     let mut cluster = Cluster::start(Shape::default());
@@ -124,7 +124,7 @@ fn small_files_are_stored_inline_without_a_chunk_file() {
     let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
-    // The owner of a file can also set the file's pattern through an extended attribute.
+    // The owner of a file can also set the pattern of the file by an extended attribute.
     let other = cluster.path().join("other");
     files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
@@ -133,7 +133,7 @@ fn small_files_are_stored_inline_without_a_chunk_file() {
     files::write_all_at(&open(&other), &[9], 8191);
     assert_eq!((count(), entry_info(&other).components()[1].start_byte()), (0, 8192));
     files::remove_file(&other);
-    // A write beyond the inline part creates one chunk file.
+    // A write beyond the inline bytes creates one chunk file.
     let file = open(&path);
     files::write_all_at(&file, &[8; 10], 4090);
     assert_eq!(count(), 1);
@@ -164,7 +164,7 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
     end(cluster, second);
 }
 
-/// `skep config set inline-bytes` applies to all new files that have no other pattern.
+/// `skep config set inline-bytes` applies to all new files that get no pattern from elsewhere.
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());
@@ -187,8 +187,8 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
     cluster.stop();
 }
 
-/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges with bytes in metadata and in
-/// storage.
+/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges that are partly in metadata and
+/// partly in storage.
 #[test]
 fn changes_across_the_inline_end_appear_on_both_mounts() {
     let (cluster, second) = mounts();
@@ -247,7 +247,7 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
-        // Copy within the file, and between two files. One or both of these begin in metadata.
+        // Copy within the file, and between two files. One of the files or both have inline bytes.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
         files::write(&plain, &bytes[..20_000]);
@@ -316,8 +316,8 @@ fn aligned(byte: u8) -> Page {
     Page { memory, start }
 }
 
-/// Makes random changes around the offset at which a file's bytes continue in storage. Each change
-/// is made on a random mount, and closes the file before the next change opens it.
+/// Makes random changes near the end of a file's inline bytes. Each change happens on a random
+/// mount. It closes the file before the next change opens the file.
 #[test]
 fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
@@ -397,7 +397,7 @@ fn shared_inline_file_contains_the_last_write() {
     end(cluster, second);
 }
 
-/// Semantics 3.1: a program that had not synced its writes before the kill gets no error.
+/// Semantics 3.1. A program gets no error even if it had not synced its writes before the kill.
 #[test]
 fn killed_metadata_service_loses_no_inline_bytes() {
     let (cluster, second) = mounts();
@@ -415,7 +415,7 @@ fn killed_metadata_service_loses_no_inline_bytes() {
     end(cluster, second);
 }
 
-/// Returns a cluster whose metadata service lies on a separate disk.
+/// Returns a cluster whose metadata service is on the separate disk at `disk`.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
@@ -430,15 +430,15 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
+fn lose_power(cluster: &Cluster, disk: &mut Disk) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
     cluster.processes("metadata").remove(0).kill();
-    disk.restore(copy);
+    disk.restore();
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mounts continue to run.
+/// Semantics 3.3 and 3.5. Only a metadata host loses its power, while the mounts continue to run.
 /// Some bytes that the host had acknowledged are lost.
 #[test]
 fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
@@ -453,20 +453,20 @@ fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
             files::sync_all(file);
         }
         let second = open(&mount.join(names[1]));
-        let copy = disk.freeze_copy();
+        disk.lose_power();
         files::write_all_at(&hit, &[2; 2000], 500);
-        lose_power(&cluster, &mut disk, copy);
+        lose_power(&cluster, &mut disk);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
             let error = file.sync_all().expect_err("what was written is lost");
             assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
             file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
         }
         untouched.sync_all().expect("all that was written to it is there");
-        // After the program has written and synced the same data again, the data is durable.
+        // After the program has written the same data again and has synced it, the data is durable.
         files::write_all_at(&hit, &[3; 2000], 500);
         files::sync_all(&hit);
-        let copy = disk.freeze_copy();
-        lose_power(&cluster, &mut disk, copy);
+        disk.lose_power();
+        lose_power(&cluster, &mut disk);
         hit.sync_all().expect("nothing of it was lost");
         drop((untouched, hit, second));
         let expected = [vec![1; 500], vec![3; 2000], vec![1; 500]].concat();

@@ -1,10 +1,10 @@
-//! `kill -9` of single processes at random moments under a mixed workload. Every acknowledged
-//! operation survives, every byte is correct, `skep entry info` works on all files, and no chunk
-//! file remains without its file.
+//! `kill -9` of single processes at random moments under a mixed workload. No acknowledged
+//! operation may be lost, every byte must be correct, `skep entry info` must work on all files, and
+//! no chunk file may be left without its file.
 //!
-//! A run has at least 50 kills, half with FUSE over io_uring and half with /dev/fuse. The tests
-//! check the transport, and print the seed. With this seed in `SKEP_TEST_SEED`, a run repeats the
-//! order of kills and operations (not their timing).
+//! A run has at least 50 kills, half of them with FUSE over io_uring and half with /dev/fuse. The
+//! tests check the transport, and print the seed. If `SKEP_TEST_SEED` is set to this seed, a run
+//! has the same order of kills and operations, but not the same timing.
 
 use skep_testkit::files;
 use skep_testkit::process::Process;
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of kills with each transport. The sum must be at least 50.
+/// Number of kills with each transport. The total must be at least 50.
 const KILLS: usize = 30;
-/// One of this many kills hits the mount process. The kill of a mount ends a round, because the
-/// running operations fail.
+/// One of this number of kills hits the mount process. This kill ends a round of the workload,
+/// because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
 /// Maximum number of operations of the workload between two kills.
 const BETWEEN: usize = 900;
-/// Maximum time in which the cluster must remove the chunk files of removed files.
+/// Time limit for the cluster to remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 
 type Running<'scope> = ScopedJoinHandle<'scope, Result<(), String>>;
@@ -40,7 +40,7 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
                 scope.spawn(move || worker.run(stop))
             })
             .collect();
-        // This closure waits until all workers together have completed `operations` more
+        // This closure waits until all workers together have completed `operations` further
         // operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
@@ -62,7 +62,7 @@ fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
-/// Picks a random service to kill. Metadata and storage are picked more often than management.
+/// Selects a random service to kill. It selects metadata and storage more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {
@@ -71,7 +71,7 @@ fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     })
 }
 
-/// Ends a round with a kill of the mount. Only after this kill may a worker get an error.
+/// Ends a round by killing the mount. Only this kill may cause errors for a worker.
 fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
     let failures = under_load(workers, |go_on| {
         go_on(1 + random.below(BETWEEN));

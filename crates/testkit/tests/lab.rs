@@ -12,8 +12,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longer than in other tests, because a lab starts a whole cluster in network namespaces with
-/// limited rates.
+/// Time limit of a command. It is longer than in other tests, because a lab starts a whole cluster
+/// in network namespaces with limited rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
 /// Rates of a client's link and of a target in bytes per second, as in [`RATES`].
@@ -43,15 +43,15 @@ fn kill(pid: u32) {
     kill_process(pid, Signal::KILL).ok();
 }
 
-/// Whether a process named `sleep` runs in the lab.
+/// Whether a process named `sleep` is running in the lab.
 fn has_sleep(lab: &Lab) -> bool {
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
     lab.processes().iter().any(|pid| name(pid).is_ok_and(|name| name == "sleep\n"))
 }
 
 /// Writes new files on `targets` from client 1, and syncs them. Returns the bytes written per
-/// second. Several programs write at once, because a single program would wait alternately for the
-/// link and for the target.
+/// second. Several programs write at the same time, because a single program would wait alternately
+/// for the link and for the target.
 fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let skep = cluster::program().display().to_string();
     let on_client = |script: &str| lab.json("run", &["--host", "c1", "--", "sh", "-c", script]);
@@ -99,7 +99,7 @@ fn lab_links_and_targets_have_the_requested_rates() {
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
     checked(&lab, "status", &[]);
 
-    // Use both mounts, from this machine and from the lab's hosts.
+    // Use the mounts of both hosts, from this machine and from the hosts.
     files::write(lab.mount("c1").join("greeting"), "hello");
     assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
@@ -112,8 +112,8 @@ fn lab_links_and_targets_have_the_requested_rates() {
         );
     }
 
-    // A single target is slower than the client's link, and two targets together are faster. Target
-    // 1 is the metadata target.
+    // A single target is slower than the client's link, and two targets together are faster than
+    // it. Target 1 is the metadata target.
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);
@@ -146,7 +146,8 @@ fn lab_commands_return_exit_codes_and_respect_timeouts() {
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // At the time limit, `skep lab run` kills the command and all processes that it has started.
+    // When the time limit has passed, `skep lab run` kills the command and all processes that the
+    // command has started.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -167,7 +168,7 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
-    // Let a second program run on a host.
+    // Let a second program run on a host of the lab.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("the program on the host runs", PATIENCE, || has_sleep(&lab).then_some(()));
@@ -185,15 +186,16 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
     lab.call("down", &[]).expect_success();
     shell.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);
-    // A new lab can get the same name. `skep lab down` removes it even without the state file.
+    // A new lab can use the same name. `skep lab down` removes it even if the state file is
+    // missing.
     lab.call("up", &SHAPE).expect_success();
     files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns the number of processes in the state file of a lab. `None` means that the lab has no
-/// state file.
+/// Returns the number of processes in the state file of a lab. `None` means that there is no state
+/// file.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
@@ -226,7 +228,7 @@ fn lab_down_removes_a_lab_killed_during_its_start() {
         lab.call("down", &[]).expect_success();
         assert_eq!(lab.remains(), NOTHING, "{moment}");
     }
-    // If `skep lab up` still runs, `skep lab down` ends that process first.
+    // If `skep lab up` is still running, `skep lab down` ends that process first.
     let mut up = lab.command("up", &SHAPE);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     wait_for("the start of the lab has begun", PATIENCE, || noted_processes(&lab));
@@ -259,14 +261,14 @@ fn impossible_lab_is_refused_before_it_is_created() {
     refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // Read a shape from a file, without starting the lab.
+    // Read the shape of a lab from a file, without starting the lab.
     files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
     assert_eq!(plan["hosts"][1]["link_bytes_per_second"], 10_000_000);
     assert_eq!(lab.remains(), NOTHING);
-    // The test must find out whether this kernel has the module that emulates delays.
+    // Find out whether this kernel has the module that emulates delays.
     let netem = ["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
     let has_netem = finish(Command::new("unshare").args(netem), PATIENCE).status.success();
     match has_netem {
@@ -297,7 +299,8 @@ fn without_root_a_lab_is_refused() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns how often this kernel has dropped its page cache, and its cache of names and inodes.
+/// Returns how often this kernel has dropped its page cache, and how often its cache of names and
+/// inodes.
 fn cache_drops() -> [u64; 2] {
     let text = files::read_to_string("/proc/vmstat");
     ["drop_pagecache ", "drop_slab "].map(|name| {
@@ -313,13 +316,14 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     let bench = |verb: &str, more: &[&str]| {
         let mut command = Command::new(cluster::program());
         command.args(["bench", verb, "--lab", lab.name(), "--output", "json"]).args(more);
-        // Relative paths are relative to the mounts of the hosts, in any working directory.
+        // Use another working directory. Relative paths are relative to the mounts of the hosts in
+        // any case.
         command.current_dir("/");
         let value = finish(&mut command, PATIENCE).expect_success();
         let value: Value = serde_json::from_str(&value).expect("JSON");
         check(&format!("bench-{verb}"), &value);
-        // Other programs may use the processors, so the test cannot predict whether the run is
-        // valid.
+        // Other programs may use the processors, so the test cannot predict whether the run counts
+        // as valid.
         assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
         assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");
         let hosts = value["hosts"].list();
@@ -332,7 +336,7 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
         for phase in phases {
             assert_eq!(phase["caches_dropped"], true, "{phase}");
         }
-        // Other programs may drop caches too, so a counter may grow by more.
+        // Other programs may drop caches, too. So a counter may grow by more than the test expects.
         for (before, after) in before.into_iter().zip(cache_drops()) {
             assert!(after - before >= phases.len() as u64, "{before} {after}: {value}");
         }
@@ -362,15 +366,15 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns a shell command that leaves no processor idle for `seconds` seconds, even on a busy
+/// Returns a shell command that keeps all processors busy for `seconds` seconds, even on a busy
 /// machine.
 fn hog(seconds: u32) -> String {
     let text = files::read_to_string("/proc/stat");
     let is_processor = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
     let loops = text.lines().filter(is_processor).count() * 4;
     // `skep lab` does not count processes with a positive nice value as load. So these processes
-    // get a negative nice value in their session and, if the kernel has autogroups, in their
-    // autogroup.
+    // get a negative nice value. If the kernel has autogroups, the autogroup of these processes
+    // gets this nice value, too.
     let endless = format!("timeout {seconds} nice -n -19 sh -c \"while :; do :; done\"");
     format!(
         "for i in $(seq {loops}); do setsid sh -c 'echo -19 >/proc/$$/autogroup; {endless}' \
@@ -388,7 +392,7 @@ fn run_limited_by_processors_is_marked_invalid() {
     check("lab-run", &run);
     assert_eq!((&run["is_valid"], &run["cpu"]["is_limit"]), (&false.into(), &true.into()), "{run}");
     let shown = lab.call("run", &["--host", "c1", "--", "sh", "-c", &script]).expect_success();
-    assert!(shown.contains("INVALID: the processors of this host"), "{shown}");
+    assert!(shown.contains("INVALID: in "), "{shown}");
 
     let bench = |format: &str| {
         let mut command = Command::new(cluster::program());

@@ -1,5 +1,5 @@
-//! Large files and directories: a file of 4 GiB, a directory of 200,000 files, and a sparse file of
-//! 64 GiB.
+//! Large files and directories: a file of 4 GiB, a directory with 200,000 files, and a sparse file
+//! of 64 GiB.
 //!
 //! Each test has its own cluster. A test creates files through one mount, and reads them through a
 //! second mount with the other transport.
@@ -29,7 +29,7 @@ fn name(index: usize) -> String {
     format!("file-{index:06}")
 }
 
-/// Prints how long each step of a test takes, to explain the duration of the test.
+/// Prints the duration of each step of a test. This explains the duration of the whole test.
 struct Timer(Instant);
 
 impl Default for Timer {
@@ -87,7 +87,8 @@ fn second_mount_reads_a_file_of_4_gib() {
     const PIECE: usize = 4 << 20;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
-    // Each piece has different bytes, because equal pieces would hide a piece at a wrong offset.
+    // Each piece has different bytes. If all pieces were equal, the test could not find a piece at
+    // a wrong offset.
     let mut timer = Timer::default();
     let mut bytes = Random::new(42).bytes(PIECE);
     let mut written = DefaultHasher::new();

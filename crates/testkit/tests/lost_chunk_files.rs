@@ -16,8 +16,8 @@ fn removed_chunk_file_of_a_synced_file_is_an_error() {
     let bytes = Random::new(3).bytes(300_000);
     let before = cluster.chunk_files();
     files::write(lost, &bytes);
-    // The close has reported the size to metadata. So this sync only reports which chunk files
-    // exist.
+    // The close has already reported the file's size to metadata. So this sync only reports which
+    // chunk files exist.
     files::sync_all(&files::open(lost));
     let mut removed = cluster.chunk_files();
     removed.retain(|path| !before.contains(path));

@@ -1,8 +1,8 @@
-//! Operations whose reply is lost together with its connection, while other programs use the same
-//! mount. Each operation takes effect exactly once.
+//! Operations whose reply is lost together with the connection, while other programs use the same
+//! mount. Each operation must take effect exactly once.
 //!
-//! After the first execution and before the mount repeats the request, another mount makes a change
-//! that a second execution would destroy.
+//! After the target has executed the request and before the mount retries it, another mount makes a
+//! change. A second execution of the request would destroy this change.
 
 use skep_testkit::files;
 use skep_testkit::proxy::{Message, Proxy};
@@ -20,9 +20,9 @@ const WORKERS: u32 = 3;
 /// Number of lost replies in each test.
 const ROUNDS: u32 = 4;
 
-/// A cluster with a mount behind a proxy, and programs that use that mount.
+/// A cluster with a mount behind a proxy, and the programs that use that mount.
 struct Scene {
-    // Fields are dropped in the order of declaration.
+    // Fields are dropped in the order of declaration, so the mount must come before the cluster.
     work: Vec<JoinHandle<u32>>,
     is_ending: Arc<AtomicBool>,
     mount: Mounted,
@@ -47,18 +47,19 @@ impl Scene {
         Self { work, is_ending, mount, proxy, cluster }
     }
 
-    /// Returns the path of a file in the mount behind the proxy.
+    /// Returns the path of a file on the mount behind the proxy.
     fn ours(&self, name: &str) -> PathBuf {
         self.mount.path().join(name)
     }
 
-    /// Returns the path of a file in the other mount.
+    /// Returns the path of a file on the other mount.
     fn theirs(&self, name: &str) -> PathBuf {
         self.cluster.path().join(name)
     }
 
     /// Runs `operation` on a separate thread, and drops the reply to its request. Then runs
-    /// `meanwhile`, and lets the mount repeat the request. Returns the result of the operation.
+    /// `meanwhile`, and after that lets the mount retry the request. Returns the result of the
+    /// operation.
     fn lose<T: Send + 'static>(
         &self,
         (message, part): (Message, &[u8]),
@@ -74,7 +75,7 @@ impl Scene {
         join(operation, "the operation")
     }
 
-    /// Ends the other programs, and checks their results.
+    /// Ends the programs, and checks their results.
     fn end(mut self) {
         self.is_ending.store(true, Ordering::Relaxed);
         for (number, worker) in self.work.drain(..).enumerate() {

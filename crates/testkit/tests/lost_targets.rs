@@ -1,19 +1,58 @@
-//! A storage target whose disk is lost forever. Skep reports the loss, the administrator gives up
-//! the target as lost, and then no program waits for the target any more.
+//! A storage target whose disk is lost forever. Skep reports the loss. After the administrator has
+//! given up the target as lost, no program waits for the target any more.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
 use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Creates an empty file on as many targets as possible. Returns the number of targets that the
-/// file got.
+/// Creates an empty file on as many targets as possible. Returns the number of targets over which
+/// the file is striped.
 fn create_wide(cluster: &Cluster, path: &Path) -> usize {
     let text = path.display().to_string();
     skep(["entry", "create", "--num-targets", "all", &text]).expect_success();
     cluster.entry_info(path).first_component().targets().len()
+}
+
+/// Returns a new directory whose pattern lists the target `id`.
+fn listing_directory(cluster: &Cluster, id: &str) -> PathBuf {
+    let listing = cluster.path().join("listing");
+    files::create_dir_all(&listing);
+    let path = listing.display().to_string();
+    let set = skep(["entry", "set", "--targets", id, &path]).expect_success();
+    assert!(set.contains(&format!("targets={id}")), "{set}");
+    listing
+}
+
+/// A pattern that lists the lost target `id` leaves no place for new files. Checks that the log of
+/// the mount, `skep entry info` and `healthy`, the output of `skep health check`, explain why.
+fn check_listing_directory(cluster: &Cluster, listing: &Path, id: &str, healthy: &str) {
+    let refused = std::fs::write(listing.join("new"), "x").expect_err("the target is lost");
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
+    let log = files::read_to_string(cluster.data().join("logs/mount.log"));
+    let line = log.lines().find(|line| line.contains("fails with ENOSPC")).expect("a line");
+    let lost = format!("target t{id}, which was given up as lost");
+    assert!(line.contains("WARN") && line.contains(&lost), "{line}");
+    assert!(line.contains("skep entry set --inherit"), "{line}");
+    let path = listing.display().to_string();
+    let info = skep(["entry", "info", &path]).expect_success();
+    assert!(info.contains(&format!("target t{id} was given up as lost, so new files")), "{info}");
+    assert!(healthy.contains("whose pattern lists it fail with ENOSPC"), "{healthy}");
+    let kept = cluster.try_skep(&["target", "remove", id]).expect_failure();
+    assert!(kept.contains("the pattern of 1 directory names it"), "{kept}");
+    skep(["entry", "set", "--inherit", &path]).expect_success();
+    files::write(listing.join("new"), "x");
+}
+
+/// Checks that `skep group list` shows the loss of a target and of its group.
+fn check_lost_group(cluster: &Cluster, target: &serde_json::Value) {
+    let groups = cluster.skep_json(&["group", "list"]);
+    check("group-list", &groups);
+    let is_of_it = |it: &&serde_json::Value| it["members"][0]["target"] == *target;
+    let group = groups.as_array().expect("a list").iter().find(is_of_it).expect("its group");
+    assert_eq!((&group["state"], &group["members"][0]["state"]), (&"Lost".into(), &"Lost".into()));
 }
 
 /// Command: skep target remove.
@@ -30,6 +69,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     let targets = cluster.skep_list(&["target", "list"]);
     let storage: Vec<_> = targets.iter().filter(|it| it["kind"] == "storage").collect();
     let (served, id) = (storage[0]["id"].to_string(), storage[1]["id"].to_string());
+    let listing = listing_directory(&cluster, &id);
     let directory = Path::new(storage[1]["path"].as_str().expect("a path"));
     files::rename(directory, directory.with_extension("gone"));
     cluster.processes("storage").iter().for_each(|process| process.kill());
@@ -42,12 +82,12 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
         (state("condition").as_deref() == Some("Down")).then_some(())
     });
 
-    // Read on the second mount, which has no cached pages of the file.
+    // Read on the second mount, because it has no cached pages of the file.
     let mut reader = Command::new("cat");
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");
 
-    // Without the confirmation, the command does not give up the target.
+    // Without the confirmation option, the command does not give up the target.
     let refused = |arguments: &[&str]| {
         let arguments = [&["target", "remove", "--lost"], arguments].concat();
         cluster.try_skep(&arguments).expect_failure()
@@ -83,13 +123,9 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     let note = format!("skep target files --paths {id}");
     assert!(healthy.contains("Note: storage target") && healthy.contains(&note), "{healthy}");
     assert_eq!(state("condition").as_deref(), Some("Lost"));
-    let groups = cluster.skep_json(&["group", "list"]);
-    check("group-list", &groups);
-    let is_of_it = |it: &&serde_json::Value| it["members"][0]["target"] == storage[1]["id"];
-    let group = groups.as_array().expect("a list").iter().find(is_of_it).expect("its group");
-    assert_eq!((&group["state"], &group["members"][0]["state"]), (&"Lost".into(), &"Lost".into()));
+    check_lost_group(&cluster, &storage[1]["id"]);
 
-    // The directory of the lost target appears again. The target refuses requests, and `skep health
+    // The directory of the lost target is back. The target still refuses requests, and `skep health
     // check` reports the directory.
     files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
@@ -105,13 +141,15 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     files::rename(directory, directory.with_extension("gone"));
     cluster.processes("storage").iter().for_each(|process| process.kill());
 
-    // New files avoid the target, and old files can be replaced and removed.
+    check_listing_directory(&cluster, &listing, &id, &healthy);
+
+    // New files are placed on other targets, and existing files can be replaced and removed.
     let late = cluster.path().join("late");
     assert_eq!(create_wide(&cluster, &late), 1);
     files::write(&late, "late");
     assert_eq!(files::read(second.path().join("late")), b"late");
     let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
-    assert!(kept.contains("files lie on it") && kept.contains("from a backup"), "{kept}");
+    assert!(kept.contains("1 file lies on it, and no") && kept.contains("from a backup"), "{kept}");
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
     assert!(reopened.contains("given up as lost"), "{reopened}");
     files::remove_file(&wide);

@@ -1,7 +1,7 @@
 //! Management on several nodes, with real processes and a mount. The tests kill or suspend the
 //! leader under load, add and remove nodes, and recover from a lost majority.
 //!
-//! `skep up` starts a killed process again. So a test suspends the supervisor while a killed node
+//! `skep up` restarts a killed process. So a test suspends the supervisor as long as a killed node
 //! must not run.
 
 use rustix::process::Signal;
@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time limit for the election of a new leader and its first cluster map. Without load from other
-/// programs, both take 1 to 2 s.
+/// Time limit for the election of a new leader and the publication of its first cluster map. If no
+/// other program uses the machine, both together take 1 to 2 s.
 const FAIL_OVER: Duration = Duration::from_secs(3);
 
 fn start(nodes: usize) -> Cluster {
@@ -34,7 +34,7 @@ fn status(cluster: &Cluster) -> Value {
     })
 }
 
-/// Returns the ids of the management nodes with the role `role`.
+/// Returns the ids of the management nodes whose role is `role`.
 fn with_role(status: &Value, role: &str) -> Vec<u64> {
     let nodes = status["nodes"].as_array().expect("a list").iter();
     nodes
@@ -59,7 +59,7 @@ fn process_in(cluster: &Cluster, directory: &Path) -> Process {
     found.expect("the node runs")
 }
 
-/// Tries to change a setting until the change succeeds. Returns the time until the success.
+/// Tries to change a setting until the change succeeds. Returns the time until it succeeded.
 fn change_setting(cluster: &Cluster, value: u64) -> Duration {
     let begun = Instant::now();
     let value = format!("{value}ms");
@@ -73,7 +73,7 @@ fn heartbeat(cluster: &Cluster) -> String {
     cluster.skep(&["config", "get", "heartbeat"])
 }
 
-/// A thread that writes and reads files in a mount until the test ends it.
+/// A thread that writes and reads files on a mount until the test ends the thread.
 struct Load {
     stop: Arc<AtomicBool>,
     longest: Arc<Mutex<Duration>>,
@@ -113,7 +113,8 @@ impl Load {
     }
 }
 
-/// A suspended supervisor, which restarts no process. Dropping this value resumes the supervisor.
+/// A suspended supervisor. While it is suspended, it restarts no process. Dropping this value
+/// resumes it.
 struct WithoutSupervisor(Process);
 
 impl WithoutSupervisor {
@@ -130,7 +131,7 @@ impl Drop for WithoutSupervisor {
     }
 }
 
-/// Waits until `count` management nodes are members, run, and have the whole command log.
+/// Waits until `count` management nodes are members, are running, and have the whole command log.
 fn wait_for_all(cluster: &Cluster, count: usize) -> Value {
     wait_for("all management nodes have the log", PATIENCE, || {
         let found = status(cluster);
@@ -181,7 +182,7 @@ fn suspended_leader_returns_as_a_follower() {
     process.signal(Signal::STOP);
     let pause = change_setting(&cluster, 800);
     println!("a change was acknowledged {pause:?} after the leader was stopped");
-    // The suspended leader does not reply. This costs the command up to 300 ms more than a refused
+    // The suspended leader does not reply. A command notices this up to 300 ms later than a refused
     // connection.
     assert!(pause < FAIL_OVER + Duration::from_secs(1), "{pause:?}");
     process.signal(Signal::CONT);
@@ -252,7 +253,7 @@ fn management_nodes_change_from_1_to_3_to_5_to_3_under_load() {
         schema::check("management-add", &added);
         assert_eq!(added["voters"], voters);
         let warning = added["warning"].as_str().expect("a text");
-        assert_eq!(warning.contains("add a third one"), voters == 2, "{warning}");
+        assert_eq!(warning.contains("add a third member"), voters == 2, "{warning}");
     }
     let five = wait_for_all(&cluster, 5);
     for id in with_role(&five, "follower").into_iter().rev().take(2) {
@@ -291,7 +292,7 @@ fn management_node_refuses_to_start_in_an_emptied_directory() {
     }
     std::fs::remove_dir_all(&directory).expect("a directory");
     let refused = start();
-    for words in [&*shown, "it has no management", "--init --join"] {
+    for words in [&*shown, "it has no state of management", "--init --join"] {
         assert!(refused.contains(words), "{words}: {refused}");
     }
     drop(without);

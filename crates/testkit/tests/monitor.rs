@@ -4,7 +4,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use skep_testkit::program::{Finished, run};
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, eventually, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, wait_for};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +20,7 @@ fn monitored() -> Shape {
 }
 
 /// Sends an HTTP request to the monitor. Returns the first line and the body of the reply. `None`
-/// means that the monitor does not listen.
+/// means that the monitor is not listening.
 fn request(address: &str, path: &str, headers: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n");
@@ -49,7 +50,7 @@ fn address_of(cluster: &Cluster) -> String {
     address_in(&cluster.data().join("monitor")).expect("the monitor of skep up listens")
 }
 
-/// Returns the number of bytes that an object, such as a user, has written within the last five
+/// Returns the number of bytes that an object, such as a user, has written in the last five
 /// minutes, according to the monitor.
 fn written(address: &str, by: &str, id: &str) -> u64 {
     let load = get(address, &format!("/api/load?by={by}&span=300"));
@@ -77,8 +78,7 @@ fn monitor_history_has_all_operations_and_survives_a_kill() {
     let history = get(&address, "/api/history?by=node&service=storage&span=300&points=300");
     let rates = history["written_bytes"].list().iter().filter_map(Value::as_f64);
     let peak = rates.fold(0.0, f64::max);
-    // The monitor may count all bytes in one round of collection, and a round may last less than a
-    // second.
+    // The monitor may count all bytes in a single round, and a round may be shorter than a second.
     assert!(peak > 0.0 && peak <= 2.0 * bytes as f64, "{peak}");
     let csv = request(&address, "/api/history?span=60&format=csv", "").unwrap().1;
     assert!(csv.starts_with("at,") && csv.lines().count() > 30, "{csv}");
@@ -124,7 +124,7 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     let rules = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let rules = alerts[list].list().iter().map(|alert| alert["rule"].text().to_owned());
-        // Ignore `target-low`, because the disk of the test's host may have little space.
+        // Ignore `target-low`, because the machine's disk may have little free space.
         rules.filter(|rule| rule != "target-low").collect()
     };
     wait_for("the monitor has seen all services", PATIENCE, || {
@@ -151,7 +151,7 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert!(rules("ended").contains(&"service-unreachable".to_owned()));
 }
 
-/// A monitor that a test starts without `skep up`. Dropping it kills the monitor.
+/// A monitor that a test starts without `skep up`. Dropping this value kills the monitor.
 struct Monitor {
     child: Child,
     directory: PathBuf,
@@ -181,7 +181,7 @@ impl Drop for Monitor {
     }
 }
 
-/// A file system of 1 MiB. Dropping this value unmounts it.
+/// A mounted file system of 1 MiB. Dropping this value unmounts it.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -263,7 +263,7 @@ fn unauthorized_requests_and_wrong_options_are_refused() {
     refused(cluster.try_skep(&history), "--monitor-password-file");
     let with_password = [&history[..], &["--monitor-password-file", password]].concat();
     cluster.skep(&with_password);
-    // A second monitor in the same directory is refused, because both would write frames to the
+    // A second monitor in the same directory is refused. Both monitors would write frames to the
     // same files.
     let second = Command::new(cluster::program())
         .args(["monitor", "--directory", directory_text, "--listen", "127.0.0.1:0", "--cluster"])
@@ -285,4 +285,140 @@ fn silent_connections_block_neither_page_nor_mount() {
     fs::write(cluster.path().join("file"), "text").unwrap();
     assert_eq!(fs::read_to_string(cluster.path().join("file")).unwrap(), "text");
     drop(flood);
+}
+
+/// The writes of one `skep bench io` that an ordinary user runs as a job.
+struct BenchRun {
+    user: u32,
+    job: u32,
+    bytes: u64,
+    seconds: f64,
+    mib_per_s: f64,
+}
+
+/// Starts one `skep bench io` for each directory, each as another user and another job, and waits
+/// until all have ended.
+fn bench_as_users(program: &Path, directories: &[PathBuf]) -> Vec<BenchRun> {
+    let start = |(number, directory): (u32, &PathBuf)| {
+        let (user, job) = (60_000 + number, 100 + number);
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command.arg("--clear-groups").arg(program).args(["bench", "io", "--keep-caches", "-o"]);
+        command.arg(directory.join(format!("file-{user}")));
+        let mib = (8 * (number + 1)).to_string() + "m";
+        command.args(["-w", "-e", "-k", "-t", "1m", "-b", &mib, "--output", "json"]);
+        command.env("SLURM_JOB_ID", job.to_string()).current_dir("/");
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        (user, job, child.expect("setpriv can be started"))
+    };
+    let running: Vec<_> = (0..).zip(directories).map(start).collect();
+    let finish = |(user, job, child): (u32, u32, Child)| {
+        let output = child.wait_with_output().expect("ours");
+        assert!(output.status.success(), "{output:?}");
+        let outcome: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let phase = &outcome["phases"][0];
+        BenchRun {
+            user,
+            job,
+            bytes: phase["bytes"].number(),
+            seconds: phase["seconds"].as_f64().expect("a number"),
+            mib_per_s: phase["bandwidth_mib_per_s"].as_f64().expect("a number"),
+        }
+    };
+    running.into_iter().map(finish).collect()
+}
+
+/// Returns the bytes per second that were written in each second. The key is the time of the
+/// second.
+fn seconds_of(address: &str, query: &str) -> BTreeMap<u64, f64> {
+    let history = get(address, &format!("/api/history?{query}&span=300&points=300"));
+    let at = history["at"].list().iter().map(Typed::number);
+    let rates = history["written_bytes"].list().iter().map(Value::as_f64);
+    at.zip(rates).filter_map(|(at, rate)| Some((at, rate?))).collect()
+}
+
+/// Four users on two mounts write to two storage services with `skep bench io`. The numbers of the
+/// services and of the monitor must differ by less than 3 %. In each second, the sums over all
+/// users, all jobs and all clients must be equal.
+///
+/// Command: skep stats.
+#[test]
+fn figures_by_user_job_and_client_agree_with_bench_io() {
+    let shape = Shape { targets_per_service: 2, metadata_targets: 1, ..Shape::default() };
+    let rate = ["--set", "storage:emulation.rate=16MB"].map(String::from).to_vec();
+    let mut cluster = Cluster::start(Shape { monitor: true, more: rate, ..shape });
+    let mounts = [(); 2].map(|()| cluster.mount_with(Transport::Device, "job_accounting"));
+    let address = address_of(&cluster);
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = scratch.join("skep");
+    fs::copy(cluster::program(), &program).unwrap();
+    let directories: Vec<_> =
+        (0..4).map(|number: usize| mounts[number % 2].path().join("all")).collect();
+    fs::create_dir(&directories[0]).unwrap();
+    fs::set_permissions(&directories[0], fs::Permissions::from_mode(0o777)).unwrap();
+    let runs = bench_as_users(&program, &directories);
+    let all: u64 = runs.iter().map(|run| run.bytes).sum();
+    assert_eq!(all, 80 * MIB as u64);
+    let is_near = |found: f64, expected: f64| (found - expected).abs() <= expected * 0.03;
+
+    let total = |by: &str, id: &str| -> u64 {
+        let lines = cluster.skep_json(&["stats", "--by", by, "--total"]);
+        let own = lines.list().iter().filter(|line| id.is_empty() || line["id"] == id);
+        own.map(|line| line["written_bytes"].number()).sum()
+    };
+    for run in &runs {
+        let found =
+            [("user", run.user), ("job", run.job)].map(|(by, id)| total(by, &id.to_string()));
+        for bytes in found {
+            assert!(is_near(bytes as f64, run.bytes as f64), "user {}: {found:?}", run.user);
+            let mib_per_s = bytes as f64 / MIB as f64 / run.seconds;
+            assert!(is_near(mib_per_s, run.mib_per_s), "{mib_per_s} and {}", run.mib_per_s);
+        }
+    }
+    for by in ["client", "node", "target", "user", "group", "job", "operation"] {
+        assert!(is_near(total(by, "") as f64, all as f64), "by {by}: {}", total(by, ""));
+    }
+    wait_for("the monitor has all bytes", PATIENCE, || {
+        (written(&address, "user", "") == all).then_some(())
+    });
+    let queries = ["by=node&service=storage", "by=target", "by=client", "by=user", "by=job"];
+    let divisions = queries.map(|query| seconds_of(&address, query));
+    let [first, others @ ..] = &divisions;
+    let busy = first.values().filter(|rate| **rate > 0.0).count();
+    assert!(busy > 0, "{first:?}");
+    for (query, other) in queries[1..].iter().zip(others) {
+        for (at, rate) in first {
+            let found = other.get(at).copied().unwrap_or(*rate);
+            assert!((found - rate).abs() < 0.01, "{query} at {at}: {found} instead of {rate}");
+        }
+    }
+    mounts.into_iter().for_each(|mount| mount.unmount());
+    cluster.stop();
+}
+
+/// Command: skep monitor, skep why.
+#[test]
+fn slow_operation_is_on_the_page_in_the_words_of_skep_why() {
+    let rate = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
+    let cluster = Cluster::start(Shape { more: rate, ..monitored() });
+    let address = address_of(&cluster);
+    let file = fs::File::create(cluster.path().join("file")).unwrap();
+    (&file).write_all(&vec![7; MIB]).unwrap();
+    file.sync_all().unwrap();
+    let slow = wait_for("the slow operation is listed", PATIENCE, || {
+        let listed = get(&address, "/api/operations?span=300");
+        let of_disk = |it: &&Value| it["client"] != "" && it["mainly"].text().contains("disk of");
+        listed["operations"].list().iter().find(of_disk).cloned()
+    });
+    assert!(slow["mainly"].text().contains("disk of storage target"), "{slow}");
+    assert!(slow["ms"].as_f64().is_some_and(|ms| ms >= 100.0) && slow["user_name"] == "root");
+    let trace = slow["trace"].text();
+    let report = get(&address, &format!("/api/operation?id={trace}"));
+    assert_eq!(report["parts"][0]["stage"], "disk", "{report}");
+    let explained = cluster.skep_json(&["why", "--op", trace]);
+    assert_eq!(explained["parts"][0]["what"], report["parts"][0]["what"]);
+    let live = get(&address, "/api/live");
+    assert!(live["slowest"].list().iter().any(|it| it["trace"] == trace), "{live}");
+    cluster.stop();
 }

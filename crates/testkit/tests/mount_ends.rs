@@ -1,5 +1,5 @@
-//! How mounts that an administrator has started end: by signals and by `umount`, with and without a
-//! reachable cluster.
+//! Tests the end of mounts that an administrator has started. They are ended by signals and by
+//! `umount`, with and without a reachable cluster.
 
 use rustix::process::Signal;
 use skep_testkit::cluster;
@@ -16,10 +16,10 @@ use std::time::Duration;
 /// Time limit for `umount` if no server is reachable.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for `umount` if servers accept requests but never reply. It is longer, because each
-/// request has to time out.
+/// request must time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Roles in the order in which a test kills their processes. The supervisor comes first, because it
-/// would restart the others.
+/// Roles, in the order in which a test kills their processes. The supervisor is killed first,
+/// because it would restart the other processes.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
@@ -31,7 +31,7 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Mounts in the background, and returns the mount process. Does not access the mount.
+/// Mounts the cluster in the background. Returns the mount process, and does not access the mount.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
     files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
@@ -68,7 +68,7 @@ fn termination_signals_end_a_mount() {
     cluster.stop();
 }
 
-/// `umount` must not request attributes from a server, even for a mount that no program has used.
+/// `umount` must not wait for attributes from a server, even if no program has used the mount.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_stopped() {
@@ -92,8 +92,8 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
     }
 }
 
-/// A program that locks a whole file, prints lines about this, and releases the lock at the end of
-/// its input.
+/// A program that locks a whole file and prints when it has the lock. It releases the lock at the
+/// end of its input.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -160,7 +160,7 @@ fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
     }
 }
 
-/// A program that changes a mapped page, prints a line, and waits until it is killed.
+/// A program that changes a mapped page, prints a line, and then waits until it is killed.
 const MAPPER: &str = "
 import mmap, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -170,7 +170,7 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Suspended processes. Dropping this value resumes them, even if a test fails, because programs
+/// Suspended processes. Dropping this value resumes them, even if a test fails. Otherwise programs
 /// that wait for these processes would never end.
 struct Stopped(Vec<Process>);
 
@@ -189,7 +189,7 @@ impl Drop for Stopped {
 
 /// Semantics 4.1.
 #[test]
-fn forced_umount_frees_killed_program_with_dirty_pages() {
+fn forced_umount_ends_a_killed_program_with_dirty_pages() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();
@@ -214,7 +214,7 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
         wait_for("the killed program waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // Ignore the exit status. `umount -f` may report a busy mount, but it still aborts the
+        // Ignore the exit status. `umount -f` may report a busy mount, but even then it aborts the
         // waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("the killed program ends", PATIENCE, || mapper.try_wait().expect("our own child"));
@@ -226,8 +226,8 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
     }
 }
 
-/// A program that reads a file. Dropping it kills the program without waiting for its exit, which
-/// may be impossible while the servers are suspended.
+/// A program that reads a file. Dropping this value kills the program, but does not wait until it
+/// has exited. The program may be unable to exit while the servers are suspended.
 struct Reader(Child);
 
 impl Reader {
@@ -237,7 +237,7 @@ impl Reader {
         Self(command.spawn().expect("cat can be started"))
     }
 
-    /// Waits until the program waits for a reply of the mount.
+    /// Waits until the program is waiting for a reply of the mount.
     fn waits(&self) {
         wait_for("the reader waits for the mount", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
@@ -275,8 +275,8 @@ fn mounts_end_while_the_services_are_suspended() {
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
-        // `df` opens the directory. At the second `df`, the kernel uses cached attributes. For
-        // users other than root, it also reads the access control list.
+        // `df` opens the directory. At the second `df`, the kernel uses cached attributes, and for
+        // users other than root it also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
         run(Command::new("setpriv").args(of_user).arg(used));
@@ -303,8 +303,8 @@ fn mounts_end_while_the_services_are_suspended() {
     }
 }
 
-/// The file name of a mount's log contains the mount point. But a file name has at most 255 bytes,
-/// and a mount point may be longer.
+/// The file name of a mount's log contains the path of the mount point. A file name has at most 255
+/// bytes, but this path may be longer.
 #[test]
 fn mount_points_may_have_any_name() {
     let cluster = small();

@@ -1,4 +1,4 @@
-//! `mount -t skep`, `/etc/fstab` and mount options, through the helper `mount.skep`.
+//! `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`.
 //!
 //! mount(8) looks for helpers only in `/sbin`. So the tests that call mount(8) run in their own
 //! mount namespace, with a copy of `/sbin`.
@@ -18,7 +18,7 @@ fn small() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// A cluster, and a directory beside its data that contains the program `skep` under the names of
+/// A cluster, and a directory next to its data that contains the program `skep` under the names of
 /// the mount helper.
 struct Place {
     cluster: Cluster,
@@ -40,7 +40,7 @@ impl Place {
         self.path.join("mnt")
     }
 
-    /// Calls the helper in the same way as mount(8).
+    /// Calls the helper in the same way as mount(8) does.
     fn helper(&self, options: &str) -> Finished {
         let mut command = Command::new(self.path.join("mount.skep"));
         command.arg(self.cluster.data()).arg(self.mount_point()).args(["-o", options]);
@@ -94,7 +94,7 @@ fn mount_flags_reach_the_kernel_and_can_be_changed() {
         assert!(printed.contains(words), "{options}: {printed}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
-    // A remount accepts Skep's own options if their values are unchanged.
+    // A remount accepts options of Skep if their values do not change.
     place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
@@ -123,7 +123,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     let mut command = Command::new(place.path.join("mount.skep"));
     command.arg(place.cluster.data()).arg(place.path.join("absent"));
     let failed = finish(&mut command, PATIENCE);
-    // The exit codes "mount failure" and "incorrect invocation" of mount(8).
+    // These are mount(8)'s exit codes for "mount failure" and "incorrect invocation".
     assert_eq!(failed.status.code(), Some(32), "{}", failed.stderr);
     assert!(failed.stderr.contains("absent"), "{}", failed.stderr);
     let mut command = Command::new(place.path.join("mount.skep"));
@@ -131,7 +131,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // As in other file systems, a mount hides the contents of its directory.
+    // As with other file systems, a mount hides the contents of its mount point.
     let hidden = place.path.join("mnt/file");
     files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();
@@ -148,12 +148,13 @@ fn xattr_as_root(mount_point: &Path, name: &str) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// Writes a log that has the maximum length that the mount allows.
+/// Fills the log to the maximum length that the mount allows.
 fn full_log(log: &Path) {
     files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount starts a new log when its log is full, and logs at the configured level.
+/// Checks that a mount starts a new log file when its log is full, and that it logs at the
+/// configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
@@ -205,7 +206,7 @@ fn each_mount_option_has_its_effect() {
     let serves = || skep_testkit::process::below(&mount_point).len();
     wait_for("the mount's process ends", PATIENCE, || (serves() == 0).then_some(()));
 
-    // Give the same options to `skep mount` on the command line.
+    // Pass the same options to `skep mount` on the command line.
     let log = place.path.join("b.log");
     let mut command = Command::new(skep_testkit::cluster::program());
     command.args(["mount", "--detach", "--quiet", "-s", "--options", "sunny,colour=red"]);
@@ -218,8 +219,8 @@ fn each_mount_option_has_its_effect() {
     assert_eq!(mount(&mut command).expect_success(), "");
     files::write(mount_point.join("file"), "x");
     logs_anew(&mount_point, &log);
-    // After a lazy unmount, programs can still use their open files. Other programs no longer find
-    // the mount.
+    // After a lazy unmount, programs can still use their open files, but cannot find the mount any
+    // more.
     let mut file = files::open(mount_point.join("file"));
     let umount = |more: &[&str]| {
         let mut command = Command::new(skep_testkit::cluster::program());
@@ -261,10 +262,10 @@ fn fstab_and_mount_accept_type_skep() {
     place.cluster.stop();
 }
 
-/// `mount -a` compares the table of mounts with the lines of `fstab`. So it does not mount a file
-/// system that is already mounted.
+/// `mount -a` compares the kernel's table of mounts with the lines of `fstab`. So it does not mount
+/// a file system that is already mounted.
 #[test]
-fn mount_all_does_not_mount_twice() {
+fn repeated_mount_of_all_fstab_entries_mounts_once() {
     let place = Place::new();
     let (data, mount_point) = (place.cluster.data().display(), place.mount_point());
     let table = format!("{data} {} skep _netdev,transport=device 0 0\n", mount_point.display());
@@ -289,15 +290,15 @@ fn umount_works_while_the_cluster_is_stopped() {
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // With this flag, the kernel does not reply from its cache.
+        // Because of this flag, the kernel does not reply from its cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);
         finish(Command::new("df").arg(idle.path()), PATIENCE).expect_success();
         idle.unmount();
         let path = busy.path().join("file");
-        // Start a program that waits for the dead cluster. After the forced unmount it must get an
-        // error.
+        // Start a program that waits for the dead cluster. After the forced unmount, the program
+        // must get an error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             tell.send(rustix::thread::gettid()).expect("the other thread receives it");

@@ -12,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a mount waits for management by default.
+/// Time for which a mount waits for management by default.
 const USUAL_RETRY: Duration = Duration::from_secs(15);
-/// Part of the log line of a waiting mount.
+/// A part of the log line of a waiting mount.
 const WAITS: &str = "cannot mount yet";
 
 /// A host that mounts a cluster before any of its services runs.
 struct Host {
     cluster: Cluster,
-    /// Directory with the cluster's token, and with the program under the name of the helper.
+    /// Directory that contains the cluster's token, and the program under the name of the mount
+    /// helper.
     path: PathBuf,
-    /// Address of management, once it runs.
+    /// Address of management. It is valid as soon as management runs.
     address: String,
 }
 
@@ -62,13 +63,13 @@ impl Host {
         format!("log_file={},{options}", self.log(name).display())
     }
 
-    /// Starts to mount with the helper.
+    /// Starts to mount by the helper.
     fn begin(&self, name: &str, options: &str) -> Begun {
         Begun::new(self, name, self.helper(name, &self.token(), options))
     }
 
-    /// Starts to mount with mount(8), which looks for helpers only in `/sbin`. So it runs in a
-    /// mount namespace with the helper in `/sbin`.
+    /// Starts to mount by mount(8). mount(8) looks for helpers only in `/sbin`, so it runs in a
+    /// mount namespace whose `/sbin` contains the helper.
     fn begin_by_mount(&self, name: &str, options: &str) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -81,7 +82,7 @@ impl Host {
         Begun::new(self, name, command)
     }
 
-    /// Starts to mount in the foreground. The log is then standard error.
+    /// Starts to mount in the foreground. The mount then logs to standard error.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -95,13 +96,13 @@ impl Host {
     }
 }
 
-/// A mount that a test has started. Dropping it kills its process.
+/// A mount that a test has started. Dropping this value kills its process.
 struct Begun {
     child: Child,
     since: Instant,
     mount_point: PathBuf,
     log: PathBuf,
-    /// File with the standard error of the mount.
+    /// File that contains the standard error of the mount.
     printed: PathBuf,
 }
 
@@ -158,7 +159,7 @@ impl Drop for Begun {
     }
 }
 
-/// Runs a command that must fail without being killed, and returns its message.
+/// Runs a command that must fail on its own. Returns its message.
 fn refusal(mut command: Command) -> String {
     let finished: Finished = finish(&mut command, PATIENCE);
     finished.expect_failure()
@@ -200,8 +201,8 @@ fn mount_waits_for_management_until_its_time_limit() {
         let status = begun.end();
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
-    // The file system must have a size, although some targets may not have registered yet with the
-    // new management.
+    // The mount must report a size of the file system, although some targets may not have
+    // registered with the new management yet.
     let capacity =
         rustix::fs::statvfs(&patient.mount_point).or_fail("statvfs", &patient.mount_point);
     assert!(capacity.f_blocks > 0, "zero is shown");
@@ -211,14 +212,14 @@ fn mount_waits_for_management_until_its_time_limit() {
     // The mount still serves after the commands that waited for it have exited.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // The mount of mount(8) exists only in the mount namespace of its process, so end it by a
+    // The mount of mount(8) exists only in the mount namespace of its process. So end it by a
     // signal.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);
     by_mount.await_nothing_left();
 
-    // A mount with a wrong token fails at once, because waiting cannot help.
+    // A mount with a wrong token must fail at once, because waiting cannot help.
     let token = files::read_to_string(host.token());
     let secret = token.split('-').nth(2).expect("a secret").split('@').next().expect("a secret");
     let wrong = host.path.join("wrong-token").display().to_string();
@@ -239,7 +240,8 @@ fn killed_waiting_mount_leaves_no_process_or_mount() {
     for begun in all {
         begun.await_wait();
     }
-    // Each mount has two processes: the helper, and the process that the helper has started.
+    // Each of these mounts has two processes: the helper, and the process that the helper has
+    // started.
     assert_eq!(by_mount.processes().len(), 2);
     assert_eq!(by_helper.processes().len(), 2);
 

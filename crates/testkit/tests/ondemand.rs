@@ -1,5 +1,6 @@
-//! `skep ondemand` on hosts with separate networks and root directories, over real `sshd`s and in
-//! the prolog and epilog of a batch job. A small program replaces Slurm's `scontrol`.
+//! `skep ondemand` on hosts with separate networks and root directories. The tests use real
+//! `sshd`s, and also run `skep ondemand` in the prolog and epilog of a batch job. A small program
+//! replaces Slurm's `scontrol`.
 
 use skep_testkit::page::PageHost;
 use skep_testkit::program::{Finished, finish};
@@ -29,8 +30,9 @@ fn file_system_on_demand_is_made_used_and_removed() {
     assert_eq!(status.matches("storage, mount").count(), 3, "{status}");
     assert_eq!(status.matches("management, metadata").count(), 1, "{status}");
 
-    // A second start with the same name is refused, and so is a start with another name on the same
-    // mount point. Neither changes any host, even a host that the first start did not name.
+    // A second start with the same name is refused. A start with another name and the same mount
+    // point is refused, too. Neither of them changes any host, not even a host that the first start
+    // did not use.
     let refused = site.ondemand("start", &all).expect_failure();
     for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
         assert!(refused.contains(word), "{word}: {refused}");
@@ -43,7 +45,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
     site.ondemand("stop --name other", &all).expect_success();
     assert_eq!(site.ondemand("status", &all).expect_success(), status);
 
-    // Neither a program that uses the mount nor a dead service prevents the removal.
+    // The removal succeeds even if a program uses the mount or a service is dead.
     last.run("cd /mnt/ondemand; setsid sleep 600 </dev/null >/dev/null 2>&1 &").expect_success();
     kill(first, "skep metadata ");
     site.ondemand("stop", &all).expect_success();
@@ -66,13 +68,13 @@ fn failed_ondemand_start_leaves_nothing_on_any_host() {
     };
     let all = ["10.0.0.1", "10.0.0.2"];
     check("start", &["10.0.0.1", "10.0.0.77"], &["10.0.0.77", "cannot reach host"]);
-    check("start", &[], &["0 hosts", "/srv/nodes"]);
+    check("start", &[], &["invalid number of hosts 0", "/srv/nodes"]);
     check("start", &["a;b"], &["invalid host 'a;b'"]);
     check("start --directory /nowhere", &all, &["/nowhere does not exist", "10.0.0.1, 10.0.0.2:"]);
     check("start --mount /nowhere/at/all", &all, &["mount point /nowhere does not exist"]);
     check("start --name 'a b'", &all, &["invalid name 'a b'"]);
 
-    // The second host fails after the first host has mounted the file system.
+    // The second host fails after the first host has already mounted the file system.
     let second = &site.hosts[1];
     second
         .run(
@@ -138,7 +140,7 @@ fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
     let site = SshSite::new(3);
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let before = site.contents();
-    // All processes of two hosts die, and the third host cannot be reached.
+    // All processes on two hosts die, and the third host cannot be reached.
     site.ondemand("start", &all).expect_success();
     for host in &site.hosts[..2] {
         kill(host, "/var/lib/skep-ondemand/ondemand.");
@@ -157,7 +159,7 @@ fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
     site.ondemand("stop", &all).expect_success();
     site.expect_unchanged(&before);
 
-    // The directory has been removed, and only the processes and the mount are left.
+    // The test has removed the directory, and only the processes and the mount are left.
     site.ondemand("start", &all).expect_success();
     site.hosts[0].run("rm -rf /var/lib/skep-ondemand").expect_success();
     site.ondemand("stop", &all).expect_success();
@@ -173,8 +175,8 @@ fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
     site.ondemand("start", &only).expect_success();
     let run = host.run("echo /var/lib/skep-ondemand/ondemand.*").expect_success();
     let run = run.trim();
-    // Start programs of root and of another user that have the file system's directory among their
-    // arguments.
+    // Start programs of root and of another user whose arguments contain the file system's
+    // directory.
     let mut others: Vec<_> = ["0", "65534"]
         .iter()
         .map(|user| {
@@ -241,7 +243,7 @@ fn nodes_of_a_job_start_and_remove_their_services() {
         results.into_iter().for_each(|it| drop(it.expect_success()));
     };
     let before = site.contents();
-    // A job that does not request a file system gets none.
+    // A job that does not request a file system on demand gets none.
     succeed(on_all("prolog", 6, "gpu"));
     site.expect_unchanged(&before);
     for result in on_all("prolog", 7, "skep") {
@@ -253,7 +255,7 @@ fn nodes_of_a_job_start_and_remove_their_services() {
         host.run("umask 077; printf %032d 7 >/etc/skep/ondemand.secret").expect_success();
     }
     let before = site.contents();
-    // A crash of the node has left files of an earlier job.
+    // Simulate a crash of the node that has left files of an earlier job.
     let stale = "umask 077; cd /var/lib; mkdir -p skep-ondemand/job-3.0123456789abcdef/storage; \
         echo another >skep-ondemand/job-3.0123456789abcdef/boot";
     site.hosts[1].run(stale).expect_success();
@@ -261,19 +263,19 @@ fn nodes_of_a_job_start_and_remove_their_services() {
     succeed(on_all("prolog", 8, "gpu&skep"));
     println!("the prolog took {:.1} s", begin.elapsed().as_secs_f64());
     site.hosts[1].run("! ls -d /var/lib/skep-ondemand/job-3.*").expect_success();
-    // After the prolog, the job's user owns the root directory. Check this on a host that did not
-    // set the owner.
+    // After the prolog, the job's user must own the root directory. Check this on a host that has
+    // not set the owner itself.
     let owner = site.hosts[2].run("stat -c %u /mnt/ondemand").expect_success();
     assert_eq!(owner, "65534\n");
     site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
     assert_eq!(site.hosts[2].run("cat /mnt/ondemand/file").expect_success(), "kept\n");
-    // The epilogs remove the file system even after all processes of one node were killed.
+    // The epilogs remove the file system even if all processes of one node were killed.
     kill(&site.hosts[1], "/skep-ondemand/job-8.");
     succeed(on_all("epilog", 8, "gpu&skep"));
     site.expect_unchanged(&before);
 
-    // In the first round, the test kills a prolog that waits for the other nodes, as a time limit
-    // of slurmd would. In the second round, the job is cancelled, and its epilog ends the prolog.
+    // In the first round, the test kills a prolog that waits for the other nodes, as slurmd does at
+    // its time limit. In the second round, the job is cancelled, and its epilog ends the prolog.
     for (job, is_killed) in [(9, true), (10, false)] {
         let waits = std::thread::scope(|scope| {
             let prolog = scope.spawn(|| finish(&mut prolog_of(&site.hosts[2], job), LONG));
@@ -295,8 +297,8 @@ fn nodes_of_a_job_start_and_remove_their_services() {
     }
 }
 
-/// Returns the prolog of one node of a job with three nodes. The test does not run the prologs of
-/// the other nodes.
+/// Returns the prolog of one node of a job with three nodes. The prologs of the other nodes never
+/// run.
 fn prolog_of(host: &PageHost, job: u32) -> std::process::Command {
     host.shell(&format!(
         "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \

@@ -1,5 +1,5 @@
-//! Output for programs: JSON by the schemas in `schemas/`, errors, and exit codes.
-//! docs/operations/output.md describes which parts are stable.
+//! Output for programs: JSON according to the schemas in `schemas/`, errors, and exit codes.
+//! docs/operations/output.md describes which parts of the output are stable.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,9 +18,9 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Runs a command in a directory, and checks both forms of JSON against its schema. The command
-/// runs twice, so a command with an effect must print the same value at its second run. Lists must
-/// not be empty, because the test checks the schema with their entries.
+/// Runs a command in a directory, and checks both forms of its JSON output against its schema. The
+/// command runs twice, so a command with an effect must print the same value in its second run.
+/// Lists must not be empty, because the test checks their entries against the schema.
 fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         let mut command = Command::new(cluster::program());
@@ -35,7 +35,7 @@ fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     value
 }
 
-/// Checks a value that is printed as `json` or `ndjson`.
+/// Checks a value that a command has printed in the format `json` or `ndjson`.
 fn check_printed(name: &str, printed: &str, format: &str) {
     match format {
         "ndjson" => drop(check_lines(name, printed)),
@@ -43,8 +43,8 @@ fn check_printed(name: &str, printed: &str, format: &str) {
     }
 }
 
-/// Runs a command without `--output`. Its table must have a header with `titles` (if not empty),
-/// and a line with `words`.
+/// Runs a command without `--output`. The printed table must have a header with the titles `titles`
+/// (unless this is empty), and a line with `words`.
 fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     let shown = cluster::skep(arguments).expect_success();
     let mut lines = shown.lines();
@@ -68,8 +68,8 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
-/// Checks the output while a service is unreachable. Some fields have a value only then, and other
-/// fields are null.
+/// Checks the output while a service is unreachable. Some fields only have a value in this case,
+/// and other fields are null.
 fn check_output_without_a_service(cluster: &Cluster) {
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
@@ -206,7 +206,8 @@ fn output_of_up_and_down_matches_its_schema() {
         let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
         wait_for("the file system is mounted", PATIENCE, || table().contains(&place).then_some(()));
-        // The kernel lists a mount a moment before the daemon serves it, so wait for a reply.
+        // The kernel shows a mount in its list a moment before the mount serves requests, so wait
+        // for a reply.
         files::read_dir(&place);
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
@@ -245,7 +246,7 @@ fn output_of_service_init_matches_its_schema() {
     }
 }
 
-/// Tables for people have a header and at least one line.
+/// Tables for people must have a header and at least one row.
 ///
 /// Command: skep group list.
 #[test]
@@ -320,8 +321,8 @@ fn format_one(format: &str) {
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
     let listen = ["--listen", "127.0.0.1:0"];
-    // `skep management --init` chooses the port, and the token contains it. The service must use
-    // the same port when it starts.
+    // `skep management --init` chooses the port, which becomes part of the token. When the service
+    // starts, it must use the same port.
     let init = [&["management", "--init", "--directory", &management][..], &listen].concat();
     cluster::skep(init).expect_success();
     let start = |arguments: &[&str]| {
@@ -357,7 +358,7 @@ fn format_one(format: &str) {
     running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
-/// Commands that print no data, or only a message.
+/// Commands that print no data, or that only print a message.
 const WITHOUT_SCHEMA: [&str; 3] = ["umount", "completion", "monitor"];
 
 #[test]
@@ -436,7 +437,7 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "check the address");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "not a regular file");
-    // Each attempt must fail without a mount, and its message must name what prevents the mount.
+    // Each attempt to mount must fail, and its message must name the reason.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
     let empty = scratch.directory("empty").display().to_string();
@@ -482,8 +483,8 @@ fn errors_have_a_code_a_fix_and_an_exit_code() {
     );
 }
 
-/// JSON cannot represent a name that is not UTF-8. The command prints the name with U+FFFD, and
-/// succeeds.
+/// JSON cannot represent a name that is not UTF-8. The command replaces invalid bytes by U+FFFD,
+/// and succeeds.
 #[test]
 fn non_utf8_names_are_printed() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });

@@ -1,8 +1,9 @@
-//! The packages of `cargo xtask package`, with the program of this build. They are reproducible,
-//! can be installed, work, and leave nothing when they are removed. The hosts of the tests have
-//! separate root directories, so the tests do not change this machine.
+//! The packages that `cargo xtask package` builds, with the program of this build. They must be
+//! reproducible, the installed program must work, and a removal must leave no files. The hosts of
+//! the tests have separate root directories, so the tests do not change this machine.
 //!
-//! `external::static_program` tests the static program of the tarball, whose build takes minutes.
+//! The test `external::static_program` covers the static program in the tarball, because building
+//! that program takes minutes.
 
 use skep_testkit::cluster::program;
 use skep_testkit::page::{PageHost, PageNetwork, blocks};
@@ -13,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for one run of the packaging tools. It is long, because the machine may be busy with
-/// other work.
+/// Time limit for one run of the tools that build packages. It is long, because the machine may be
+/// busy with other work.
 const LONG: Duration = Duration::from_secs(900);
 const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 
@@ -36,7 +37,7 @@ fn list(directory: &Path) -> Vec<PathBuf> {
     packages
 }
 
-/// Returns a copy of the program without symbols.
+/// Returns a copy of the program from which the symbols are stripped.
 fn small_program(scratch: &Scratch) -> PathBuf {
     let small = scratch.directory("program").join("skep");
     run("strip", ["-o", &small.display().to_string(), &program().display().to_string()]);
@@ -50,7 +51,8 @@ fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> Pag
     host
 }
 
-/// Returns the paths of all files in the directories of a host in which a package installs files.
+/// Returns the paths of all files on a host that are in directories into which a package installs
+/// files.
 fn contents(host: &PageHost) -> BTreeSet<String> {
     let list = host.run("find /etc /usr -xdev").expect_success();
     list.lines().map(str::to_owned).collect()
@@ -84,7 +86,7 @@ fn check_installation(host: &PageHost, prefix: &str) {
     let completion = format!("{prefix}/share/bash-completion/completions/skep");
     check(&format!("bash -c '. {completion}; complete -p skep'"));
     assert_eq!(check(&format!("stat -c '%a %U' {prefix}/bin/skep")).trim(), "755 root");
-    // mount(8) finds the helper, and the helper is a link to the program.
+    // mount(8) must find the helper. The helper is a link to the program.
     let refused = host.run("mount -t skep -o retry=0 nothing.invalid /mnt").expect_failure();
     assert!(refused.contains("skep: "), "{refused}");
 }
@@ -119,7 +121,7 @@ fn packages_are_reproducible_and_removed_completely() {
     host.run("dpkg --purge skep").expect_success();
     expect_unchanged(&host, &before, "after dpkg --purge");
 
-    // Use `--nodeps`, because on Debian the database of rpm is empty and does not contain the C
+    // Use `--nodeps`, because on Debian the database of rpm is empty and does not list the C
     // library.
     let rpm = "rpm --dbpath /srv/rpm";
     host.run(&format!("{rpm} --initdb; {rpm} -i --nodeps {}", package(".rpm"))).expect_success();
@@ -137,7 +139,7 @@ fn packages_are_reproducible_and_removed_completely() {
     install_script_fails_without_remains(&host, &before);
 }
 
-/// The install script does not replace the files of a package.
+/// The install script must not replace files of an installed package.
 fn install_script_respects_a_package(host: &PageHost) {
     let before = contents(host);
     for prefix in ["/usr", "/usr/local"] {
@@ -149,8 +151,8 @@ fn install_script_respects_a_package(host: &PageHost) {
     }
 }
 
-/// A second run of the install script replaces a running program, and removes files of the previous
-/// version.
+/// A second run of the install script must replace the program while it is running, and must remove
+/// files of the previous version.
 fn install_script_upgrades_under_a_service(host: &mut PageHost) {
     let works = |host: &PageHost, command: &str| host.run(command).expect_success();
     let unit = "/usr/local/lib/systemd/system/skep-management@.service";
@@ -173,8 +175,8 @@ fn install_script_upgrades_under_a_service(host: &mut PageHost) {
     works(host, "rm -r /etc/skep");
 }
 
-/// A failed installation on a full file system can be removed. The script installs no system files
-/// for users other than root.
+/// An installation that has failed on a full file system can be removed. For users other than root,
+/// the script installs no system files.
 fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<String>) {
     let works = |command: &str| host.run(command).expect_success();
     works("mkdir /mnt/small; mount -t tmpfs -o size=2m tmpfs /mnt/small");
@@ -195,7 +197,7 @@ fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<Strin
     expect_unchanged(host, before, "after installations elsewhere");
 }
 
-/// A directory of GnuPG keys. Dropping it ends the key agent.
+/// A directory of GnuPG keys. Dropping this value ends the agent that uses the keys.
 struct Keys(Scratch);
 
 impl Keys {
@@ -216,8 +218,8 @@ impl Drop for Keys {
     }
 }
 
-/// Installs an empty package that provides the dependencies of Skep's package, because the database
-/// of `rpm` is empty on Debian.
+/// Installs an empty package that provides the dependencies of Skep's package. This is necessary
+/// because the database of `rpm` is empty on Debian.
 fn provide_c_library(host: &PageHost) {
     let spec = "Name: host\nVersion: 1\nRelease: 1\nSummary: Host\nLicense: None\n\
         BuildArch: noarch\nProvides: /bin/sh\nProvides: libc.so.6(GLIBC_2.34)(64bit)\n\
@@ -234,7 +236,7 @@ fn versions(debian: &PageHost, rhel: &PageHost) -> [String; 2] {
     [debian, rhel].map(|it| it.expect_success().trim().to_owned())
 }
 
-/// Returns the blocks of commands of the page that name only the host `host`.
+/// Returns the command blocks of the page that are only for the host `host`.
 fn page_blocks<const COUNT: usize>(host: &str) -> [String; COUNT] {
     let blocks = blocks(PAGE).into_iter().filter(|it| it.hosts == [host]);
     let commands: Vec<_> = blocks.map(|it| it.commands).collect();
@@ -261,8 +263,8 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
             command.arg(&packages).args(["--sign", "packages@skep.example"]);
             command.env("GNUPGHOME", keys.0.path());
         });
-        // Copy the packages to a new path, because a host does not see changes of files of this
-        // machine that it has read before.
+        // Copy the packages to a new path. If a host has read a file of this machine, it does not
+        // see later changes of that file.
         let new = scratch.join(&format!("published-{revision}")).display().to_string();
         run("cp", ["-a", &packages.display().to_string(), &new]);
         let copy = format!("mkdir -p /srv/packages; cp -a {new}/. /srv/packages");
@@ -296,7 +298,7 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
         host.run("ls /usr/bin/skep").expect_failure();
     }
 
-    // `apt` and `dnf` refuse changed lists of packages.
+    // `apt` and `dnf` must refuse lists of packages that were changed.
     let lists = "/srv/packages/apt/dists/stable/InRelease /srv/packages/rpm/repodata/repomd.xml";
     web.run(&format!("sed -i 's/^Label: Skep/Label: Other/; s/<revision>/&1/' {lists}"))
         .expect_success();

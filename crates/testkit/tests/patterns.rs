@@ -1,4 +1,4 @@
-//! The placement of files on a real cluster: choosers and stripe patterns.
+//! The placement of files on a real cluster: choosers (placement policies) and stripe patterns.
 
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
@@ -19,7 +19,7 @@ const PATTERN: &str = "user.skep.pattern";
 const USER: u32 = 23_456;
 
 /// Starts a cluster of two storage servers with four targets each, as in the study of Boito, Pallez
-/// and Teylo (CLUSTER 2022). Files use four targets from the first byte on.
+/// and Teylo (CLUSTER 2022). Files are striped over four targets from the first byte on.
 fn scenario() -> Cluster {
     let cluster = Cluster::start(Shape {
         metadata_targets: 1,
@@ -37,7 +37,8 @@ fn first_component(cluster: &Cluster, path: &Path) -> Component {
     cluster.entry_info(path).first_component()
 }
 
-/// Creates files until a file has the new chooser and width. New settings take effect with a delay.
+/// Creates files until a file has the new chooser and width. This is necessary because new settings
+/// take effect with a delay.
 fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     let mut number = 0;
     wait_for("new files follow the new settings", PATIENCE, || {
@@ -51,8 +52,8 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     });
 }
 
-/// Creates eight files one after another. Returns the distinct numbers of their targets on the two
-/// servers.
+/// Creates eight files one after another. For each file, counts the targets on each of the two
+/// servers. Returns the different pairs of counts.
 fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u64)> {
     cluster.skep(&["config", "set", "stripe-width", &width.to_string()]);
     wait_for_rule(cluster, chooser, width);
@@ -72,8 +73,8 @@ fn choosers_allocate_targets_as_in_the_study() {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
     }
     cluster.skep(&["config", "set", "chooser", "roundrobin"]);
-    // Test even counts first, because each new file, with any count, advances the position of the
-    // round-robin chooser.
+    // Test even counts first, because each new file advances the position of the round-robin
+    // chooser by its count.
     for (width, measured) in [
         (6, &[(2, 4), (3, 3)][..]),
         (4, &[(1, 3)]),
@@ -97,8 +98,8 @@ fn choosers_allocate_targets_as_in_the_study() {
     cluster.stop();
 }
 
-/// Creates an empty file, and returns the services of its targets. The creation sends no request to
-/// these services.
+/// Creates an empty file, and returns the services that own its targets. The creation itself sends
+/// no request to these services.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     first_component(cluster, path).services()
@@ -132,8 +133,8 @@ fn offline_targets_get_no_new_files_until_they_return() {
     cluster.stop();
 }
 
-/// Starts a cluster of four storage servers with one target each. `domains` sets the failure
-/// domains of some servers.
+/// Starts a cluster of four storage servers with one target each. `domains` contains the failure
+/// domains of some of the servers.
 fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
     let option = |(number, name): &(usize, &str)| {
         ["--set".to_owned(), format!("storage-{number}:node.domain={name}")]
@@ -157,7 +158,8 @@ fn domains(cluster: &Cluster) -> Vec<String> {
     by_name.into_values().collect()
 }
 
-/// Creates some files. Returns the set of servers of each file, as a string of server names.
+/// Creates some files. For each file, forms a string of the names of its servers. Returns the set
+/// of these strings.
 fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
     let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
     let servers = |number: usize| services_of_new(cluster, &path(number));
@@ -184,8 +186,8 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     }
     cluster.stop();
 
-    // Two servers start with different domains. The other servers start without this option, and
-    // still have their old domains.
+    // Two servers start with new domains. The other servers start without the option, and keep
+    // their old domains.
     let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
     assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
     let mut round = 0;
@@ -218,7 +220,8 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// Runs a command that must fail without a change of the pattern, and checks its message.
+/// Runs a command that must fail and must not change the pattern. Checks its error code and
+/// message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
     let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
     let failed = entry(arguments, path);
@@ -254,7 +257,7 @@ fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
 }
 
-/// Returns the result of [`made`] for a pattern with these values.
+/// Returns the value that [`made`] returns for a pattern with these properties.
 fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
     (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
@@ -276,7 +279,7 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
     assert_eq!(changed[0]["pattern"], "chunk-size=1MiB,count=2");
     let own = rule("directory", 2, 1 << 20, "balanced");
     assert_eq!(made(&cluster, &directory.join("file")), own);
-    // Directories on every metadata target inherit the pattern.
+    // Directories inherit the pattern, on every metadata target.
     for number in 0..8 {
         let inner = directory.join(format!("inner-{number}"));
         files::create_dir(&inner);
@@ -285,8 +288,8 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
-    // Programs can set the pattern attribute too. The cluster's settings apply to the fields that
-    // the attribute does not set.
+    // Programs can also set the pattern by its extended attribute. The cluster's settings apply to
+    // the fields that the attribute does not set.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
         .or_fail("setxattr", &directory);
@@ -302,8 +305,8 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // Lists of attributes leave out the pattern and the map, so that programs that copy all
-    // attributes do not copy these.
+    // The list of a file's extended attributes omits the pattern and the map. So programs that copy
+    // all attributes do not copy these two.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
     let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
@@ -317,7 +320,7 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
         &["set", "--inherit"],
         &directory.join("file"),
         "NotPermitted",
-        "and only of directories",
+        "entries of other kinds have no pattern",
     );
     cluster.stop();
 }
@@ -342,8 +345,8 @@ fn pattern_of_a_file_can_be_set_until_its_first_write() {
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
     assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
-    // An administrator can change the pattern of an existing empty file. A write does not change
-    // the pattern again.
+    // An administrator can change the pattern of an existing empty file. The first write then does
+    // not change the pattern again.
     files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
     files::write(path("empty"), vec![7; 3 << 20]);
@@ -352,7 +355,7 @@ fn pattern_of_a_file_can_be_set_until_its_first_write() {
     let again = ["set", "--num-targets", "1"];
     refused(&again, &path("empty"), "InUse", "skep entry create");
     files::set_len(&files::open_with(OpenOptions::new().write(true), path("empty")), 0);
-    refused(&again, &path("empty"), "InUse", "has held data");
+    refused(&again, &path("empty"), "InUse", "has stored data");
     let open = files::create(path("open"));
     refused(&again, &path("open"), "InUse", "open");
     drop(open);
@@ -434,8 +437,8 @@ fn users_can_set_patterns_of_own_files_within_limits() {
     denied(&["--num-targets", "all"]);
     denied(&["--chunk-size", "2MiB"]);
     as_user(&["create", "--num-targets", "4"], &own.join("at-most")).expect_success();
-    // The limits do not apply to root. Patterns that root has set are inherited even beyond the
-    // limits.
+    // The limits do not apply to root. Files inherit a pattern that root has set even if it exceeds
+    // the limits.
     entry_json(&["set", "--num-targets", "8", "--chunk-size", "4MiB"], &own);
     files::write(own.join("inherited"), "x");
     assert_eq!(targets(&cluster, &own.join("inherited")).len(), 8);
@@ -459,7 +462,7 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Returns the number of bytes that the cluster's mount has sent and received over all its
+/// Returns the number of bytes that the cluster's mount has sent and received on all its
 /// connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
@@ -489,7 +492,7 @@ fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
 
 /// Semantics 2.13.
 #[test]
-fn storage_copies_ranges_that_have_the_same_target() {
+fn storage_copies_ranges_within_a_target_without_the_client() {
     const LEN: usize = 64 << 20;
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
@@ -504,7 +507,7 @@ fn storage_copies_ranges_that_have_the_same_target() {
     files::write(path("source"), &bytes);
     let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
     assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
-    // All bytes go through the mount if no range of the copy has the same target in both files.
+    // If no range of the copy is on the same target in both files, all bytes go through the mount.
     let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
     assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
     for name in ["same", "others"] {
@@ -526,7 +529,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
     let elsewhere = second.path().join("progressive/file");
     let content = bytes(13 << 20, 1);
     let file = files::open_with(OpenOptions::new().create(true).truncate(true).write(true), &path);
-    // Write across the borders of components, out of order, and with a hole between the written
+    // Write across the boundaries of components, out of order, and with a hole between the written
     // ranges.
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
@@ -537,7 +540,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
     expected[1_200_000..4_000_000].fill(0);
     let is_seen = |what: &str, expected: &[u8]| {
         assert!(files::read(&path) == expected, "{what}");
-        // Wait, because the other mount may still read the previous size and bytes for a second.
+        // Wait, because for up to a second the other mount may read the previous size and bytes.
         wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
@@ -559,7 +562,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // Truncate the file within the second component, and extend it again. The truncated bytes must
+    // Truncate the file within its second component, and extend it again. The truncated bytes must
     // not reappear.
     files::set_len(&file, 2_000_000);
     files::set_len(&file, 6 << 20);
@@ -611,7 +614,7 @@ fn mount_with_job_patterns_uses_the_environment_of_programs() {
     let failed = make(&mount_point, "wrong", "count=many");
     assert!(failed.stderr.contains("Invalid argument"), "{}", failed.stderr);
     assert!(!cluster.path().join("wrong").exists());
-    // A mount without the option ignores the environment variable.
+    // A mount without the option `--job-patterns` ignores the environment variable.
     make(cluster.path(), "elsewhere", "count=many").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("elsewhere")).len(), 4);
     cluster::skep(["umount", &shown]).expect_success();

@@ -12,7 +12,7 @@ fn run(directory: &Path, arguments: &[&str]) -> Finished {
     finish(command.current_dir(directory).arg("plan").args(arguments), PATIENCE)
 }
 
-/// Runs a command, and checks both forms of JSON against its schema.
+/// Runs a command, and checks both forms of its JSON output against its schema.
 fn checked(directory: &Path, arguments: &[&str]) -> Value {
     let name = format!("plan-{}", arguments[0]);
     let with =
@@ -85,7 +85,7 @@ fn plan_predict_uses_a_catalogue_file_and_a_benchmark() {
     let of = |file| [&["predict", "--catalogue", file], &SYSTEM[..]].concat();
     refused(at, &of("holes.toml"), "holes.toml");
     refused(at, &of("absent.toml"), "cannot read absent.toml");
-    // A benchmark of a much slower system makes the predicted rates lower.
+    // If the benchmark comes from a much slower system, the predicted rates are lower.
     let result = "{\"plan\":{\"transfer_bytes\":1048576,\"file_per_process\":true},\"processes\":64,\
                   \"is_valid\":true,\"phases\":[{\"phase\":\"write\",\"bandwidth_mib_per_s\":900.0,\
                   \"operations_per_s\":900.0,\"hosts\":[{\"name\":\"a\"}]}]}";
@@ -121,7 +121,7 @@ fn published_tables_are_predicted_within_the_promised_errors() {
     std::fs::write(at.join("own.toml"), own).expect("written");
     run(at, &["catalogue", "--catalogue", "own.toml"]).expect_success();
     refused(at, &["catalogue", "--print-file", "x"], "azure.toml");
-    // Compare with a user's table, which has the form of the built-in tables.
+    // Compare with a user's table in the same form as the built-in tables.
     let tables = run(at, &["compare", "--print-tables"]).expect_success();
     let first = tables.split("\n\n").nth(1).expect("a table");
     std::fs::write(at.join("tables.toml"), first).expect("written");

@@ -1,12 +1,12 @@
-//! Power losses. The data directories are on a disk whose contents the test copies during the run.
-//! A cluster that starts on the copy must have all data and operations that `metadata.sync` and
-//! `fsync` guarantee.
+//! Power losses. The data directories are on a disk with a volatile write cache. A power loss
+//! drops, keeps or tears each write in this cache. The cluster that starts afterwards must have all
+//! data and operations that `metadata.sync` and `fsync` guarantee.
 //!
-//! Ten power losses hit a workload, half of them under `metadata.sync = interval` (10 ms), half
-//! under `always`. After each power loss, the workload continues on the restored disk. The test
-//! prints its seed. With this seed in `SKEP_TEST_SEED`, a run repeats the order of operations (not
-//! their timing). Other tests sync files in each possible way before the power loss, or let only
-//! one service lose its power while the mount continues to run.
+//! Ten power losses interrupt a workload, half of them with `metadata.sync = interval` (10 ms),
+//! half with `always`. After each power loss, the workload continues on the restored disk. The test
+//! prints its seed. If `SKEP_TEST_SEED` is set to this seed, a run has the same order of
+//! operations, but not the same timing. Other tests sync files in each possible way before the
+//! power loss, or let only one service lose its power while the mount continues to run.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
@@ -22,13 +22,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of power losses under each setting of `metadata.sync`.
+/// Number of power losses with each value of `metadata.sync`.
 const POWER_LOSSES: usize = 5;
 const WORKERS: u64 = 4;
 /// Maximum number of operations of the workload between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-/// Writes and syncs a small file until `stop` is set. Returns the start and end of each sync.
+/// Writes and syncs a small file until `stop` is set. Returns the begin and end of each sync.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
@@ -42,8 +42,8 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     done
 }
 
-/// Copies the disk while the workload runs. Then kills all processes of the cluster, and restores
-/// the copy.
+/// Lets the disk lose its power while the workload runs. Then kills all processes of the cluster,
+/// and restores the disk.
 fn lose_power_under_load(
     cluster: &Cluster,
     disk: &mut Disk,
@@ -54,7 +54,7 @@ fn lose_power_under_load(
     let stop = AtomicBool::new(false);
     let done: Vec<_> = workers.iter().map(Worker::operations).collect();
     let place = disk.path().to_owned();
-    let (copy, crash) = std::thread::scope(|scope| {
+    let crash = std::thread::scope(|scope| {
         let running: Vec<_> = workers
             .iter_mut()
             .map(|worker| {
@@ -67,23 +67,24 @@ fn lose_power_under_load(
         let goal = count() + operations as u64;
         wait_for("progress of the workload", PATIENCE, || (count() >= goal).then_some(()));
         let begun = Instant::now();
-        let copy = disk.freeze_copy();
+        disk.lose_power();
         let ended = Instant::now();
-        println!("    power loss after {} operations, the copy took {:?}", count(), ended - begun);
+        println!("    power loss after {} operations", count());
         stop.store(true, Ordering::Relaxed);
         for worker in running {
             worker.join().expect("no panic").expect("no operation fails before the power loss");
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // On a slow disk, allow additional time: twice the duration of the slowest sync.
+        // On a slow disk, allow for additional time, which is twice the duration of the slowest
+        // sync.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
-        (copy, Crash::of_power(begun, ended, late))
+        Crash::of_power(begun, ended, late)
     });
     workers.iter_mut().for_each(Worker::close);
     cluster.kill_all();
-    disk.restore(copy);
+    disk.restore();
     crash
 }
 
@@ -118,20 +119,19 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
 
 /// Every acknowledged operation is on the disk 10 ms after its acknowledgement. The simulator
 /// checks exactly this limit. A busy machine may wake the syncing thread late, so this test allows
-/// 40 ms more. It also allows twice the duration of the slowest sync that it measures. Semantics
-/// 3.2 and 3.3.
+/// 40 ms more, plus twice the duration of the slowest sync that it measures. Semantics 3.2 and 3.3.
 #[test]
 fn synced_data_survives_power_loss_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// Every acknowledged operation is already on the disk. Semantics 3.2 and 3.3.
+/// Every acknowledged operation is on the disk at once. Semantics 3.2 and 3.3.
 #[test]
 fn all_changes_survive_power_loss_with_always_synced_metadata() {
     power_losses("always", Duration::ZERO, Transport::Device);
 }
 
-/// The ways in which a program can sync its writes.
+/// A way in which a program can sync its writes.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Fsync,
@@ -142,7 +142,7 @@ enum Way {
     Msync,
 }
 
-/// A program that copies a file into a mapping of another file, and syncs the mapping.
+/// A program that copies a file into a mapping of another file, and then syncs the mapping.
 const MAPS: &str = "
 import mmap, os, sys
 path, start, source = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -161,7 +161,7 @@ impl Way {
     const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
 
     /// Writes and syncs `bytes`, and creates the file if necessary. Returns the open file, because
-    /// the sync alone must make the data durable, not a later `close`.
+    /// the sync alone must make the data durable, without a later `close`.
     fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
@@ -190,7 +190,7 @@ impl Way {
     }
 }
 
-/// Semantics 3.3: each way to sync makes data durable, both in new files and in files that the
+/// Semantics 3.3. Each way to sync makes data durable, both in new files and in files that the
 /// writes extend.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
@@ -222,10 +222,10 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
             file
         })
         .collect();
-    let copy = disk.freeze_copy();
+    disk.lose_power();
     cluster.kill_all();
     drop(open);
-    disk.restore(copy);
+    disk.restore();
     let cluster = Cluster::start_in(disk.path(), Shape::default());
     let differ: Vec<_> = expected
         .iter()
@@ -251,25 +251,25 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
-    // Sync the copied data, because the test may copy the disk before the service has synced any of
-    // it.
+    // Sync the copied data. Otherwise the disk could lose its power before the service has synced
+    // the data.
     files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// Kills the service `role`, restores the copy of its disk, and lets the supervisor restart the
-/// service.
-fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
+/// Kills the service `role` whose disk has lost its power, restores the disk, and lets the
+/// supervisor restart the service.
+fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
     cluster.processes(role).remove(0).kill();
-    disk.restore(copy);
+    disk.restore();
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mount continues to run.
-/// Reported file sizes that metadata had not synced are lost.
+/// Semantics 3.3 and 3.5. Only a metadata host loses its power, while the mount continues to run.
+/// File sizes that the mount had reported and that metadata had not synced are lost.
 #[test]
 fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -291,12 +291,12 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
             files::write_all_at(file, &before, 0);
             files::sync_all(file);
         }
-        let copy = disk.freeze_copy();
+        disk.lose_power();
         files::write_all_at(&longer, &more, 1 << 20);
         // Each close reports the file's size to metadata.
         drop(open(names[0]));
         files::set_len(&truncated, 100);
-        lose_power(&cluster, "metadata", &mut disk, copy);
+        lose_power(&cluster, "metadata", &mut disk);
 
         longer.sync_all().expect("the mount reports the size again");
         let error = truncated.sync_all().expect_err("the truncation is lost");
@@ -306,8 +306,8 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
         files::set_len(&truncated, 100);
         files::sync_all(&truncated);
-        let copy = disk.freeze_copy();
-        lose_power(&cluster, "metadata", &mut disk, copy);
+        disk.lose_power();
+        lose_power(&cluster, "metadata", &mut disk);
         drop((longer, truncated));
         for mount in [cluster.path(), other.path()] {
             let found = files::read(mount.join(names[0]));
@@ -319,7 +319,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 3.5: only the storage host loses its power, while the mount continues to run.
+/// Semantics 3.5. Only the storage host loses its power, while the mount continues to run.
 #[test]
 fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     let scratch = Scratch::new();
@@ -343,10 +343,10 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
         }
         let [untouched, hit] = files;
         let second = open(names[1]);
-        let copy = disk.freeze_copy();
+        disk.lose_power();
         files::write_all_at(&hit, &lost, 1 << 20);
 
-        lose_power(&cluster, "storage", &mut disk, copy);
+        lose_power(&cluster, "storage", &mut disk);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
             let error = file.sync_all().expect_err("unsynced writes may be lost");
             assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
@@ -354,7 +354,7 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
                 .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
         untouched.sync_all().expect("its data was synced");
-        // After the program has written and synced the lost data again, the data survives.
+        // After the program has written the lost data again and has synced it, the data is durable.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);
         drop((untouched, hit, second));
@@ -369,9 +369,9 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 2.7, 3.2: only a metadata host loses its power, just after a truncation was
-/// acknowledged and before the timer syncs the log. Afterwards the file is long and complete, or
-/// short. Bytes that a program had synced are never zeros.
+/// Semantics 2.7, 3.2. Only a metadata host loses its power, just after a truncation was
+/// acknowledged and before the timer syncs the log. Afterwards the file has either its old length
+/// and all its bytes, or its new length. Bytes that a program had synced must never be zeros.
 #[test]
 fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
     let scratch = Scratch::new();
@@ -383,15 +383,15 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
         let file = files::create(&path);
         files::write_all_at(&file, &content, 0);
         files::sync_all(&file);
-        // In odd rounds, `open` truncates the file, and a short write follows.
+        // In odd rounds, `open` truncates the file, and the program then writes a few bytes.
         if round % 2 == 0 {
             files::set_len(&file, 100);
         } else {
             let again = files::create(&path);
             files::write_all_at(&again, &content[..100], 0);
         }
-        let copy = disk.freeze_copy();
-        lose_power(&cluster, "metadata", &mut disk, copy);
+        disk.lose_power();
+        lose_power(&cluster, "metadata", &mut disk);
         drop(file);
         let found = files::read(&path);
         let is_whole = found.len() == content.len() || found.len() == 100 || found.is_empty();
@@ -402,8 +402,8 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 3.2, hole H20: only a metadata host loses its power, and it loses an acknowledged
-/// `link`. Before the fix, the `unlink` removed the last name of a file that was synced.
+/// Semantics 3.2, hole H20. Only a metadata host loses its power, and this reverts an acknowledged
+/// `link`. Regression test: a later `unlink` removed the last name of a synced file.
 #[test]
 fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
     let scratch = Scratch::new();
@@ -416,9 +416,9 @@ fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
         let file = files::create(&a);
         files::write_all_at(&file, &content, 0);
         files::sync_all(&file);
-        let copy = disk.freeze_copy();
+        disk.lose_power();
         fs::hard_link(&a, &b).expect("the link is acknowledged");
-        lose_power(&cluster, "metadata", &mut disk, copy);
+        lose_power(&cluster, "metadata", &mut disk);
 
         let errno = |error: std::io::Error| error.raw_os_error();
         assert_eq!(fs::remove_file(&a).map_err(errno), Err(Some(5)), "the link is lost");
@@ -428,7 +428,7 @@ fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
         let directory = File::open(mount).expect("the root can be opened");
         assert_eq!(directory.sync_all().map_err(errno), Err(Some(5)));
         files::sync_all(&directory);
-        // The program repeats its operations.
+        // The program makes its calls again.
         fs::hard_link(&a, &b).expect("the link is made again");
         files::remove_file(&a);
         assert!(files::read(&b) == content);
@@ -437,8 +437,8 @@ fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an
-/// `fsync` is durable. If a truncation without an `fsync` is lost, the next `fsync` fails.
+/// Semantics 2.6, 3.3 and 3.5. Only the storage host loses its power. A truncation that an `fsync`
+/// followed is durable. If a truncation without an `fsync` is lost, the next `fsync` fails.
 #[test]
 fn fsync_makes_truncations_durable_at_storage() {
     let scratch = Scratch::new();
@@ -456,8 +456,8 @@ fn fsync_makes_truncations_durable_at_storage() {
         file
     });
     files::sync_all(&kept);
-    let copy = disk.freeze_copy();
-    lose_power(&cluster, "storage", &mut disk, copy);
+    disk.lose_power();
+    lose_power(&cluster, "storage", &mut disk);
     files::set_len(&kept, 1 << 20);
     let found = files::read(cluster.path().join("kept"));
     assert_eq!(verify::first_difference(&vec![0; 1 << 20], &found), None);
@@ -468,8 +468,8 @@ fn fsync_makes_truncations_durable_at_storage() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 4.9: a metadata host loses its power, and with it the record of an acknowledged open.
-/// The mount opens the file again before another mount unlinks the file.
+/// Semantics 4.9. A metadata host loses its power, and this reverts an acknowledged open. The mount
+/// opens the file again before another mount unlinks the file.
 #[test]
 fn mount_restores_an_open_that_a_metadata_power_loss_lost() {
     let scratch = Scratch::new();
@@ -477,20 +477,20 @@ fn mount_restores_an_open_that_a_metadata_power_loss_lost() {
     let mut cluster = with_service_on(disk.path(), "metadata-1");
     let other = cluster.mount(Transport::Device);
     let content = Random::new(5).bytes(300_000);
-    // Write on the other mount, so that the reading mount has no cached page of the file.
+    // Write on the other mount, so that the mount that reads has no cached page of the file.
     let there = other.path().join("a");
     let file = files::create(&there);
     files::write_all_at(&file, &content, 0);
     files::sync_all(&file);
     drop(file);
     let here = cluster.path().join("a");
-    assert!(here.exists(), "the mount has a session before the copy of the disk");
-    let copy = disk.freeze_copy();
+    assert!(here.exists(), "the mount has a session before the power loss");
+    disk.lose_power();
     let reader = files::open(&here);
-    lose_power(&cluster, "metadata", &mut disk, copy);
+    lose_power(&cluster, "metadata", &mut disk);
     let log = cluster.data().join("logs").join("mount.log");
     wait_for("the mount opens the file again", PATIENCE, || {
-        files::read_to_string(&log).contains("opens of this mount").then_some(())
+        files::read_to_string(&log).contains("open files of this mount").then_some(())
     });
     files::remove_file(&there);
     let mut found = vec![0; content.len()];

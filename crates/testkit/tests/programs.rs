@@ -1,7 +1,8 @@
-//! Ordinary programs on a mount. Their results must equal the results on the local file system.
+//! Ordinary programs on a mount. Their results must be equal to their results on the local file
+//! system.
 //!
-//! The tests run on a mount over each transport. They need no network, because the tests create all
-//! sources and repositories.
+//! The tests run on a mount over each transport. They need no network, because they create all
+//! sources and repositories themselves.
 
 use skep_testkit::files;
 use skep_testkit::program::{run, run_in};
@@ -11,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The directories of a test: an empty directory of a mount, and an empty directory of the local
+/// The directories of a test: an empty directory on a mount, and an empty directory on the local
 /// file system.
 struct Places {
     mount: PathBuf,
@@ -40,8 +41,8 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     compressors_restore_the_same_bytes,
 ];
 
-/// Writes a C program of many files, with headers that all files include, and packs it into an
-/// archive.
+/// Writes a C program of many source files, with headers that all of them include, and packs it
+/// into an archive.
 fn c_project(directory: &Path) -> PathBuf {
     let project = directory.join("project");
     files::create_dir_all(project.join("include"));
@@ -117,7 +118,7 @@ fn git_clone_passes_fsck(places: &Places) {
     for name in ["d0", "d1", "d2", "d3", "d4"] {
         tree::assert_same(&places.local.join("clone").join(name), &clone.join(name), false);
     }
-    // Do typical work in the clone.
+    // Make typical changes in the clone.
     git(&clone, &["checkout", "--quiet", "-b", "branch", "HEAD~7"]);
     files::write(clone.join("new"), "text");
     git(&clone, &["add", "--all"]);
@@ -128,7 +129,8 @@ fn git_clone_passes_fsck(places: &Places) {
     assert_eq!(git(&clone, &["status", "--porcelain"]), "");
 }
 
-/// Creates a tree with files of many lengths, hard and symbolic links, odd names, modes and times.
+/// Creates a tree with files of many lengths, hard and symbolic links, and unusual names, modes and
+/// times.
 fn make_tree(root: &Path) {
     files::create_dir(root);
     let mut random = Random::new(77);
@@ -223,8 +225,8 @@ fn find_and_du_report_all_files(places: &Places) {
     assert!(kilobytes * 1024 >= bytes, "du reports {kilobytes} KiB, the files have {bytes} bytes");
 }
 
-/// Saves a document like an editor: writes a new file, syncs it, and renames it over the old file.
-/// A reader reads the document meanwhile.
+/// Saves a document as an editor does: writes a new file, syncs it, and renames it over the old
+/// file. At the same time, a reader reads the document.
 fn editors_save_by_renaming(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);

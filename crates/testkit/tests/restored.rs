@@ -1,4 +1,4 @@
-//! A metadata target whose directory an administrator has restored from a copy.
+//! A metadata target whose directory an administrator has restored from a backup.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, schema, wait_for};
@@ -14,7 +14,7 @@ fn copy(from: &Path, to: &Path) {
 /// Semantics 1.8.
 /// Command: skep target restored.
 #[test]
-fn restored_metadata_target_assigns_no_inode_number_again() {
+fn restored_metadata_target_reuses_no_inode_number() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("before"), "before");
     cluster.stop();
@@ -41,15 +41,16 @@ fn restored_metadata_target_assigns_no_inode_number_again() {
 
     let health = || cluster.try_skep(&["health", "check", "--output", "json"]).stdout;
     wait_for("the health names the copy", PATIENCE, || {
-        health().contains("put back from a copy").then_some(())
+        health().contains("restored from a backup").then_some(())
     });
     skep(["target", "restored", &directory, "--allow-removal"]).expect_success();
     wait_for("the target permits the removal", PATIENCE, || {
-        (!health().contains("put back from a copy")).then_some(())
+        (!health().contains("restored from a backup")).then_some(())
     });
     let storage = cluster.data().join("storage-1").display().to_string();
     let refused = skep(["target", "restored", &storage]).expect_failure();
     assert!(refused.contains("is not the directory of a metadata target"), "{refused}");
-    // The copied metadata has no file `lost`, but the chunk files of this file still exist.
+    // The restored metadata does not contain the file `lost`, but the chunk files of this file
+    // still exist.
     cluster.stop_except(&["orphan"]);
 }

@@ -1,6 +1,6 @@
-//! The removal of a storage server from a cluster. The administrator closes its targets to new
-//! files, empties the targets, and removes them and then the server. Skep refuses each step that
-//! would lose data.
+//! The removal of a storage server from a cluster. The administrator closes the server's targets to
+//! new files, empties these targets, removes them, and then removes the server. Skep refuses each
+//! step that would lose data.
 
 use rustix::process::Signal;
 use skep_testkit::cluster::skep;
@@ -42,19 +42,21 @@ fn storage_server_can_be_removed_after_its_files() {
         files::write(path, new.repeat(100_000));
     }
 
-    // A target that is open to new files cannot be removed, and neither can its server.
+    // A target that is open to new files cannot be removed, and its server cannot be removed
+    // either.
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("is open to new files"), "{refused}");
+    assert!(refused.contains("files lie on it, and no directory's pattern names it"), "{refused}");
     let refused = refusal(&cluster, &["node", "remove", node]);
-    assert!(refused.contains("belong to it"), "{refused}");
+    assert!(refused.contains("belong to this node"), "{refused}");
     for id in &old {
         cluster.skep(&["target", "set-state", id, "closed"]);
     }
     assert!(cluster.skep(&["target", "list"]).contains(" Closed "));
     assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
 
-    // New files avoid closed targets. The targets still serve their files, and cannot be removed
-    // while they have files.
+    // New files are placed only on targets that are not closed. Closed targets still serve their
+    // files, and cannot be removed while they have files.
     let listed = |id: &str| cluster.skep_list(&["target", "files", id, "--paths"]);
     let before = listed(&old[0]);
     assert_eq!(before.len(), paths.len(), "{before:?}");
@@ -70,7 +72,7 @@ fn storage_server_can_be_removed_after_its_files() {
         (width == 2).then_some(())
     });
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
-    assert!(refused.contains("files lie on it"), "{refused}");
+    assert!(refused.contains("files lie on it, and "), "{refused}");
 
     // Empty the targets in the way that the message recommends.
     for path in paths.iter().chain([&late]) {

@@ -13,10 +13,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Environment variable that replaces the system's directory for the logs of background mounts.
+/// Environment variable that sets the directory for the logs of background mounts. It replaces the
+/// system's directory.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
-/// A service, and the socket on which the service notifies its service manager.
+/// A service, and the socket to which the service sends notifications for its service manager.
 struct Service {
     child: Child,
     socket: UnixDatagram,
@@ -34,7 +35,7 @@ impl Service {
         Self { child: command.spawn().expect("skep can be started"), socket }
     }
 
-    /// Returns the service's next notification.
+    /// Returns the next notification of the service.
     fn notification(&self) -> String {
         let mut bytes = [0; 64];
         let len = self.socket.recv(&mut bytes).expect("a notification arrives");
@@ -52,7 +53,7 @@ impl Service {
 }
 
 /// Creates and starts a cluster with one service of each kind at `address`. Returns the services,
-/// and the printed token.
+/// and the token that management printed.
 fn start_all(scratch: &Scratch, address: &str) -> (Vec<Service>, String) {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(cluster::program());
@@ -96,7 +97,8 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
         finish(&mut command, PATIENCE).expect_success()
     };
     let mount_point = scratch.directory("mnt").display().to_string();
-    // The mount needs only the printed token, which contains the address of management.
+    // The mount needs nothing but the printed token, because the token contains the address of
+    // management.
     files::write_secret(scratch.join("token"), token);
     run(&["mount", "--detach", "--token-file", "token", &mount_point]);
     files::write(scratch.join("mnt/file"), "text");
@@ -105,7 +107,8 @@ fn services_notify_systemd_and_join_by_the_printed_token() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Mounts in the background. The token and the mount point lie in the scratch directory.
+/// Mounts the cluster in the background. The token and the mount point are in the scratch
+/// directory.
 fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
     command.args(["mount", "--detach", "--token-file"]).arg(scratch.join("token"));
     command.env(LOGS_VARIABLE, scratch.path());
@@ -127,7 +130,7 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8, for a client whose network was disconnected.
+/// Semantics 3.8, for a client whose network link was disconnected.
 #[test]
 fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     let scratch = Scratch::new();
@@ -162,7 +165,7 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     for name in ["near/file", "far/file"] {
         assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");
     }
-    // The mount serves files again without help.
+    // The mount serves files again, without any action of an administrator.
     files::write(scratch.join("far/new"), "new");
     assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {
@@ -171,10 +174,10 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Time limit for `df` and `umount` if the network drops all replies.
+/// Time limit for `df` and `umount` while the network drops all replies.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The network silently drops all packets to the servers.
+/// The network drops all packets to the servers, so that the mount gets neither replies nor errors.
 /// Semantics 4.10.
 #[test]
 fn mounts_of_a_disconnected_host_can_be_ended() {

@@ -1,5 +1,5 @@
-//! Runs the commands in `docs/operations/several-hosts.md` as they are written. They create a
-//! cluster on several hosts. In the test, each host has a separate network and root directory.
+//! Runs the commands in `docs/operations/several-hosts.md` unchanged. They create a cluster on
+//! several hosts. In the test, each host has a separate network and root directory.
 
 use skep_testkit::page::{Block, PageHost, PageNetwork, blocks};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -13,7 +13,8 @@ fn has(host: &PageHost, path: &str) -> bool {
     host.run(&format!("test -e {path}")).status.success()
 }
 
-/// Waits until the service that a background block has started logs that it serves.
+/// Waits until the log of the service that a background block has started shows that the service is
+/// ready.
 fn await_service(host: &PageHost) {
     wait_for("the service serves", PATIENCE, || {
         files::read_to_string(host.log()).contains(" serves ").then_some(())
@@ -106,8 +107,8 @@ fn management_advertises_loopback_only_on_request() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// A client that connects to a storage service instead of management fails at once with the reason.
-/// So does a mount of an unformatted cluster.
+/// If a client connects to a storage service instead of management, it fails at once with the
+/// reason. A mount of an unformatted cluster also fails at once with the reason.
 #[test]
 fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
@@ -126,7 +127,7 @@ fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let unformatted = host.run("skep mount --cluster 10.0.0.1 --retry 3 /mnt").expect_failure();
     assert!(unformatted.contains("skep: cannot mount yet"), "{unformatted}");
     assert!(unformatted.contains("`skep cluster format`"), "{unformatted}");
-    // The waiting mount retries, and must not register a new client at each retry.
+    // The waiting mount retries, but must not register a new client at each retry.
     let clients = host.run("skep node list").expect_success();
     assert_eq!(clients.matches("client").count(), 0, "{clients}");
     host.run("skep cluster format").expect_failure();
@@ -158,8 +159,8 @@ fn start_cluster(host: &mut PageHost) {
 const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep";
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
-/// The log of a mount names a group that does not reply, and has a line when the group replies
-/// again.
+/// When a group does not reply, the log of the mount names the group. When the group replies again,
+/// the log has another line.
 #[test]
 fn mount_logs_the_loss_and_return_of_a_group() {
     let network = PageNetwork::new();
@@ -204,11 +205,11 @@ fn management_recovers_from_a_full_disk() {
     let file = host.run("mkdir -p /srv/m; mount -t tmpfs -o size=24m none /srv/m");
     file.expect_success();
     start_management(&mut host);
-    // The command log has preallocated space, so a full disk does not stop management at once.
+    // The command log has preallocated space. So a full disk does not stop management at once.
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
     host.run("skep config set lease 60s").expect_success();
     host.stop();
-    // A copy of the log has no preallocated space.
+    // Replace the log by a copy, because the copy has no preallocated space.
     let copy = "cd /srv/m; rm filler; cp raft-log new; mv new raft-log; \
                 dd if=/dev/zero of=filler bs=4k || true";
     host.run(copy).expect_success();
@@ -224,6 +225,71 @@ fn management_recovers_from_a_full_disk() {
     let lease = host.run("skep config get lease").expect_success();
     assert!(lease.contains("70s") || lease.contains("70 s"), "{lease}");
     host.stop();
+}
+
+/// Starts a further management node on a host, and makes it a member on the host `first`.
+fn add_management(host: &mut PageHost, first: &PageHost) {
+    let join = "skep management --init --join --token-file /etc/skep/token --directory /srv/m";
+    host.run(join).expect_success();
+    host.start("skep management --directory /srv/m");
+    await_service(host);
+    let name = format!("management-{}", if host.name() == "b" { 2 } else { 3 });
+    let add = format!("skep management add $(skep node list | awk '/{name}/ {{ print $1 }}')");
+    wait_for("the node is a member", PATIENCE, || first.run(&add).status.success().then_some(()));
+}
+
+/// Before the fix, commands and new mounts failed when the only management node in their token was
+/// down, although the other nodes served.
+#[test]
+fn hosts_know_all_management_nodes_after_their_first_contact() {
+    let network = PageNetwork::new();
+    let [mut first, mut b, mut c, client, late] =
+        [("a", 1), ("b", 2), ("c", 3), ("client", 8), ("late", 9)]
+            .map(|(name, number)| network.host(name, &format!("10.0.0.{number}/24")));
+    start_management(&mut first);
+    for host in [&b, &c, &client, &late] {
+        host.copy_from(&first, Path::new(TOKEN));
+    }
+    for service in [METADATA, STORAGE] {
+        b.run(&format!("{service} --init --token-file {TOKEN}")).expect_success();
+        b.start(service);
+        await_service(&b);
+    }
+    first.run("skep cluster format").expect_success();
+    client.run("mkdir -p /mnt/a; skep mount /mnt/a; echo x >/mnt/a/file").expect_success();
+    add_management(&mut b, &first);
+    add_management(&mut c, &first);
+    // The services and the mount have received the map with the new nodes.
+    for host in [&b, &client] {
+        wait_for("the host has learned the addresses", PATIENCE, || {
+            let found = host.run("cat /var/cache/skep/*.management");
+            let has_all = ["10.0.0.2:7400", "10.0.0.3:7400"].map(|it| found.stdout.contains(it));
+            (has_all == [true; 2]).then_some(())
+        });
+    }
+    first.stop();
+    wait_for("another node leads", PATIENCE, || {
+        client.run("skep management status").status.success().then_some(())
+    });
+    b.run("skep config set stripe-width 16; skep management status").expect_success();
+    client.run("mkdir -p /mnt/b; skep mount --retry 0 /mnt/b; cat /mnt/b/file").expect_success();
+    let health = client.run("skep health check").expect_failure();
+    assert!(health.contains("management-1 [ID: 1] is unreachable"), "{health}");
+    assert!(health.contains("the other management nodes continue"), "{health}");
+    assert!(!health.contains("does not answer:"), "{health}");
+    // A host without any contact has only the address in its token.
+    let unknown = late.run("skep node list").expect_failure();
+    assert!(unknown.contains("name one of them with --cluster ADDRESS"), "{unknown}");
+    late.run("skep node list --cluster 10.0.0.3; skep node list").expect_success();
+    // No node leads without a majority.
+    c.stop();
+    let lost = wait_for("health names the missing leader", PATIENCE, || {
+        let found = client.run("skep health check");
+        found.stdout.contains("management has no leader").then_some(found.stdout)
+    });
+    assert!(lost.contains("of its 3 nodes, management-1"), "{lost}");
+    client.run("skep umount --lazy /mnt/a; skep umount --lazy /mnt/b").expect_success();
+    b.stop();
 }
 
 /// A command finds its cluster as docs/operations/administration.md describes.
@@ -247,14 +313,14 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     );
     works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
     works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /srv/token /srv/away");
-    // A query of a file's layout needs no token, because the mount serves it.
+    // A query about the layout of a file needs no token, because the mount replies to it.
     let info = works("skep entry info /mnt/a/file");
     assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
     assert!(works("skep entry info /mnt/a").contains("Entry type: directory"));
     works("chmod 711 /mnt/a; chmod 600 /mnt/a/file");
     let user = "setpriv --reuid=65534 --regid=65534 --clear-groups skep entry info /mnt/a/file";
     let refused = fails(user);
-    assert!(refused.contains("may not read it"), "{refused}");
+    assert!(refused.contains("may not read this file"), "{refused}");
     works("chmod 644 /mnt/a/file");
     works(user);
     works("skep umount /mnt/a; mv /srv/away /etc/skep/token");
@@ -276,11 +342,11 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     host.run("cmp /srv/new /srv/storage/join-token").expect_success();
     let again = host.run(&replace).expect_failure();
     assert!(again.contains("and this token"), "{again}");
-    // Adding one more target needs no token.
+    // Adding another target needs no token.
     let more = format!("{STORAGE} --target /disk2/skep --init");
     let more = host.run(&more).expect_success();
     assert!(more.contains("Initialised 1 more target."), "{more}");
-    // A target directory below a mount point is refused while the disk is not mounted there.
+    // A target directory below a mount point is refused as long as the disk is not mounted there.
     host.run("echo '/dev/none /disk3 ext4 noauto 0 0' >> /etc/fstab; umount /disk3")
         .expect_success();
     let unmounted = format!("{STORAGE} --target /disk2/skep --target /disk3/skep --init");

@@ -1,11 +1,11 @@
-//! Causes of slowness on real clusters. `skep why` and `skep health check` name each cause within
-//! ten seconds, and no other cause. The monitor uses the same rules, and one test checks its
-//! report.
+//! Causes of slowness on real clusters. `skep why` and `skep health check` must report each cause
+//! within ten seconds, and must not report any other cause. The monitor uses the same rules, and
+//! one test checks the monitor's report.
 //!
 //! The causes are so large that the results do not depend on the speed of the host. They are a
 //! device or a link with a low limit, a disk without space, and a suspended process. Another cause
-//! is more programs than one thread of a metadata target can serve at once. Does not own the rules
-//! (`skep_stats::why`).
+//! is a load of more programs than the single thread of a metadata target can serve at the same
+//! time. The rules are in `skep_stats::why`.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Gid, Signal, Uid};
@@ -28,12 +28,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time within which the commands must name a cause.
+/// Time limit for the commands to report a cause.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Ids of users without privileges.
 const USERS: [u32; 4] = [60_001, 60_002, 60_003, 60_004];
 
-/// Threads that use a mount like programs, until this value is dropped.
+/// Threads that use a mount as programs do, until this value is dropped.
 struct Load {
     is_done: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -44,8 +44,8 @@ impl Load {
         Self { is_done: Arc::default(), threads: Vec::new() }
     }
 
-    /// Adds a thread that runs as the user `user`. It calls `work` repeatedly, with the number of
-    /// the call.
+    /// Adds a thread that runs as the user `user`. It calls `work` again and again. The argument is
+    /// the number of the call.
     fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
         let is_done = Arc::clone(&self.is_done);
         self.threads.push(std::thread::spawn(move || {
@@ -103,8 +103,8 @@ fn one(rule: &str, object: &str) -> Named {
     [(rule.to_owned(), object.to_owned())].into()
 }
 
-/// Calls `measure`, which runs `skep why`, until the report names a cause. Checks that the report
-/// names `expected` in time, and no other cause. Returns the report.
+/// Calls `measure`, which runs `skep why`, until the report contains a cause. Checks that the
+/// report contains `expected` in time, and no other cause. Returns the report.
 fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Value {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -122,8 +122,8 @@ fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> Value {
     why(what, expected, || cluster.skep_json(&["why", "--interval", "2s"]))
 }
 
-/// Calls `check`, which runs `skep health check`, until the report names a problem. Checks that the
-/// report names the problem `rule` in time, and no other problem.
+/// Calls `check`, which runs `skep health check`, until the report contains a problem. Checks that
+/// the report contains the problem `rule` in time, and no other problem.
 fn assert_health(rule: &str, check: impl Fn() -> Value) {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -180,7 +180,7 @@ fn slow_disk_is_the_only_named_cause() {
         cluster.skep_json(&["why", "--since", "10s", "--target", &object])
     });
     assert!(of_monitor["requests"].number() > 0);
-    // The report about a target that is not slow names no cause.
+    // A report about a target that is not slow contains no cause.
     let other =
         targets.iter().find(|it| it["path"].text().contains("storage-1")).expect("a target");
     let of_other = cluster.skep_json(&["why", "--target", &other["id"].to_string()]);
@@ -202,7 +202,7 @@ fn full_target_is_the_only_named_cause() {
     files::remove_dir_all(&place);
     files::symlink(&moved, &place);
     cluster.up().expect_success();
-    // Other data fill the disk.
+    // Another file fills the disk.
     let mut other = files::create(disk.path().join("other"));
     let block = vec![0; 1 << 20];
     while other.write_all(&block).is_ok() {}
@@ -234,8 +234,8 @@ fn metadata_storm_of_one_user_is_the_only_named_cause() {
 fn hot_directory_of_many_users_is_the_only_named_cause() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
-    // The kernel of one client sends the changes of a directory one after the other. So requests
-    // wait for each other only if many clients send them.
+    // The kernel of a client sends the changes of a directory one after another. So requests wait
+    // for each other only if many clients send them.
     let mounts: Vec<_> = (0..3 * USERS.len()).map(|_| cluster.mount(Transport::Uring)).collect();
     let mut load = Load::new();
     for (number, mounted) in mounts.iter().enumerate() {
@@ -257,7 +257,7 @@ fn hot_directory_of_many_users_is_the_only_named_cause() {
 /// has the lock.
 ///
 /// The test itself must not have a file open on a mount that it suspends. Otherwise each program
-/// that the test starts would close its copy of the descriptor, and wait for the mount.
+/// that the test starts would close its copy of the descriptor, and would wait for the mount.
 fn lock_holder(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; exec cat"]);
@@ -289,7 +289,7 @@ fn suspended_client_is_named_while_others_wait_for_its_lock() {
     let object = format!("n{}", stopped.expect("the mount")["id"]);
     other.signal(Signal::STOP);
     let waiter = std::thread::spawn(move || drop(locked(&path)));
-    // Run both commands at the same time, because the client is evicted after its lease.
+    // Run both commands at the same time, because the client is evicted when its lease has expired.
     std::thread::scope(|scope| {
         scope.spawn(|| assert_health_of(&cluster, "client-silent"));
         why("a stopped client", &one("client-silent", &object), || {
@@ -346,7 +346,7 @@ fn slow_link_of_a_client_is_the_only_named_cause() {
 
 /// Command: skep why.
 #[test]
-fn idle_cluster_has_no_cause_and_bad_input_a_clear_error() {
+fn idle_cluster_has_no_cause_and_bad_input_is_explained() {
     let cluster = Cluster::start(Shape::small());
     let report = cluster.skep_json(&["why", "--interval", "500ms"]);
     schema::check("why", &report);

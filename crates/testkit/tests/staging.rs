@@ -1,18 +1,19 @@
-//! Copies by several hosts over real `sshd`s: `skep copy --hosts`, and copies into and out of file
-//! systems on demand.
+//! Copies that several hosts do together over real `sshd`s: `skep copy --hosts`, and copies into
+//! and out of on-demand file systems.
 
 use serde_json::Value;
+use skep_testkit::object_store::{Fault, ObjectStore};
 use skep_testkit::program::finish;
 use skep_testkit::ssh_site::{LONG, SharedDirectory, SshSite, kill};
 use skep_testkit::{schema, wait_for};
 
 const ALL: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
-/// Prints the paths, types, lengths and checksums of a tree.
+/// Shell function that prints the paths, types, lengths and checksums of a tree.
 const LIST: &str = "list() { (cd \"$1\" && find . -printf '%P %y %m %l\\n' | sort && \
     find . -type f -printf '%P %s\\n' | sort && find . -type f -exec sha256sum {} + | sort -k 2); }";
 
-/// Creates a tree of 62 files. One has five pieces, and one has two names.
+/// Creates a tree of 62 files. One of the files has five pieces, and another one has two names.
 fn fill(site: &SshSite, top: &str) {
     let script = format!(
         "mkdir -p {top}/a/b {top}/empty; cd {top}\n\
@@ -31,7 +32,7 @@ fn list(site: &SshSite, host: usize, top: &str) -> String {
     site.hosts[host].run(&format!("{LIST}\nlist {top}")).expect_success()
 }
 
-/// Runs `skep copy` on the host of the administrator, by all hosts.
+/// Runs `skep copy` on the administrator's host. All hosts copy.
 fn copy(site: &SshSite, arguments: &str) -> skep_testkit::program::Finished {
     let line = format!(
         "printf '10.0.0.1\\n10.0.0.2\\n10.0.0.3\\n' >/srv/nodes\n\
@@ -52,7 +53,7 @@ fn several_hosts_copy_one_tree_and_continue_it() {
     let outcome: Value = serde_json::from_str(&text).expect("JSON");
     schema::check("copy", &outcome);
     assert_eq!(list(&site, 1, &to), expected);
-    // The large file, the file with two names, and 60 others.
+    // The numbers include the large file, the file with two names, and 60 other files.
     assert_eq!((outcome["files"].as_u64(), outcome["problem_count"].as_u64()), (Some(62), Some(0)));
     let hosts = outcome["hosts"].as_array().expect("a list");
     for host in hosts {
@@ -65,7 +66,7 @@ fn several_hosts_copy_one_tree_and_continue_it() {
     let again = copy(&site, &format!("--resume {from} {to}")).expect_success();
     assert!(again.contains("Copied 0 files") && again.contains("Left out 64"), "{again}");
 
-    // A host dies while it copies: the others copy its share.
+    // A host dies while it copies, so the other hosts copy its share.
     site.admin.run(&format!("rm -r {to}")).expect_success();
     let finished = std::thread::scope(|scope| {
         let options = format!("--rate 300KiB --verify {from} {to}");
@@ -79,7 +80,7 @@ fn several_hosts_copy_one_tree_and_continue_it() {
         running.join().expect("no panic")
     });
     let text = finished.expect_success();
-    for word in ["2 of 3 hosts have copied", "the share of 10.0.0.2: exit status: 137"] {
+    for word in ["2 of 3 hosts have copied", "Host 10.0.0.2 failed", "exit status: 137"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert_eq!(list(&site, 0, &to), expected);
@@ -123,7 +124,7 @@ fn processes_of_a_copy_end_with_their_coordinator() {
 
 /// Command: skep ondemand start, skep ondemand stop.
 #[test]
-fn data_are_staged_in_and_out_by_all_hosts() {
+fn data_is_staged_in_and_out_by_all_hosts() {
     let site = SshSite::new(3);
     let shared = SharedDirectory::new("staging");
     let input = format!("{}/input", shared.path());
@@ -146,7 +147,7 @@ fn data_are_staged_in_and_out_by_all_hosts() {
     let note = format!("To stage out before the removal: /mnt/ondemand/out:{output}");
     assert!(status.contains(&note), "{status}");
 
-    // Nothing is there to save: the data stay.
+    // There is no place to save the data to, so the data stays.
     let text = site.ondemand("stop", &ALL).expect_failure();
     for word in ["/mnt/ondemand/out: it does not exist", "nothing was removed", "--discard"] {
         assert!(text.contains(word), "{word}: {text}");
@@ -160,8 +161,62 @@ fn data_are_staged_in_and_out_by_all_hosts() {
     assert_eq!(list(&site, 0, &output), expected);
 }
 
+/// Command: skep ondemand start, skep ondemand stop, skep copy.
 #[test]
-fn data_that_were_not_saved_are_not_removed() {
+fn data_is_staged_from_and_to_an_object_store() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("store");
+    let input = format!("{}/input", shared.path());
+    // Only the administrator has credentials.
+    let store = ObjectStore::start_at(&site.admin, "10.0.0.99:0");
+    let options = format!("--s3-endpoint {} --s3-part 5MiB", store.url());
+    let skep = |arguments: &str| {
+        let line = format!(
+            "{}printf '10.0.0.1\\n10.0.0.2\\n10.0.0.3\\n' >/srv/nodes\n\
+             skep {arguments} --hosts /srv/nodes {options}",
+            store.exports()
+        );
+        finish(&mut site.admin.shell(&line), LONG)
+    };
+    let before = site.contents();
+    let text = skep("ondemand start --stage-in s3://data/input").expect_failure();
+    assert!(text.contains("cannot use s3://data/input: no object has this key"), "{text}");
+    let line = format!("skep ondemand start --stage-in s3://data/in --hosts /srv/nodes {options}");
+    let without = format!("export AWS_EC2_METADATA_DISABLED=true; {line}");
+    let text = site.admin.run(&without).expect_failure();
+    assert!(text.contains("no credentials for S3"), "{text}");
+    site.expect_unchanged(&before);
+    site.admin
+        .run(&format!(
+            "mkdir -p {input}/a/empty; cd {input}; for n in $(seq 30); do echo $n >a/f$n; done\n\
+             head -c 17000000 /dev/urandom >large; ln -s a/f1 link; chmod 640 a/f2"
+        ))
+        .expect_success();
+    let text = skep(&format!("copy {input} s3://data/input")).expect_success();
+    assert!(text.contains("Copied 31 files") && text.contains("3 of 3 hosts"), "{text}");
+    assert_eq!(store.count("PUT", "partNumber="), 4);
+    skep("ondemand start --stage-in s3://data/input --stage-out input:s3://data/output")
+        .expect_success();
+    assert_eq!(list(&site, 1, "/mnt/ondemand/input"), list(&site, 0, &input));
+    store.fail("PUT", "/data/output/large", Fault::Denied, 3);
+    let text = skep("ondemand stop").expect_failure();
+    for word in ["input/large", "AccessDenied", "nothing was removed", "--discard"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    skep("ondemand stop").expect_success();
+    site.expect_unchanged(&before);
+    let keys = |top: &str| {
+        let all = store.keys().into_iter();
+        all.filter_map(|it| it.strip_prefix(top).map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("output/"), keys("input/"));
+    let bytes = |key: &str| store.get(key).expect("an object").bytes;
+    assert!(bytes("output/large") == bytes("input/large"));
+    assert_eq!((store.uploads(), keys("input/").len()), (0, 35));
+}
+
+#[test]
+fn data_that_was_not_staged_out_is_not_removed() {
     let site = SshSite::new(3);
     let shared = SharedDirectory::new("unsaved");
     let before = site.contents();
@@ -175,20 +230,23 @@ fn data_that_were_not_saved_are_not_removed() {
     site.ondemand("start", &ALL).expect_success();
     site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
     site.hosts[0].run("echo run 7 is not saved >/mnt/ondemand/.skep-hold").expect_success();
-    refused("stop", &["/mnt/ondemand/.skep-hold holds its data (run 7 is not saved)", "--discard"]);
-    // The epilog of a job removes the part of one node without the others.
+    refused(
+        "stop",
+        &["/mnt/ondemand/.skep-hold protects its data (run 7 is not saved)", "--discard"],
+    );
+    // The epilog of the job removes the part of one node, but not the parts of the other nodes.
     let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
     let text = site.hosts[2].run(epilog).expect_failure();
-    assert!(text.contains(".skep-hold holds the data of ondemand (run 7"), "{text}");
+    assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
-    // The other hosts may cache the name for a second (semantics 1.2).
+    // The other hosts may have the name in their caches for a second (semantics 1.2).
     for host in &site.hosts[1..] {
         wait_for("the removal is visible on each host", LONG, || {
             let is_there = host.run("test -e /mnt/ondemand/.skep-hold").status.success();
             (!is_there).then_some(())
         });
     }
-    // A copy that fails leaves its note.
+    // If a copy fails, the note about the required copy stays.
     refused(
         "stop --stage-out /proc/none/output",
         &["cannot stage out /mnt/ondemand", "/proc/none"],
@@ -196,11 +254,11 @@ fn data_that_were_not_saved_are_not_removed() {
     refused("stop", &["cannot stage out /mnt/ondemand", "nothing was removed"]);
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains("not staged out (/mnt/ondemand:/proc/none/output)"), "{text}");
-    // A host without the mount could neither serve nor copy its part.
+    // A host without the mount could neither serve its part nor copy it.
     kill(&site.hosts[2], "skep mount ");
     site.hosts[2].run("umount -l /mnt/ondemand || true").expect_success();
     let stop = format!("stop --stage-out {}/output", shared.path());
-    refused(&stop, &["it is not mounted on 10.0.0.3"]);
+    refused(&stop, &["this file system is not mounted on 10.0.0.3"]);
     site.ondemand("stop --discard", &ALL).expect_success();
     site.expect_unchanged(&before);
 }

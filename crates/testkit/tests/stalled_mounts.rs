@@ -1,7 +1,6 @@
-//! Mounts whose requests do not continue. `skep health check` names the mount, the target for which
-//! the mount waits, and the time since when it waits. With `--watch`, the command prints the
-//! beginning and the end of the outage. The log of the mount names the request that has waited
-//! longest.
+//! Mounts whose requests get no reply. `skep health check` reports the mount, the target for which
+//! the mount waits, and how long it has waited. With `--watch`, the command prints the begin and
+//! the end of the outage. The log of the mount contains the request that has waited longest.
 
 use serde_json::Value;
 use skep_testkit::schema::check;
@@ -38,7 +37,7 @@ impl Watch {
         Self { child, changes }
     }
 
-    /// Returns the printed changes that concern a mount that waits for a target.
+    /// Returns the printed changes about a mount that waits for a target.
     fn of_waits(&self) -> Vec<Value> {
         let changes = self.changes.lock().expect("no panic");
         let is_wait =
@@ -54,9 +53,9 @@ impl Drop for Watch {
     }
 }
 
-/// Stops the storage target of a file. Moves the directory of the target away, and kills the
-/// storage services. Returns the row of the target in the list, its directory, and the new path of
-/// the directory.
+/// Stops the storage target of a file by moving its directory away and killing the storage
+/// services. Returns the row of the target in `skep target list`, its directory, and the new path
+/// of the directory.
 fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
     let target = cluster.entry_info(file).first_component().targets()[0];
     let targets = cluster.skep_list(&["target", "list"]);
@@ -68,7 +67,7 @@ fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
     (target, directory, away)
 }
 
-/// Command: skep health check.
+/// Command: skep health check, skep why.
 #[test]
 fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
     let mut cluster = Cluster::start(Shape::small());
@@ -98,6 +97,10 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
     assert!(wait["name"].as_str().is_some_and(|it| it.contains(&name)), "{wait}");
     let shown = cluster.try_skep(&["health", "check"]).expect_failure();
     assert!(shown.contains(&format!(" for target {},", target["id"])), "{shown}");
+    let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+    check("why", &report);
+    let waiting = report["waiting"][0]["what"].as_str().expect("a wait");
+    assert!(waiting.contains(&format!(" for target t{} on ", target["id"])), "{report}");
 
     files::rename(&away, &directory);
     let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
@@ -113,12 +116,19 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
     assert_eq!(changes[0]["change"], "begins");
     assert_eq!(changes[1]["change"], "ends");
     assert_eq!(changes[0]["what"].as_str().map(|it| it.contains(&name)), Some(true));
+    // The outage of the target began earlier than the check that found it.
+    let all = watch.changes.lock().expect("no panic");
+    let of_target = all.iter().find(|it| {
+        it["change"] == "begins" && it["what"].as_str().is_some_and(|it| it.contains("not served"))
+    });
+    assert!(of_target.is_some_and(|it| it["since"].is_string()), "{all:?}");
+    drop(all);
     second.unmount();
 }
 
-/// A truncation waits at a metadata target, which waits for the storage target. The mount itself
-/// has no request at the stopped target, but its log and the health check still explain why the
-/// program hangs.
+/// A truncation waits at a metadata target, which itself waits for the storage target. The mount
+/// has no request at the stopped target, but its log and the health check must still explain why
+/// the program hangs.
 ///
 /// Command: skep health check.
 #[test]
@@ -132,7 +142,7 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     let mut program = Command::new("truncate");
     let mut program = program.args(["-s", "1"]).arg(&file).spawn().expect("truncate");
     let log = || files::read_to_string(cluster.data().join("logs/mount.log"));
-    let waits = format!("by process {}, for 5 s", program.id());
+    let waits = format!("by process {}, for 5 s, without a reply from target t", program.id());
     wait_for("the wait is logged", PATIENCE, || log().contains(&waits).then_some(()));
     let wait = wait_for("the wait is reported", PATIENCE, || {
         let health = cluster.try_skep(&["health", "check", "--output", "json"]);
@@ -144,6 +154,13 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     assert!(wait["name"].as_str().is_some_and(|it| it.contains(&mounted)), "{wait}");
     let by = format!("by process {}", program.id());
     assert!(wait["error"].as_str().is_some_and(|it| it.contains(&by)), "{wait}");
+    let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+    // The metadata service reports requests that wait too.
+    let is_of_program = |it: &Value| {
+        it["what"].as_str().is_some_and(|it| it.contains(&by) && it.contains("the oldest for "))
+    };
+    let waiting = report["waiting"].as_array().expect("a list");
+    assert!(waiting.iter().any(is_of_program), "{report}");
     files::rename(&away, &directory);
     let status = wait_for("the program ends", PATIENCE, || program.try_wait().expect("ours"));
     assert!(status.success(), "{status}");

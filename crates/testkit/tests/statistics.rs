@@ -13,10 +13,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const MIB: usize = 1 << 20;
-/// Id of a user without privileges, and of its group.
+/// User id and group id of a user without privileges.
 const NOBODY: u32 = 65_534;
 
 fn lines(cluster: &Cluster, by: &str) -> Vec<Value> {
@@ -34,7 +36,7 @@ fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("a line of {id}: {lines:?}"))
 }
 
-/// Requests the metrics page, and returns the body of the reply.
+/// Requests a metrics page, and returns the body of the reply.
 fn page(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the request is sent");
     let mut reply = String::new();
@@ -55,7 +57,7 @@ fn socket_of_mount(pid: &str) -> PathBuf {
     Path::new("/run/skep").join(format!("mount-{pid}.sock"))
 }
 
-/// Adds up the samples of a metric on a page whose labels contain `label`.
+/// Adds up the samples of a metric on a page. Only samples whose labels contain `label` count.
 fn samples(page: &str, metric: &str, label: &str) -> f64 {
     let values = page.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(' ')?;
@@ -124,7 +126,7 @@ fn metrics_count_exactly_the_operations_of_the_test() {
     assert_eq!(samples(&mount, "skep_mount_operations_total", "mk_dir"), 30.0);
 }
 
-/// Skep counts load by the user, the group and the job of the calling program.
+/// Skep divides the load by the user, the group and the job of the calling program.
 ///
 /// Command: skep client stats.
 #[test]
@@ -160,7 +162,49 @@ fn load_is_divided_by_user_group_and_job() {
     mounted.unmount();
 }
 
-/// The sum of the lines of all intervals is the number of operations of the test.
+/// Command: skep why.
+#[test]
+fn why_explains_the_requests_of_one_user_or_job() {
+    let mut cluster = Cluster::start(Shape::small());
+    let mounted = cluster.mount_with(Transport::Device, "job_accounting");
+    let own = mounted.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
+    let (is_done, file) = (Arc::new(AtomicBool::new(false)), own.join("file"));
+    let stop = Arc::clone(&is_done);
+    let load = std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let mut command = Command::new("dd");
+            command.args(["if=/dev/zero", "bs=200k", "count=1", "conv=fsync", "status=none"]);
+            command.arg(format!("of={}", file.display())).env("SLURM_JOB_ID", "4711");
+            assert!(command.uid(NOBODY).gid(NOBODY).status().unwrap().success());
+        }
+    });
+    let why = |option: &str, name: &str| {
+        let report = cluster.skep_json(&["why", option, name, "--interval", "500ms"]);
+        schema::check("why", &report);
+        report
+    };
+    for (option, name) in [("--user", "65534"), ("--job", "4711")] {
+        let report = wait_for("the requests are explained", PATIENCE, || {
+            let report = why(option, name);
+            (report["requests"].as_u64()? > 0 && report["seconds"].as_f64()? > 0.0)
+                .then_some(report)
+        });
+        let shares = report["phases"].as_array().unwrap().iter();
+        let sum: f64 = shares.map(|phase| phase["share"].as_f64().unwrap()).sum();
+        assert!((0.5..1.001).contains(&sum), "{report}");
+    }
+    let others = [why("--user", "12345"), why("--job", "12")];
+    is_done.store(true, Ordering::Relaxed);
+    load.join().expect("no panic");
+    assert!(others.iter().all(|report| report["requests"] == 0), "{others:?}");
+    let unknown = cluster.try_skep(&["why", "--user", "no-such-user"]).expect_failure();
+    assert!(unknown.contains("use the user id"), "{unknown}");
+    mounted.unmount();
+}
+
+/// The sum over the lines of all intervals must be the number of operations of the test.
 #[test]
 fn live_statistics_add_up_to_the_operations_of_the_test() {
     let cluster = Cluster::start(Shape::small());

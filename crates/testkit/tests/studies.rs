@@ -57,8 +57,8 @@ const PLAN: &str = "name = 'x'\ntitle = 'A title'\nrepetitions = 10\n\
     [[experiment]]\nname = 'count'\ntitle = 'Who chooses?'\n\
     factors = { count = [2, 4], chooser = ['roundrobin', 'balanced'] }\n";
 
-/// Returns the journal of a study in which files on both servers are twice as fast as files on one
-/// server.
+/// Returns the journal of a study. In this study, files on both servers are twice as fast as files
+/// on one server.
 fn journal() -> String {
     let first = json!({
         "kind": "study", "format": 1, "plan": PLAN, "started_at": "2026-01-01T00:00:00Z",
@@ -104,7 +104,7 @@ fn study_report_needs_only_the_journal() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
-    // The last line is incomplete, as after an interruption of the writer.
+    // The last line is incomplete, as after an interruption of the program that writes the journal.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
@@ -185,7 +185,7 @@ const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['
     factors = { operation = ['write', 'read'], access = ['shared-file', 'file-per-process'] }\n";
 
 /// Writes a plan, and creates the directory in which its runs write. Returns the scratch directory,
-/// and the path of the study in it.
+/// and the path of the study in this directory.
 fn prepare(plan: &str) -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     files::write(scratch.join("plan.toml"), plan);
@@ -208,7 +208,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].text()).exists());
-    // A resumed complete study has no runs left.
+    // If a complete study is resumed, it has no runs left.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
@@ -244,8 +244,8 @@ fn calibration_chooses_data_size_and_hosts_if_omitted() {
     skep(scratch.path(), &RUN).expect_success();
     let kinds: Vec<String> =
         journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
-    // The journal has two trials for each of the two sizes, and two trials with the only available
-    // number of hosts.
+    // The journal has two trials for each of the two sizes, and two trials with the only number of
+    // hosts that is possible.
     assert_eq!(
         kinds[..8],
         ["study", "trial", "trial", "trial", "trial", "trial", "trial", "calibrated"]
@@ -290,7 +290,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let count = runs_of(&study).len();
     assert!(count < 80, "it was interrupted: {count}");
 
-    // An existing study can neither be started again nor be resumed with a different plan.
+    // An existing study can neither be started again nor be resumed with another plan.
     let refused = skep(scratch.path(), &RUN);
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
@@ -305,7 +305,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     assert!(refused.expect_failure().contains("another plan"));
     assert_eq!(journal_of(&study), interrupted, "untouched");
 
-    // A power loss in the middle of a line leaves a journal with an incomplete last line.
+    // Simulate a power loss in the middle of a line, by an incomplete last line of the journal.
     let path = study.join("journal.ndjson");
     let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
     files::write(&path, torn);
@@ -335,7 +335,7 @@ fn full_disk_ends_a_study_without_loss_of_its_results() {
     run("umount", [&study]);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     let printed = full.expect_failure();
-    assert!(printed.contains("--resume") && printed.contains("are kept"), "{printed}");
+    assert!(printed.contains("--resume") && printed.contains("no result is lost"), "{printed}");
     assert!(!runs.is_empty() && runs.len() < 32, "{}", runs.len());
     resumed.expect_success();
     assert_eq!(all[..kept.len()], kept);
@@ -375,15 +375,15 @@ fn invalid_studies_are_refused_before_the_first_run() {
     assert_eq!(run(&["study", "run", "small", "--lab", "none"]).status.code(), Some(4));
 }
 
-/// A plan with its own lab and short runs that write very little.
+/// A plan with short runs that write very little, in a lab of the study's own.
 const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
     lab = { shape = 'small', targets = 1, clients = 1 }\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
     [[experiment]]\nname = 'count'\ntitle = 'How many?'\n\
     factors = { count = [1, 2], chooser = ['balanced'] }\n";
 
-/// Returns the arguments of `skep study run` for the plan `./plan.toml`, with the name of `lab` for
-/// the study's own lab.
+/// Returns the arguments of `skep study run` for the plan `./plan.toml`. The study's own lab gets
+/// the name of `lab`.
 fn in_own_lab<'a>(lab: &'a Lab, more: &[&'a str]) -> Vec<&'a str> {
     let line = ["study", "run", "./plan.toml", "--force", "--lab-name", lab.name()];
     [&line[..], &["--directory", "study"], more].concat()
@@ -399,7 +399,7 @@ fn study_removes_its_own_lab_at_its_end() {
     assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
-    // A failed study prints the reason, and also removes its lab.
+    // A failed study prints the reason, and still removes its lab.
     files::remove_dir_all(&study);
     files::write(&study, "a file");
     let printed = run(&[]).expect_failure();
@@ -436,15 +436,15 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    // Count distinct numbers, because the study repeats runs during which this machine was too
+    // Count distinct run numbers, because the study repeats runs during which this machine was too
     // busy.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// The short study of a whole emulated cluster must find the exact targets of each chooser. It must
-/// also find the ratios of bandwidth that follow from the placement of these targets.
+/// A short study of a whole emulated cluster must find the exact targets of each chooser, and the
+/// ratios of bandwidth that follow from the placement of these targets.
 #[test]
 fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();

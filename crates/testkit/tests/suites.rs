@@ -1,8 +1,7 @@
-//! External test suites on mounts over both transports: `pjdfstest` (POSIX rules for names,
-//! attributes and errors) and `fsx` (random operations on one file, with a comparison of each
-//! read).
+//! External test suites on mounts with both transports: `pjdfstest` (POSIX rules for names,
+//! attributes and errors) and `fsx` (random operations on one file, which checks each read).
 //!
-//! `cargo xtask ci --only black-box` installs both programs first.
+//! `cargo xtask ci --only black-box` installs both programs before it runs this test.
 
 use skep_testkit::files;
 use skep_testkit::program::finish;
@@ -14,14 +13,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time limit for one suite, longer than the slowest suite takes.
+/// Time limit for one suite. It is longer than the slowest suite takes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Minimum number of `fsx` operations per second, even on a busy machine.
+/// Minimum rate of `fsx` in operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
-/// Settings of `pjdfstest`, with users that every Debian system has. The settings leave out tests
-/// of BSD features.
+/// Settings of `pjdfstest`, with users that every Debian system has. The settings omit tests of BSD
+/// features.
 const PJDFSTEST: &str = "
 [features]
 utime_now = {}
@@ -38,14 +37,15 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 /// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Maximum number of operations of one `fsx` process. With more operations, the process had too
-/// many memory mappings.
+/// Maximum number of operations of one `fsx` process. If it performs more operations, the process
+/// has too many memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
-/// Number of operations after which the test compares the file on both mounts.
+/// Number of operations after which the test compares the file on both mounts. These operations
+/// form a segment.
 const FSX_SEGMENT: u64 = 2000;
-/// Maximum length of the file in bytes. The file has several chunks on all targets. In [`FSX`], the
-/// minimum size of an operation is 1, because `fsx` would otherwise sometimes call
-/// `posix_fallocate` with a length of 0, which POSIX refuses.
+/// Maximum length of the file in bytes. The file has several chunks on all targets. The minimum
+/// size of an operation in [`FSX`] is 1. Otherwise `fsx` would sometimes call `posix_fallocate`
+/// with a length of 0, which POSIX forbids.
 const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000
@@ -76,8 +76,8 @@ fn suite(name: &str) -> PathBuf {
     program
 }
 
-/// A separate test runs the tests of read-only file systems. `docs/tests/external.md` lists the
-/// skipped tests with the reasons.
+/// A separate test runs the tests about read-only file systems. `docs/tests/external.md` lists the
+/// skipped tests, with the reasons.
 #[test]
 fn pjdfstest_passes() {
     for transport in TRANSPORTS {
@@ -162,8 +162,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Reads a file repeatedly until `stop` is set, so that the reading and the writing mount share the
-/// file.
+/// Reads a file again and again until `stop` is set, so that the reading and the writing mount
+/// share the file.
 fn read_until(stop: &AtomicBool, path: &Path) {
     while !stop.load(Ordering::Relaxed) {
         match fs::read(path) {
@@ -174,9 +174,9 @@ fn read_until(stop: &AtomicBool, path: &Path) {
 }
 
 /// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
-/// equal on both mounts. The mounts write in turn, so each mount has cached data that the writes of
-/// the other mount have made outdated. In every second pair of segments, the mount that does not
-/// write reads the file all the time.
+/// equal on both mounts. The mounts write alternately, so each mount has data in its cache that is
+/// outdated because of the other mount's writes. In every second pair of segments, the mount that
+/// does not write reads the file all the time.
 #[test]
 fn fsx_leaves_the_same_file_on_both_mounts() {
     let seed = fsx_seed();

@@ -1,5 +1,5 @@
-//! The replacement of a cluster's token. Nodes that have joined continue, services accept the new
-//! token after its installation, and refuse the previous token after its revocation.
+//! The replacement of a cluster's token. Nodes that have already joined continue to work. Services
+//! accept the new token after its installation, and refuse the previous token after its revocation.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
@@ -29,8 +29,8 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let old_id = text(&listed(&management)[0]["id"]);
     files::write(cluster.path().join("before"), "before");
 
-    // All services accept the previous token until it is revoked. Before the installation of the
-    // new token on the other services, only management accepts it.
+    // All services accept the previous token until it is revoked. Until the new token is installed
+    // on the other services, only management accepts it.
     let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
     let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
     check("token-replace", &replaced);
@@ -42,6 +42,17 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     list_with(&old).expect_success();
     let refused = skep(["token", "replace", "--directory", &services[1]]).expect_failure();
     assert!(refused.contains("not the directory of management"), "{refused}");
+    let foreign = {
+        let text = files::read_to_string(&new);
+        let (head, at) = text.trim().split_once('@').expect("a token has addresses");
+        let last = head.chars().last().expect("a token has a secret");
+        let other = if last == '0' { '1' } else { '0' };
+        secret_file("foreign", &format!("{}{other}@{at}", &head[..head.len() - 1]))
+    };
+    let wrong = ["token", "install", "--token-file", &foreign, "--directory", &services[0]];
+    let refused = skep(wrong).expect_failure();
+    assert!(refused.contains("management refuses it"), "{refused}");
+    assert_eq!(listed(&services[0]).as_array().map(Vec::len), Some(1), "nothing is written");
     for service in &services {
         let install = ["token", "install", "--token-file", &new, "--directory", service];
         let printed = skep([&install[..], &["--output", "json"]].concat()).expect_success();
@@ -54,8 +65,8 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     files::write(second.path().join("second"), "by the new token");
     assert_eq!(files::read(cluster.path().join("second")), b"by the new token");
 
-    // No node can join with a revoked token. The first mount has joined with this token earlier,
-    // and continues.
+    // No node can join with a revoked token. The first mount joined with this token earlier, so it
+    // continues to work.
     let revoke = |directory: &str, more: &[&str]| {
         let revoke = ["token", "revoke", &old_id, "--directory", directory, "--output", "json"];
         skep([&revoke[..], more].concat())
@@ -70,7 +81,7 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     assert!(refused.contains("revoked for new nodes"), "{refused}");
     files::write(cluster.path().join("after"), "after");
 
-    // After no node has the previous secret, nodes use the new secret for new connections.
+    // When no node uses the previous secret any more, nodes use the new secret for new connections.
     for directory in services.iter().chain([&management]) {
         revoke(directory, &["--entirely"]).expect_success();
     }
@@ -84,6 +95,6 @@ fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     assert_eq!(revoke(&management, &[]).status.code(), Some(4), "no such token");
     let install = ["token", "install", "--token-file", &old, "--directory", &services[0]];
     let refused = skep(install).expect_failure();
-    assert!(refused.contains("it is revoked"), "{refused}");
+    assert!(refused.contains("the token is revoked"), "{refused}");
     second.unmount();
 }

@@ -73,7 +73,8 @@ fn slow_operation_is_explained_by_its_trace_id() {
     assert!(list.contains(&format!("skep why --op {trace}")), "{list}");
 }
 
-/// The lines of `skep trace --output ndjson` so far. Ends the command when dropped.
+/// The lines that `skep trace --output ndjson` has printed so far. Dropping this value ends the
+/// command.
 struct Follower {
     child: Child,
     lines: Receiver<Value>,
@@ -181,7 +182,7 @@ fn unknown_trace_id_is_refused_with_a_fix() {
     assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
 }
 
-/// Receives a request of the monitor's exporter, and returns the body of the request.
+/// Receives one request of the monitor's exporter, and returns the body of the request.
 fn receive(stream: &TcpStream) -> Value {
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
@@ -201,8 +202,8 @@ fn receive(stream: &TcpStream) -> Value {
     serde_json::from_slice(&body).expect("JSON")
 }
 
-/// Starts a collector of traces that replies to the first request that it is busy. Returns the
-/// address of the collector, and a channel with the requests that it accepts.
+/// Starts a collector of traces. It replies to the first request with the error that it is busy.
+/// Returns the address of the collector, and a channel with the requests that it accepts.
 fn collector() -> (String, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();

@@ -1,4 +1,4 @@
-//! The command `skep tune`, on an invented root directory and as a check of this host.
+//! The command `skep tune`, on an artificial root directory and as a check of this host.
 
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};

@@ -1,8 +1,9 @@
-//! Runs the commands of the tutorials as they are written: that of the laptop on one host, that of
-//! the rack on hosts with a network and a root directory of their own, each with `sshd`.
+//! Runs the commands of the tutorials unchanged. The tutorial for a laptop runs on one host. The
+//! tutorial for a rack runs on several hosts, each with its own network, root directory and `sshd`.
 //!
-//! The tutorials about clouds and Slurm have no marked commands: `templates.rs` executes the user
-//! data of the templates, and `ondemand.rs` the prolog and the epilog.
+//! The tutorials about clouds and Slurm have no commands that a test could run. Instead,
+//! `templates.rs` executes the user data of the templates, and `ondemand.rs` executes the prolog
+//! and the epilog.
 
 use skep_testkit::page::{PageHost, PageNetwork, blocks};
 use skep_testkit::program::finish;
@@ -11,7 +12,8 @@ use std::time::Duration;
 const LAPTOP: &str = include_str!("../../../docs/tutorials/laptop.md");
 const RACK: &str = include_str!("../../../docs/tutorials/rack.md");
 
-/// Time limit of one block of commands: a deployment to five hosts on a busy machine.
+/// Time limit of one block of commands. It is long, because a block may deploy to five hosts on a
+/// busy machine.
 const LONG: Duration = Duration::from_secs(300);
 
 /// Runs the commands of a block in the directory `place` of a host, and returns their output.

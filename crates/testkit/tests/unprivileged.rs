@@ -1,6 +1,6 @@
-//! `skep up` and `skep mount` as an ordinary user. The commands mount through `fusermount3`. If
-//! they cannot mount, they name the missing package or permission. They log to a directory in which
-//! only this user can write.
+//! `skep up` and `skep mount` run by an ordinary user. The commands mount by `fusermount3`. If they
+//! cannot mount, their message names the missing package or permission. They log to a directory to
+//! which only this user can write.
 //!
 //! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
 //! tests change neither the permissions nor the mounts of the machine.
@@ -15,14 +15,15 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
-/// Runs a script as the user `nobody` in a directory of that user, next to the program `skep`.
-/// `device` is the mode of `/dev/fuse`.
+/// Runs a script as the user `nobody` in a directory of that user. The program `skep` is in the
+/// parent directory. `device` is the mode of `/dev/fuse`.
 fn as_nobody(device: &str, script: &str) -> Finished {
     as_root(device, "nobody \"$1\"", &[script])
 }
 
-/// Runs a script as root in a directory that belongs to the user `nobody`, next to the program
-/// `skep`. In the script, the shell function `nobody` runs another script as that user.
+/// Runs a script as root in a directory that belongs to the user `nobody`. The program `skep` is in
+/// the parent directory. In the script, the shell function `nobody` runs another script as that
+/// user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
@@ -129,8 +130,8 @@ fn user_mounts_accept_allow_other_if_fuse_conf_permits_it() {
     cluster.stop();
 }
 
-/// This test checks that mount(8), the helper and `fusermount3` work together. It does not check a
-/// statement of Semantics.
+/// This test checks that mount(8), the helper and `fusermount3` work together. It checks no
+/// statement of docs/semantics.md.
 #[test]
 fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
     let cluster = cluster_with_a_home();
@@ -151,12 +152,12 @@ fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
     cluster.stop();
 }
 
-/// Tries to mount an unreachable cluster. The attempt fails, but creates a log. The script prints
-/// the path of this log.
+/// Script that tries to mount an unreachable cluster. The attempt fails, but creates a log. The
+/// script prints the path of this log.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
-/// Each mount point has one log, in a directory where no other user can create files.
+/// Each mount point has a log of its own, in a directory in which no other user can create files.
 #[test]
 fn logs_of_background_mounts_are_writable_only_by_their_user() {
     let script = format!(
@@ -188,7 +189,7 @@ fn logs_of_background_mounts_are_writable_only_by_their_user() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
     assert_eq!(lines[1..=expected.len()], expected, "{printed}");
-    // A log directory that belongs to a different user is not used.
+    // If the log directory belongs to another user, the mount does not use it.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
     assert_eq!(within, "0", "{printed}");

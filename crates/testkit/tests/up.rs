@@ -1,6 +1,6 @@
 //! `skep up` and `skep down`: one command starts a cluster, and later commands find it. The
-//! supervisor restarts services, several clusters run side by side, and the administrative commands
-//! show each cluster.
+//! supervisor restarts services, several clusters can run at the same time, and the administrative
+//! commands show each cluster.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn text(value: &Value) -> &str {
     value.text()
 }
 
-/// Semantics 5.7: each group has one target and no mirror.
+/// Semantics 5.7. Each group has one target and no mirror.
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
@@ -47,7 +47,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
-    // All targets share one file system, so the whole cluster has no more space than a single
+    // All targets are on one file system, so the whole cluster has no more space than a single
     // target.
     let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
@@ -71,11 +71,11 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
 /// Semantics 1.15.
 #[test]
 fn free_space_shows_small_changes_of_the_disk() {
-    // Use a separate disk, to which no other program writes.
+    // Use a separate disk, so that no other program writes to it.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
-    // Bytes that a target reserves for its own records, unless the disk is small.
+    // Number of bytes that a target reserves for its own data, unless the disk is small.
     let reserve = 64 << 20;
     let follows = || {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
@@ -92,7 +92,7 @@ fn free_space_shows_small_changes_of_the_disk() {
     cluster.stop();
 }
 
-/// A file on the targets' disk that does not belong to Skep.
+/// A file on the targets' disk. The file does not belong to Skep.
 struct Stranger<'a> {
     disk: &'a Disk,
 }
@@ -100,7 +100,7 @@ struct Stranger<'a> {
 impl Stranger<'_> {
     const BYTES: u64 = 96 << 20;
 
-    /// Creates or removes the file, and waits until `statfs` of the disk shows the changed free
+    /// Creates or removes the file, and waits until `statfs` on the disk shows the changed free
     /// space.
     fn set(&self, is_there: bool) {
         let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
@@ -122,7 +122,7 @@ fn free(path: &Path) -> u64 {
     capacity.f_bavail * capacity.f_frsize
 }
 
-/// Whether the numbers of free bytes differ by about the size of a [`Stranger`].
+/// Whether two numbers of free bytes differ by about the size of a [`Stranger`].
 fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
@@ -157,7 +157,7 @@ fn free_space_does_not_change_while_management_is_stopped() {
     let before = free(cluster.path());
     management.signal(Signal::STOP);
     stranger.set(true);
-    // Wait longer than the maximum age of reported free space while management runs.
+    // Wait longer than the maximum age of the free space while management runs.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)
@@ -218,7 +218,7 @@ fn restarted_cluster_has_the_same_files_and_addresses() {
     assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping a stopped cluster succeeds. Starting it with a different shape fails.
+    // Stopping a stopped cluster succeeds. Starting it with another shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -263,8 +263,8 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // The process to which the services reported their start has exited. The services must not
-        // log an error about this.
+        // The services reported their start to a process that has exited since. They must not log
+        // an error about this.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
         assert!(!log.contains("cannot notify the service manager"), "{name}: {log}");
@@ -286,7 +286,7 @@ fn services_end_with_a_killed_supervisor_and_up_restarts_them() {
 }
 
 #[test]
-fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
+fn up_in_the_foreground_prints_hints_and_ends_on_ctrl_c() {
     let scratch = Scratch::new();
     let (data, mount_point) = (scratch.join("data"), scratch.join("mnt"));
     let mut child = Command::new(cluster::program())
@@ -319,7 +319,7 @@ fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
 }
 
 #[test]
-fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
+fn up_refuses_a_directory_with_other_files_and_a_damaged_log() {
     let scratch = Scratch::new();
     let taken = scratch.directory("taken");
     files::write(taken.join("thesis.tex"), "");
@@ -343,9 +343,8 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
 }
 
 #[test]
-fn cluster_starts_without_a_monitor_that_fails() {
-    // This monitor fails, because without a password it refuses an address that other hosts can
-    // reach.
+fn cluster_starts_even_if_its_monitor_fails() {
+    // This monitor fails. It has no password, so it refuses an address that other hosts can reach.
     let more = ["--set", "monitor:listen=0.0.0.0:0"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::small() });
     files::write(cluster.path().join("file"), "text");

@@ -1,9 +1,8 @@
-//! Management is never on the I/O path. Without management, killed services start again from their
-//! cached cluster map, and the mount continues to run. A target that management has never
-//! registered must wait for management. When management runs again, the cluster map has all
-//! targets.
+//! Management is never on the I/O path. If management is down, restarted services use their cached
+//! cluster map, and the mount continues to work. A target that management has never registered must
+//! wait for management. When management runs again, the cluster map has all targets.
 //!
-//! The tests start each service separately, since `skep up` would also start management again.
+//! The tests start each service separately, because `skep up` would also start management again.
 
 use skep_testkit::files;
 use skep_testkit::program::{Finished, finish};
@@ -14,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::SystemTime;
 
-/// A service with the command line that `skep up` gave it. Dropping it kills the service.
+/// A service with the command line that `skep up` used for it. Dropping this value kills the
+/// service.
 struct Service {
     directory: PathBuf,
     arguments: Vec<String>,
@@ -59,7 +59,8 @@ impl Drop for Service {
 
 /// A cluster whose services are child processes of the test.
 struct Loose {
-    // The first field, because dropping the cluster first would wait for the services.
+    // This must be the first field. If the cluster were dropped before the services, its drop would
+    // wait for the services to end.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,
@@ -126,7 +127,7 @@ impl Loose {
     }
 }
 
-/// Runs `body`, which may wait for servers. Panics if `body` takes too long.
+/// Runs `body` in a thread, because it may wait for servers. Panics if it takes too long.
 fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -137,7 +138,7 @@ fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
     thread.join().unwrap_or_else(|_| panic!("{what}: failed"));
 }
 
-/// Writes a tree whose directories and chunks lie on all targets.
+/// Writes a tree whose directories and chunk files are on all targets.
 fn write_tree(root: PathBuf) {
     for number in 0..8 {
         let directory = root.join(format!("d{number}"));
@@ -171,7 +172,8 @@ fn services_start_and_mounts_work_without_management() {
     let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
     assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 
-    // First kill one service of each kind while the others run, then kill the other services.
+    // First kill and restart all services of each kind except one, then kill and restart all of
+    // them.
     for skipped in [1, 0] {
         for role in ["metadata", "storage"] {
             loose.of(role).skip(skipped).for_each(Service::kill);

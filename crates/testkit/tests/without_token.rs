@@ -1,19 +1,21 @@
-//! Queries about files through a mount, for ordinary users without the token. They return the
-//! clients that use a file, its locks, its path by its id, and the space on targets. The kernel and
-//! the permissions of directories limit each query to files that the user may read.
+//! Queries of ordinary users without the token. A mount replies to these queries. They return the
+//! clients that use a file, the file's locks, the path of a file with a given id, and the space on
+//! targets. The kernel and the permissions of directories restrict each query to files that the
+//! user may read.
 
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::schema::check;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, wait_for};
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
-/// An ordinary user with a copy of the program, in a directory without a cluster.
+/// An ordinary user with a copy of the program, in a directory outside the cluster.
 struct User {
     place: Scratch,
 }
@@ -26,12 +28,23 @@ impl User {
         Self { place }
     }
 
-    fn skep(&self, arguments: &[&str]) -> Finished {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.arg(self.place.join("skep")).args(arguments).current_dir(self.place.path());
         command.env_remove("SKEP_CLUSTER").env_remove("SKEP_TOKEN_FILE");
-        finish(&mut command, PATIENCE)
+        command
+    }
+
+    fn skep(&self, arguments: &[&str]) -> Finished {
+        finish(&mut self.command(arguments), PATIENCE)
+    }
+
+    /// Runs another program as this user.
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", program]);
+        finish(command.args(arguments), PATIENCE).expect_success();
     }
 }
 
@@ -74,6 +87,50 @@ fn users_query_their_files_through_the_mount() {
     cluster.stop();
 }
 
+/// Command: skep why, skep lock list.
+#[test]
+fn why_shows_users_the_lock_for_which_their_program_waits() {
+    let cluster = Cluster::start(Shape::small());
+    let user = User::new();
+    let file = cluster.path().join("file");
+    let open = files::create(&file);
+    files::set_permissions(&file, Permissions::from_mode(0o666));
+    open.lock().expect("locked");
+    let (file, mount) = (text(&file), text(cluster.path()));
+    let mut waiter = Command::new("setpriv");
+    waiter.args(["--reuid=65534", "--regid=65534", "--clear-groups", "flock", &file, "true"]);
+    let mut waiter = waiter.spawn().expect("flock can be started");
+    let entry = cluster.skep_json(&["entry", "info", &file])["entry_id"].clone();
+    let entry = entry.as_str().expect("a text").to_owned();
+
+    let own = wait_for("the mount reports the wait", PATIENCE, || {
+        let shown = user.skep(&["why", "--interval", "200ms", &mount]).expect_success();
+        shown.contains("Waiting requests").then_some(shown)
+    });
+    let words = format!("process {} waits for a lock on entry {entry}, for ", waiter.id());
+    assert!(own.contains(&words), "{own}");
+    assert!(own.contains("skep lock list") && !own.contains("No cause"), "{own}");
+    // The wait is no part of another file.
+    let other = text(&cluster.path().join("other"));
+    files::write(Path::new(&other), "x");
+    let of_other = user.skep(&["why", "--interval", "200ms", &other]).expect_success();
+    assert!(!of_other.contains("Waiting requests"), "{of_other}");
+    // Administrators see it for the whole cluster.
+    let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+    check("why", &report);
+    let all = report["waiting"].as_array().expect("a list");
+    let lock = all.iter().find(|it| it["rule"] == "lock-wait").expect("the wait for the lock");
+    let what = lock["what"].as_str().expect("a text");
+    assert!(what.contains(&format!("{mount}: a request of process")), "{what}");
+    assert!(what.contains(&format!("waits for a lock on entry {entry}, for ")), "{what}");
+
+    drop(open);
+    assert!(waiter.wait().expect("our own child").success(), "the lock is free");
+    let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+    assert_eq!(report["waiting"].as_array().map(Vec::len), Some(0), "{report}");
+    cluster.stop();
+}
+
 /// Command: skep entry path, skep client files.
 #[test]
 fn ids_resolve_to_paths_that_the_user_may_list() {
@@ -93,8 +150,8 @@ fn ids_resolve_to_paths_that_the_user_may_list() {
         let found = user.skep(&["entry", "path", "--mount", &mount, name]).expect_success();
         assert_eq!(found, text(&path) + "\n");
     }
-    // With the token, the query needs no mount, and returns a path from the root of the file
-    // system.
+    // With the token, the query needs no mount. It returns a path that begins at the root of the
+    // file system.
     assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/b/file\n");
     let open = files::open(&path);
     let listed = cluster.skep(&["client", "files", "--paths"]);
@@ -170,20 +227,81 @@ fn users_see_why_their_own_operations_are_slow() {
         check("why", &report);
         (report["phases"][0]["stage"] == "disk").then_some(report)
     });
-    // Other paths have no operation of this user.
+    // On other paths, this user has had no operation.
     let other = user.skep(&["why", &text(&cluster.path().join("own/file")), "--interval", "300ms"]);
     let shown = other.expect_success();
     is_done.store(true, Ordering::Relaxed);
     load.join().expect("no panic");
     assert!(report["requests"].as_u64().is_some_and(|it| it > 0), "{report}");
     assert!(shown.contains(" added up:") || shown.contains("No request"), "{shown}");
-    let refused = user.skep(&["why"]).expect_failure();
+    // If no path is given, the report covers all files on the mount of the working directory.
+    let mut here = user.command(&["why", "--interval", "100ms"]);
+    let here = finish(here.current_dir(cluster.path()), PATIENCE);
+    assert!(here.status.success() && here.stderr.contains("own operations"), "{here:?}");
+    let refused = user.skep(&["why", "--user", "1000"]).expect_failure();
     assert!(refused.contains("cannot find a cluster"), "{refused}");
+}
+
+/// The sum over all intervals must be exactly the work of the user's programs.
+///
+/// Command: skep stats, skep client stats.
+#[test]
+fn users_see_their_own_load_through_the_mount() {
+    let cluster = Cluster::start(Shape::small());
+    let user = User::new();
+    let mount = text(cluster.path());
+    let own = cluster.path().join("own");
+    files::create_dir(&own);
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("a test of root");
+    let mut command = user.command(&["stats", "--mount", &mount, "--by", "user"]);
+    command.args(["--interval", "200ms", "--output", "ndjson"]).stdout(Stdio::piped());
+    let mut showing = command.spawn().expect("skep can be started");
+    let lines = BufReader::new(showing.stdout.take().expect("a pipe")).lines();
+    let (sender, shown) = mpsc::channel();
+    std::thread::spawn(move || {
+        let values = lines.map_while(Result::ok).map(|line| serde_json::from_str(&line));
+        values.map_while(|value: Result<Value, _>| value.ok()).all(|it| sender.send(it).is_ok())
+    });
+    // The mount begins to count when it gets the first query.
+    let first = wait_for("the load is shown", PATIENCE, || {
+        user.run("mkdir", &["-p", &text(&own.join("a/b/c"))]);
+        user.run("rm", &["-r", &text(&own.join("a"))]);
+        shown.try_recv().ok()
+    });
+    check("stats", &Value::Array(vec![first.clone()]));
+    assert_eq!((&first["id"], &first["written_bytes"]), (&"65534".into(), &0.into()));
+    files::write(cluster.path().join("of-root"), vec![1; 3 << 20]);
+    let zeros = format!("of={}", text(&own.join("file")));
+    user.run("dd", &["if=/dev/zero", "bs=1M", "count=8", "status=none", "conv=fsync", &zeros]);
+    let mut written = 0;
+    wait_for("all bytes are shown", PATIENCE, || {
+        let line = shown.recv_timeout(PATIENCE).expect("a line");
+        assert_eq!(line["id"], "65534", "{line}");
+        written += line["written_bytes"].as_u64().expect("a number");
+        assert!(written <= 8 << 20, "{written}");
+        (written == 8 << 20).then_some(())
+    });
+    showing.kill().expect("it runs");
+    showing.wait().expect("ours");
+
+    // Root sees the load of all users. Without the option for the mount, a user gets the mount of
+    // the working directory.
+    files::write(cluster.path().join("of-root"), vec![1; 1 << 20]);
+    let once = ["--interval", "100ms", "--once"];
+    let table = user.skep(&[&["client", "stats", "--mount", &mount][..], &once].concat());
+    let table = table.expect_success();
+    assert!(table.contains("P99") && !table.contains("QUEUED"), "{table}");
+    let refused = user.skep(&["stats", "--mount", "/"]).expect_failure();
+    assert!(refused.contains("is not in a mount of Skep"), "{refused}");
+    let mut here = user.command(&["stats"]);
+    let here = finish(here.args(once).current_dir(cluster.path()), PATIENCE);
+    assert!(here.status.success() && here.stderr.contains("own requests"), "{here:?}");
+    cluster.stop();
 }
 
 /// Command: skep entry set, skep node list.
 #[test]
-fn refusals_name_one_reason_and_its_fix() {
+fn refusals_to_users_name_one_reason_and_its_fix() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let mount = text(cluster.path());
@@ -199,12 +317,12 @@ fn refusals_name_one_reason_and_its_fix() {
     assert!(words.iter().all(|word| listed.contains(word)), "{listed}");
     user.skep(&["entry", "set", "--num-targets", "1", &text(&own)]).expect_success();
     let foreign = user.skep(&["entry", "set", "--num-targets", "1", &mount]).expect_failure();
-    assert!(foreign.contains("only its owner (root) and root"), "{foreign}");
+    assert!(foreign.contains("only the owner of a file or directory (root) and root"), "{foreign}");
 
     let token = text(&cluster.data().join("management/join-token"));
     let closed = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token];
     let closed = user.skep(&closed).expect_failure();
-    let words = ["only root or its owner may read it", "skep health df PATH"];
+    let words = ["only root or its owner may read this file", "skep health df PATH"];
     assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
 
     let wide = text(&own.join("wide"));

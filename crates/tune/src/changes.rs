@@ -1,12 +1,13 @@
-//! Changes of a host's settings, and their undo.
+//! Changes the settings of a host's kernel, and undoes these changes.
 //!
-//! [`apply`] first adds the previous state of every file to the record [`STATE`] and syncs it. Then
-//! it writes the values to the files of the kernel, and last the files that set the values at boot.
-//! After a crash at any time, a record exists from which [`undo`] restores all values.
+//! [`apply`] first adds the previous contents of all files that it will change to the record
+//! [`STATE`], and syncs the record. Then it writes the new values to the files of the kernel. Last,
+//! it writes the files that set these values at boot. After a crash at any time, the record exists,
+//! so [`undo`] can restore all files.
 //!
 //! # Hazard: a second `apply`
-//! A second `apply` finds the values that the first `apply` wrote. So the record preserves the
-//! first recorded state of each file.
+//! A second `apply` finds the values that the first `apply` wrote, and not the original values. So
+//! if the record already has a file, `apply` does not replace the recorded contents.
 
 use crate::check::Finding;
 use crate::keep::{self, Setting};
@@ -15,71 +16,71 @@ use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// Path of the record of previous states.
+/// Path of the file with the record of the previous contents of all changed files.
 pub const STATE: &str = "/var/lib/skep/tune/state.json";
-/// Version of the record.
+/// Version of the format of the record.
 const VERSION: u32 = 1;
 
-/// The record of all changes that have not been undone.
+/// The record of all changes that have not been undone, as JSON in the file [`STATE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     version: u32,
     changes: Vec<Change>,
-    /// The previous contents of the files that set values at boot.
+    /// The files that set values at boot, with their contents before the first change.
     files: Vec<FormerFile>,
 }
 
-/// A changed file of the kernel.
+/// A change of a file of the kernel, such as a file below `/sys`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Name of the rule.
+    /// Name of the rule that asks for the change.
     pub rule: String,
-    /// The file.
+    /// Path of the changed file.
     pub file: String,
-    /// The text of the file before the first change.
+    /// Contents of the file before the first change.
     pub before: String,
-    /// The text that restores the previous value.
+    /// Text that sets the previous value when it is written to the file.
     restore: String,
-    /// The text that was written.
+    /// Text that sets the wanted value, which `apply` writes to the file.
     pub after: String,
-    /// How the value survives a reboot.
+    /// How the new value is set again after a reboot.
     pub(crate) keep: Keep,
 }
 
-/// A file of the administrator before the first change.
+/// A file that sets values at boot, with its contents before the first change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FormerFile {
     path: String,
-    /// `None` means that the file did not exist.
+    /// The contents. `None` means that the file did not exist.
     text: Option<String>,
 }
 
 /// The result of [`apply`] or [`undo`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// The changed or restored files of the kernel.
+    /// The changes of kernel files that were made or undone.
     pub changed: Vec<Change>,
-    /// The written or restored files that set values at boot.
+    /// Paths of the files that set values at boot, and that were written or restored.
     pub boot_files: Vec<String>,
-    /// Files that could not be changed or restored, with the error.
+    /// The kernel files that could not be changed or restored.
     pub failures: Vec<Failure>,
 }
 
-/// A file that could not be changed or restored.
+/// A failed change or restoration of a kernel file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The file.
+    /// Path of the kernel file.
     pub file: String,
-    /// The error.
+    /// Text of the error.
     pub error: String,
 }
 
-/// Returns the findings that [`apply`] would change. By default, these are the findings that do not
-/// pass and have no risk. If `only` names rules, these are the findings of these rules that do not
-/// pass.
+/// Returns the findings whose values [`apply`] should change. These are the findings that do not
+/// pass and that [`apply`] can change. If `only` names rules, only the findings of these rules are
+/// returned. Otherwise, only the findings without a risk are returned.
 pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding> {
     let is_wanted = |it: &&Finding| match only.is_empty() {
         true => it.risk.is_empty(),
@@ -88,11 +89,17 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
     findings.iter().filter(|it| !it.passes && it.can_apply).filter(is_wanted).collect()
 }
 
-/// Changes the files of findings, after the previous state of the files is durable.
+/// Sets the wanted values of `findings`, after it has recorded the previous contents of their files
+/// durably.
 ///
 /// # Errors
-/// Fails before any change if the record cannot be read or written. A file that refuses its value
-/// is a failure in the outcome, and is not in the record afterwards.
+/// - An error before any change: the record or the previous contents of a file cannot be read, or
+///   the record cannot be written.
+/// - An error after some changes: a file that sets values at boot, or the record, cannot be
+///   written. The record then still has the previous contents, so [`undo`] can restore them.
+///
+/// If a kernel file cannot be written, this is not an error. The outcome lists the file as a
+/// failure, and the record is as if this change had not been tried.
 pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
     if findings.is_empty() {
         return Ok(Outcome::default());
@@ -135,7 +142,8 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
         match tree.set(&change.file, &change.after) {
             Ok(()) => outcome.changed.push(change),
             Err(error) => {
-                // The file still has the previous value, or the value of an earlier apply.
+                // The failed write changed nothing. So restore what the record contained about this
+                // file before this call.
                 record.changes.retain(|it| it.file != change.file);
                 record.changes.extend(known.iter().find(|it| it.file == change.file).cloned());
                 let error = error.context().to_owned();
@@ -159,17 +167,23 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Restores the previous state of all changed files.
+/// Restores the recorded contents of all changed files: first the files that set values at boot,
+/// then the files of the kernel. Removes the record when all files are restored.
 ///
 /// # Errors
-/// `NotFound` if there is no record. Files that cannot be restored are failures in the outcome, and
-/// stay in the record, so that the next call retries them.
+/// - `NotFound`: there is no record.
+/// - Another error: the record cannot be read or written, or a file that sets values at boot cannot
+///   be restored.
+///
+/// If a kernel file cannot be restored, this is not an error. The outcome lists the file as a
+/// failure. The file stays in the record, so that the next call tries again.
 pub fn undo(tree: &Tree) -> Result<Outcome> {
     let Some(mut record) = read(tree)? else {
         return Err(Error::new(
             ErrorCode::NotFound,
             format!(
-                "cannot undo: {STATE} does not exist, so `skep tune apply` changed nothing here"
+                "cannot undo changes: {STATE} does not exist, so `skep tune apply` changed nothing \
+                 here"
             ),
         ));
     };
@@ -209,7 +223,9 @@ fn restore(tree: &Tree, change: &Change) -> Result<()> {
         return Ok(());
     }
     tree.set(&change.file, &change.restore)?;
-    // The kernel prints a choice with all words. A plain file has only the written word.
+    // If the kernel accepts a word that is written to a choice file, the file shows all words
+    // again, with brackets around the accepted word. The plain files that tests use show only the
+    // written word, so write the whole previous contents to them.
     if tree.read(&change.file).as_ref() != Some(&change.before) {
         tree.set(&change.file, &change.before)?;
     }
@@ -226,7 +242,8 @@ fn read(tree: &Tree) -> Result<Option<Record>> {
     let Some(text) = tree.read_if_exists(STATE)? else { return Ok(None) };
     let invalid = |fact: String| {
         let what = format!(
-            "cannot use the record {}: {fact}; move it away after you have restored its values by hand",
+            "cannot use the record {}: {fact}; restore the values in this file by hand, and then \
+             move the file away",
             tree.real(STATE).display()
         );
         Error::new(ErrorCode::Corrupt, what)

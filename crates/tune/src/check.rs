@@ -1,66 +1,69 @@
-//! The check returns each rule that applies to a host, with the current value.
+//! Compares the settings of a host with the rules. Returns a finding for each setting to which a
+//! rule applies.
 
 use crate::rules::{DeviceKind, Keep, Role, Rule, Rules, Test};
 use crate::tree::Tree;
 use serde::Serialize;
 
-/// The part of a host that is checked.
+/// The parts of a host to which the rules are applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Roles of the host.
+    /// The roles of the host in the cluster.
     pub roles: Vec<Role>,
-    /// Block devices of the host's targets, such as `sdb`. Only hosts with metadata or storage have
-    /// targets.
+    /// Names of the block devices that contain the host's targets, such as `sdb`. The list is empty
+    /// on hosts without metadata and storage targets.
     pub devices: Vec<String>,
-    /// Network interfaces that carry the file system, such as `eth0`.
+    /// Names of the network interfaces that carry the traffic of the file system, such as `eth0`.
     pub interfaces: Vec<String>,
-    /// Mount points of the file systems of the host's targets.
+    /// Mount points of the local file systems that contain the host's targets.
     pub mounts: Vec<String>,
 }
 
-/// A rule and the current value of one file.
+/// The comparison of a rule with the current value of one file, or with the options of one mount.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// Name of the rule.
+    /// Name of the rule that was compared.
     pub rule: String,
-    /// The file, or the mount point.
+    /// Path of the kernel file, or the mount point.
     pub file: String,
-    /// The current value.
+    /// The current value, or a text about the mount options.
     pub is: String,
-    /// How the value is compared.
+    /// How the current value is compared with the wanted value.
     pub test: Test,
-    /// The value that it should have.
+    /// The wanted value, or the wanted mount options.
     pub should_be: String,
-    /// Whether the value is as it should be.
+    /// Whether the current value satisfies the rule.
     pub passes: bool,
-    /// Whether `apply` can change the value.
+    /// Whether `apply` can change the value. It cannot change mount options.
     pub can_apply: bool,
-    /// The risk of a change. A rule with a risk is applied only on request. Empty means no risk.
+    /// The risk of the change. Empty means no risk. `apply` changes a value with a risk only if the
+    /// user names the rule.
     pub risk: String,
-    /// The reason for the rule.
+    /// The reason for the wanted value.
     pub why: String,
-    /// The source of the value.
+    /// The publications on which the wanted value is based.
     pub source: String,
-    /// Text that sets the value, and the method that preserves the value over a reboot.
+    /// Text that sets the wanted value, and the way in which the value is set again after a reboot.
+    /// `None` for mount options.
     #[serde(skip)]
     pub(crate) setting: Option<(String, Keep)>,
 }
 
-/// A command that makes a file system for targets.
+/// A recommended command that creates a file system for targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// Name of the rule.
+    /// Name of the rule that recommends the command.
     pub rule: String,
-    /// The command.
+    /// The recommended command.
     pub command: String,
-    /// The reason for the rule.
+    /// The reason for the command's options.
     pub why: String,
-    /// The source of the options.
+    /// The publications on which the options are based.
     pub source: String,
 }
 
-/// Returns the block device below a directory, by the table of mounts. `None` means that the
-/// directory is on no block device of the tree.
+/// Returns the name of the whole block device that contains the file system of a directory,
+/// according to the mount table. `None` means that no block device of the host contains it.
 pub fn device_of(tree: &Tree, directory: &str) -> Option<String> {
     let mount = mount_of(tree, directory)?;
     let source = mount.source.strip_prefix("/dev/")?;
@@ -80,12 +83,13 @@ pub fn device_of(tree: &Tree, directory: &str) -> Option<String> {
     tree.names("/sys/block").into_iter().find(is_whole)
 }
 
-/// Returns the mount point of the file system of a directory.
+/// Returns the mount point of the file system that contains a directory.
 pub fn mount_point_of(tree: &Tree, directory: &str) -> Option<String> {
     mount_of(tree, directory).map(|it| it.point)
 }
 
-/// Returns all block devices except loop, RAM and optical devices.
+/// Returns the names of all block devices, except loop, RAM, optical, floppy and device-mapper
+/// devices.
 pub fn disks(tree: &Tree) -> Vec<String> {
     let is_disk = |name: &String| {
         ["loop", "ram", "zram", "sr", "fd", "dm-"].iter().all(|it| !name.starts_with(it))
@@ -93,7 +97,7 @@ pub fn disks(tree: &Tree) -> Vec<String> {
     tree.names("/sys/block").into_iter().filter(is_disk).collect()
 }
 
-/// Returns the network interfaces that belong to a hardware device.
+/// Returns the names of the network interfaces that belong to a hardware device.
 pub fn interfaces(tree: &Tree) -> Vec<String> {
     let is_real = |name: &String| tree.real(&format!("/sys/class/net/{name}/device")).exists();
     tree.names("/sys/class/net").into_iter().filter(is_real).collect()
@@ -118,11 +122,13 @@ fn mount_of(tree: &Tree, directory: &str) -> Option<Mount> {
             || directory.strip_prefix(&point).is_some_and(|rest| rest.starts_with('/'));
         is_above.then_some(Mount { source, point, kind, options })
     });
-    // Of two mounts at the same mount point, the later mount hides the earlier mount.
+    // If two file systems are mounted on the same directory, the later one hides the earlier one.
+    // Their mount points have equal lengths, and of these, `max_by_key` returns the last one.
     mounts.max_by_key(|it| it.point.len())
 }
 
-/// Checks all rules that apply to the host.
+/// Compares the host with all rules that apply to it. If several rules apply to the same file, only
+/// the first rule counts.
 pub fn check(tree: &Tree, rules: &Rules, scope: &Scope) -> Vec<Finding> {
     let has_role = |roles: &[Role]| roles.iter().any(|role| scope.roles.contains(role));
     let mut findings: Vec<Finding> = Vec::new();
@@ -143,7 +149,7 @@ pub fn check(tree: &Tree, rules: &Rules, scope: &Scope) -> Vec<Finding> {
     findings
 }
 
-/// Returns the commands that make file systems for the targets of a host.
+/// Returns the recommended commands that create file systems for targets of the host's roles.
 pub fn advice(rules: &Rules, scope: &Scope) -> Vec<Advice> {
     let applies =
         rules.make.iter().filter(|it| it.roles.iter().any(|role| scope.roles.contains(role)));
@@ -183,8 +189,8 @@ fn kind_of(tree: &Tree, device: &str) -> DeviceKind {
     if rotates.is_some_and(|it| it.trim() == "1") { DeviceKind::Hdd } else { DeviceKind::Ssd }
 }
 
-/// Returns the finding of a file. `None` if the kernel does not support the wanted value in this
-/// file.
+/// Compares one file with a rule. `None` means that the file cannot be read, or that the rule does
+/// not apply, for example because the kernel does not support the wanted value.
 fn check_file(tree: &Tree, rule: &Rule, file: String) -> Option<Finding> {
     let text = tree.read(&file)?;
     let is = rule.form.value(&text);
@@ -257,6 +263,6 @@ fn memory_gib(tree: &Tree) -> u64 {
     let text = tree.read("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|it| it.split_whitespace().next()?.parse::<u64>().ok());
-    // The kernel counts a little less than the installed memory.
+    // The kernel reports slightly less memory than is installed, so round up.
     kib.unwrap_or(0).saturating_add(1 << 20) >> 20
 }

@@ -1,30 +1,31 @@
-//! The files that set values again at each boot.
+//! Writes the lines of the files that set kernel values again at each boot.
 
 use crate::rules::Keep;
 
-/// The file that sets values of sysctl.
+/// The file with the lines for sysctl.
 const SYSCTL: &str = "/etc/sysctl.d/90-skep.conf";
-/// The file whose lines write to files of the kernel.
+/// The file with the lines for systemd-tmpfiles, which writes them to files of the kernel at boot.
 const TMPFILES: &str = "/etc/tmpfiles.d/skep.conf";
-/// The file that sets attributes of devices when the devices appear.
+/// The file with the rules for udev, which sets attributes of devices when the devices appear.
 const UDEV: &str = "/etc/udev/rules.d/90-skep.rules";
 const HEAD: &str = "# Written by `skep tune apply`; `skep tune undo` removes it.\n";
 
-/// All files that set values at boot.
+/// Paths of all files that set values at boot.
 pub(crate) const FILES: [&str; 3] = [SYSCTL, TMPFILES, UDEV];
 
-/// A value that is set again at each boot.
+/// A value of a kernel file that must be set again at each boot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting<'a> {
-    /// The file of the kernel.
+    /// Path of the kernel file.
     pub(crate) file: &'a str,
-    /// The text that sets the value.
+    /// Text that sets the value when it is written to the kernel file.
     pub(crate) value: &'a str,
-    /// The kind of file that sets the value at boot.
+    /// The kind of boot file that sets the value.
     pub(crate) keep: Keep,
 }
 
-/// Returns the text of each file for all settings. `None` means that no setting needs the file.
+/// Returns the text of each boot file for these settings. `None` means that no setting needs the
+/// boot file.
 pub(crate) fn texts(settings: &[Setting]) -> [(&'static str, Option<String>); 3] {
     FILES.map(|file| {
         let lines: Vec<String> = settings
@@ -36,7 +37,8 @@ pub(crate) fn texts(settings: &[Setting]) -> [(&'static str, Option<String>); 3]
     })
 }
 
-/// Returns the line that sets a value at boot, and the file of this line.
+/// Returns the path of the boot file that sets this value, and the line in this file. `None` means
+/// that the path of the kernel file does not suit the kind of boot file.
 fn line(setting: &Setting) -> Option<(&'static str, String)> {
     let Setting { file, value, keep } = setting;
     Some(match keep {

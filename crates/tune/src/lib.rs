@@ -1,14 +1,17 @@
-//! Finds the values of the kernel that suit a role of Skep on a host, and changes and restores
-//! these values (`skep tune`).
+//! Compares the kernel settings of a host with the values that suit the host's roles in a Skep
+//! cluster. Sets the wanted values, and restores the previous values (`skep tune`).
 //!
-//! The crate owns the rules (data in `data/rules.toml`), their check, and changes with their undo.
-//! All files are below a root directory, which is `/` in production. Tests use artificial trees.
+//! The crate owns the rules (in `data/rules.toml`), the comparison of a host with the rules, and
+//! the changes and their undo. All files that it reads and writes are below a root directory. In
+//! production, the root is `/`. Tests use directories with artificial files.
 //!
 //! # Invariants
-//! - The previous state of a file is durable in [`changes::STATE`] before the file is changed.
-//! - The first recorded state of a file is never replaced, however often `apply` runs.
+//! - Before a file is changed, its previous contents are durable in [`changes::STATE`].
+//! - The recorded contents of a file are the contents before its first change, however often
+//!   `apply` runs. A later `apply` never replaces them.
 //!
-//! The crate does not own the settings of Skep's services or the printing (`skep-ctl`).
+//! The crate does not own the settings of Skep's services, and does not print anything (see
+//! `skep-ctl`).
 
 pub mod changes;
 pub mod check;
@@ -21,7 +24,7 @@ pub use tree::Tree;
 
 use skep_types::{Error, ErrorCode};
 
-/// Creates the error for a wrong input.
+/// Creates an error for invalid input.
 fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, context)
 }

@@ -1,124 +1,133 @@
-//! The rules, as `data/rules.toml` has them.
+//! The rules in the file `data/rules.toml`, and their parts.
 
 use crate::invalid;
 use serde::{Deserialize, Serialize};
 use skep_types::Result;
 
-/// The rules that are part of the program.
+/// Text of the file with the rules, which is part of the program.
 const BUILT_IN: &str = include_str!("../data/rules.toml");
 
-/// All rules.
+/// All rules, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Rules for the values of files.
+    /// Rules about the values in kernel files.
     pub rule: Vec<Rule>,
-    /// Rules for the options of mounts.
+    /// Rules about the options of mounts.
     pub mount: Vec<MountRule>,
-    /// Commands that make file systems.
+    /// Rules that recommend commands that create file systems.
     pub make: Vec<MakeRule>,
 }
 
-/// A value that a file of the kernel should have.
+/// A rule about the value in a kernel file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Name of the rule.
+    /// Unique name of the rule.
     pub id: String,
-    /// Rows of the acceptance list.
+    /// Ids of the published settings that the rule covers, such as `A059`. The letter stands for
+    /// the publication: A for Alces 2016, C for Dell 2020, D for AzureCAT 2017.
     pub rows: Vec<String>,
-    /// The roles to which the rule applies.
+    /// The rule applies to hosts that have at least one of these roles.
     pub roles: Vec<Role>,
-    /// The kinds of devices to which the rule applies, if the file belongs to a device.
+    /// If the path of the file contains `{device}`, the rule applies to these kinds of block
+    /// devices.
     #[serde(default)]
     pub devices: Vec<DeviceKind>,
-    /// Path of the file. The path may contain `{device}`, `{interface}` and `*`.
+    /// Path of the kernel file. `{device}` stands for each block device of a target, `{interface}`
+    /// for each network interface, and `*` for any text within a file name.
     pub file: String,
-    /// The form of the value in the file.
+    /// Where the value is in the text of the file.
     #[serde(default)]
     pub form: Form,
-    /// How the value is compared.
+    /// How the current value is compared with the wanted value.
     #[serde(default)]
     pub test: Test,
     /// The wanted value.
     pub want: String,
-    /// The file that lists the values that this kernel supports.
+    /// Path of the kernel file that lists the values that the kernel supports. The rule applies
+    /// only if the list contains the wanted value. `None` means that the rule needs no such list.
     pub available_in: Option<String>,
-    /// The rule applies only if the current value is in this list. An empty list means any value.
+    /// If this list is not empty, the rule applies only if the current value is in the list, or is
+    /// the wanted value.
     #[serde(default)]
     pub only_if: Vec<String>,
-    /// The rule applies only to hosts with at least this memory.
+    /// The rule applies only to hosts with at least this number of GiB of memory. Zero means any
+    /// host.
     #[serde(default)]
     pub min_memory_gib: u64,
-    /// How the value survives a reboot.
+    /// How the wanted value is set again after a reboot.
     pub keep: Keep,
-    /// The risk of a change. A rule with a risk is applied only on request. Empty means no risk.
+    /// The risk of the change. Empty means no risk. `apply` changes a value with a risk only if the
+    /// user names the rule.
     #[serde(default)]
     pub risk: String,
-    /// The reason for the rule.
+    /// The reason for the wanted value.
     pub why: String,
-    /// The source of the value.
+    /// The publications on which the wanted value is based.
     pub source: String,
 }
 
-/// Options that a mount of a target should have.
+/// A rule about the mount options for the file systems of targets.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountRule {
-    /// Name of the rule.
+    /// Unique name of the rule.
     pub id: String,
-    /// Rows of the acceptance list.
+    /// Ids of the published settings that the rule covers, such as `A068`. The letters are as in
+    /// [`Rule::rows`].
     pub rows: Vec<String>,
-    /// The roles to which the rule applies.
+    /// The rule applies to hosts that have at least one of these roles.
     pub roles: Vec<Role>,
-    /// The types of file systems to which the rule applies.
+    /// The rule applies to file systems of these types, such as `xfs`.
     pub types: Vec<String>,
-    /// Options that the mount needs.
+    /// Options that the mount must have.
     #[serde(default)]
     pub needs: Vec<String>,
     /// Options that the mount must not have.
     #[serde(default)]
     pub forbids: Vec<String>,
-    /// The reason for the rule.
+    /// The reason for these options.
     pub why: String,
-    /// The source of the options.
+    /// The publications on which these options are based.
     pub source: String,
 }
 
-/// A command that makes a file system.
+/// A rule that recommends a command that creates a file system for targets.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MakeRule {
-    /// Name of the rule.
+    /// Unique name of the rule.
     pub id: String,
-    /// Rows of the acceptance list.
+    /// Ids of the published settings that the rule covers, such as `A066`. The letters are as in
+    /// [`Rule::rows`].
     pub rows: Vec<String>,
-    /// The roles to which the rule applies.
+    /// The rule applies to hosts that have at least one of these roles.
     pub roles: Vec<Role>,
-    /// The command.
+    /// The recommended command.
     pub command: String,
-    /// The reason for the rule.
+    /// The reason for the command's options.
     pub why: String,
-    /// The source of the options.
+    /// The publications on which the options are based.
     pub source: String,
 }
 
-/// Roles of hosts.
+/// The role of a host in the cluster. A host may have several roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The host runs management.
+    /// The host runs the management service.
     Management,
     /// The host has metadata targets.
     Metadata,
     /// The host has storage targets.
     Storage,
-    /// The host mounts the file system.
+    /// The host mounts the cluster's file system.
     Client,
 }
 
 impl Role {
-    /// All roles with their names.
+    /// All roles, each with its name on the command line.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Management, "management"),
         (Self::Metadata, "metadata"),
@@ -126,10 +135,10 @@ impl Role {
         (Self::Client, "client"),
     ];
 
-    /// Returns the role with this name.
+    /// Returns the role with the name `word`.
     ///
     /// # Errors
-    /// `InvalidArgument` with the names of all roles.
+    /// Returns `InvalidArgument` with the names of all roles if no role has this name.
     pub fn named(word: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|(_, name)| *name == word).map(|(role, _)| *role);
         found.ok_or_else(|| {
@@ -140,57 +149,59 @@ impl Role {
     }
 }
 
-/// Kinds of block devices.
+/// The kind of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// A rotating disk, or an array that the kernel takes for a rotating disk.
+    /// A rotating disk, or a disk array that the kernel reports as rotating.
     Hdd,
-    /// An SSD behind SATA or SAS.
+    /// An SSD that is attached by SATA or SAS.
     Ssd,
     /// An NVMe SSD.
     Nvme,
-    /// A disk of a hypervisor.
+    /// A virtual disk that a hypervisor provides.
     Virtual,
 }
 
-/// The form of a value in its file.
+/// Where the value is in the text of a kernel file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// The value is the whole file.
+    /// The value is the whole text of the file.
     #[default]
     Value,
-    /// The file lists all choices, with the chosen word in brackets, or it has only one word.
+    /// The file lists all possible words. The current word is the one in brackets. If the text has
+    /// no brackets, the whole text is the value.
     Choice,
-    /// The value is the last of three numbers in the file.
+    /// The value is the last of the three numbers in the file.
     Triple,
 }
 
-/// How a value is compared with the wanted value.
+/// How the current value is compared with the wanted value. Values that are not numbers must be
+/// equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// The value must be equal to the wanted value.
+    /// The current value must be equal to the wanted value.
     #[default]
     Equal,
-    /// The value must not be smaller than the wanted value.
+    /// The current value must be at least the wanted value.
     AtLeast,
-    /// The value must not be larger than the wanted value.
+    /// The current value must be at most the wanted value.
     AtMost,
 }
 
-/// How a value survives a reboot.
+/// How a value is set again after a reboot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Keep {
-    /// A file in `sysctl.d` sets the value at boot.
+    /// A line in a file of `sysctl.d` sets the value at boot.
     Sysctl,
-    /// A file in `tmpfiles.d` writes the value at boot.
+    /// A line in a file of `tmpfiles.d` sets the value at boot.
     Tmpfiles,
-    /// A rule of udev for block devices sets the value.
+    /// A udev rule sets the value when the block device appears.
     UdevBlock,
-    /// A rule of udev for network interfaces sets the value.
+    /// A udev rule sets the value when the network interface appears.
     UdevNet,
 }
 
@@ -198,15 +209,15 @@ impl Rules {
     /// Returns the rules that are part of the program.
     ///
     /// # Panics
-    /// Panics if the file is invalid, which a test prevents.
+    /// Panics if the text of the rules is invalid. A test ensures that it is valid.
     pub fn built_in() -> Self {
         toml::from_str(BUILT_IN).expect("a test parses the built-in rules")
     }
 
-    /// Checks that rules with these names exist.
+    /// Checks that each of these names is the name of a rule about a kernel file.
     ///
     /// # Errors
-    /// `NotFound` with the first unknown name, and the names of all rules.
+    /// Returns `NotFound` with the first unknown name and the names of all these rules.
     pub fn check_names(&self, names: &[String]) -> Result<()> {
         let Some(unknown) = names.iter().find(|name| self.rule.iter().all(|it| it.id != **name))
         else {
@@ -221,7 +232,7 @@ impl Rules {
 }
 
 impl Form {
-    /// Returns the value in the text of a file.
+    /// Returns the value that the text of a file contains.
     pub(crate) fn value(self, text: &str) -> String {
         let text = text.trim();
         match self {
@@ -234,7 +245,8 @@ impl Form {
         }
     }
 
-    /// Returns the text that sets a value, in a file that has the text `before`.
+    /// Returns the text to write to a file so that its value becomes `value`. `before` is the
+    /// current text of the file.
     pub(crate) fn text(self, before: &str, value: &str) -> String {
         match self {
             Self::Value | Self::Choice => value.to_owned(),
@@ -247,7 +259,9 @@ impl Form {
         }
     }
 
-    /// Whether a kernel with this file supports a value. Only choices list all values.
+    /// Whether the kernel supports a value, according to the text of the value's file. Only files
+    /// of the form [`Self::Choice`] list the supported values. For files of other forms, the result
+    /// is true.
     pub(crate) fn supports(self, text: &str, value: &str) -> bool {
         let is_list = self == Self::Choice && text.contains('[');
         !is_list || text.split_whitespace().any(|word| word.trim_matches(['[', ']']) == value)
@@ -255,7 +269,7 @@ impl Form {
 }
 
 impl Test {
-    /// Whether a value is as wanted.
+    /// Whether the current value satisfies a rule that wants `want`.
     pub(crate) fn passes(self, value: &str, want: &str) -> bool {
         let numbers = value.parse::<u64>().ok().zip(want.parse::<u64>().ok());
         match (self, numbers) {
@@ -265,7 +279,7 @@ impl Test {
         }
     }
 
-    /// Returns the words that stand before the wanted value in messages.
+    /// Returns the words that messages put before the wanted value.
     pub fn words(self) -> &'static str {
         match self {
             Self::Equal => "",
@@ -280,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_has_reason_source_and_role() {
+    fn every_tuning_rule_has_a_reason_a_source_and_a_role() {
         let rules = Rules::built_in();
         assert!(rules.rule.len() > 20);
         for it in &rules.rule {

@@ -1,32 +1,32 @@
-//! Files below a root directory: reading, writing, and patterns with `*`.
+//! Reads and writes files below a root directory, and finds files by patterns with `*`.
 
 use skep_types::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// A root directory. All paths are absolute within it.
+/// A root directory. The methods take absolute paths, which are resolved below the root directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     root: PathBuf,
 }
 
 impl Tree {
-    /// Returns the tree of a root directory.
+    /// Returns the tree below a root directory.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// Returns the real path of a file in the tree.
+    /// Returns the path of a file with the root directory.
     pub fn real(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file. `None` means that it does not exist or cannot be read. Some kernels refuse to
-    /// show settings that a machine lacks.
+    /// Returns the text of a file. `None` means that the file does not exist or cannot be read. For
+    /// example, some kernels refuse to read a file whose setting the machine does not support.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.real(path)).ok()
     }
 
-    /// Reads a file that may be missing. A missing file gives `None`, and not an error.
+    /// Returns the text of a file. `None` means that the file does not exist.
     pub(crate) fn read_if_exists(&self, path: &str) -> Result<Option<String>> {
         match std::fs::read_to_string(self.real(path)) {
             Ok(text) => Ok(Some(text)),
@@ -35,7 +35,8 @@ impl Tree {
         }
     }
 
-    /// Writes to an existing file of the kernel, in one write, as the kernel expects.
+    /// Writes `text` to an existing file of the kernel. The text is written by one call, since the
+    /// kernel takes each write as a whole value.
     pub(crate) fn set(&self, path: &str, text: &str) -> Result<()> {
         use std::io::Write;
         let mut options = std::fs::OpenOptions::new();
@@ -45,7 +46,7 @@ impl Tree {
         })
     }
 
-    /// Creates or replaces a file durably, with its directories.
+    /// Creates or replaces a file durably. Creates its parent directories if they do not exist.
     pub(crate) fn replace(&self, path: &str, text: &str) -> Result<()> {
         let real = self.real(path);
         if let Some(parent) = real.parent() {
@@ -56,7 +57,7 @@ impl Tree {
         skep_store::atomic::replace_atomically(&real, text.as_bytes())
     }
 
-    /// Removes a file durably. A missing file is not an error.
+    /// Removes a file durably. Succeeds if the file does not exist.
     pub(crate) fn remove(&self, path: &str) -> Result<()> {
         let real = self.real(path);
         match std::fs::remove_file(&real) {
@@ -69,8 +70,8 @@ impl Tree {
         }
     }
 
-    /// Returns the names in a directory, in order. The list is empty if the directory does not
-    /// exist.
+    /// Returns the sorted names of the entries of a directory. The list is empty if the directory
+    /// cannot be read.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.real(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -79,8 +80,8 @@ impl Tree {
         names
     }
 
-    /// Returns the existing files that a pattern matches. A pattern may have one `*` in each
-    /// component.
+    /// Returns the paths of all existing files that match a pattern. Each component of the pattern
+    /// may contain one `*`.
     pub(crate) fn matches(&self, pattern: &str) -> Vec<String> {
         let mut found = vec![String::new()];
         for component in pattern.split('/').filter(|it| !it.is_empty()) {

@@ -1,4 +1,5 @@
-//! Check, apply and undo on artificial trees of `/proc`, `/sys` and `/etc`.
+//! Tests of check, apply and undo, on directories with artificial files of `/proc`, `/sys` and
+//! `/etc`.
 
 use skep_tune::changes::{STATE, apply, planned, undo};
 use skep_tune::check::{Finding, Scope, advice, check, device_of, disks};
@@ -8,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Files with the recommended values for storage and metadata, and with a wrong value for each
-/// file.
+/// Files of the kernel that the rules for metadata and storage name. For each file: the path, a
+/// text with the recommended value, and a text with another value.
 const FILES: &[(&str, &str, &str)] = &[
     (
         "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -45,7 +46,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/proc/sys/fs/file-max", "9223372036854775807\n", "100000\n"),
     ("/proc/sys/fs/nr_open", "1048576\n", "65536\n"),
 ];
-/// Files that describe the host.
+/// Files that describe the hardware and the mounts of the host.
 const FACTS: &[(&str, &str)] = &[
     ("/proc/meminfo", "MemTotal:       65000000 kB\nMemFree: 1 kB\n"),
     ("/sys/devices/system/clocksource/clocksource0/available_clocksource", "tsc kvm-clock\n"),
@@ -66,7 +67,8 @@ struct Host {
 }
 
 impl Host {
-    /// Creates a host, with recommended values or with wrong values.
+    /// Creates the files of a host. If `is_good`, all values in them are the recommended ones.
+    /// Otherwise, no value is a recommended one.
     fn new(is_good: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let host = Self { tree: Tree::new(directory.path()), directory };
@@ -95,14 +97,14 @@ impl Host {
         self.check().into_iter().filter(|it| !it.passes).collect()
     }
 
-    /// Applies all rules, including rules with a risk.
+    /// Applies all rules that do not pass, including rules with a risk.
     fn apply_all(&self) -> skep_tune::changes::Outcome {
         let findings = self.failing();
         let all: Vec<String> = findings.iter().map(|it| it.rule.clone()).collect();
         apply(&self.tree, &planned(&findings, &all)).expect("applied")
     }
 
-    /// Returns all files with their contents.
+    /// Returns the texts of all files of the host, by path.
     fn snapshot(&self) -> BTreeMap<String, String> {
         fn walk(directory: &Path, found: &mut BTreeMap<String, String>) {
             for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -121,8 +123,8 @@ impl Host {
         found
     }
 
-    /// Sets values as a boot does: first the kernel's own values, then the values of the files in
-    /// `/etc`.
+    /// Simulates a reboot. First sets all kernel files to values that are not recommended. Then
+    /// sets the values that the boot files in `/etc` contain.
     fn reboot(&self) {
         for (path, _, wrong) in FILES {
             self.put(path, wrong);
@@ -164,9 +166,10 @@ fn scope() -> Scope {
 }
 
 #[test]
-fn a_good_host_has_no_finding() {
+fn well_tuned_host_has_no_finding() {
     let host = Host::new(true);
-    // For a host with both roles on one disk, the first rule of a file counts.
+    // Both roles have rules for the same files. Only the first rule for a file counts, so no later
+    // rule may fail.
     assert!(host.failing().is_empty(), "{:?}", host.failing());
     let checked: Vec<String> = host.check().into_iter().map(|it| it.file).collect();
     for (path, ..) in FILES {
@@ -175,7 +178,7 @@ fn a_good_host_has_no_finding() {
 }
 
 #[test]
-fn each_single_deviation_is_found() {
+fn each_single_wrong_setting_is_found() {
     let host = Host::new(true);
     for (path, good, wrong) in FILES {
         host.put(path, wrong);
@@ -187,7 +190,7 @@ fn each_single_deviation_is_found() {
 }
 
 #[test]
-fn metadata_hosts_have_their_own_values() {
+fn metadata_hosts_have_their_own_recommended_values() {
     let host = Host::new(true);
     let scope = Scope { roles: vec![Role::Metadata], ..scope() };
     let failing = check(&host.tree, &Rules::built_in(), &scope);
@@ -268,7 +271,7 @@ fn undo_restores_every_file_exactly() {
 }
 
 #[test]
-fn values_survive_a_reboot_and_can_be_undone_after_it() {
+fn applied_values_survive_a_reboot_and_can_be_undone() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
@@ -296,7 +299,8 @@ fn undo_after_a_crash_of_apply_restores_everything() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
-    // The crash happened after the record was synced and before most values were written.
+    // This is the state if the crash comes after the record is synced, and after the first three
+    // values are written.
     for (path, _, wrong) in FILES.iter().skip(3) {
         host.put(path, wrong);
     }
@@ -309,7 +313,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
 fn value_refused_by_the_kernel_changes_no_other_value() {
     let host = Host::new(false);
     let findings = host.failing();
-    // The file disappears between check and apply, like the file of a device that is removed.
+    // The file disappears between the check and `apply`, as if its device was removed.
     let path = host.tree.real("/sys/block/sda/queue/nr_requests");
     fs::remove_file(&path).expect("removed");
     let outcome = apply(&host.tree, &planned(&findings, &[])).expect("applied");
@@ -320,7 +324,7 @@ fn value_refused_by_the_kernel_changes_no_other_value() {
 }
 
 #[test]
-fn undo_without_a_record_and_damaged_records_are_refused() {
+fn undo_with_a_missing_or_damaged_record_is_refused() {
     let host = Host::new(false);
     assert!(undo(&host.tree).unwrap_err().context().contains("cannot undo"));
     host.put(STATE, "{\"version\": 1, \"chan");
@@ -351,7 +355,7 @@ fn files_that_undo_cannot_restore_stay_in_the_record() {
 }
 
 #[test]
-fn the_page_lists_every_rule_with_its_value() {
+fn tuning_page_lists_every_rule_with_its_value() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/tuning.md");
     let page = fs::read_to_string(page).expect("the page");
     let rules = Rules::built_in();

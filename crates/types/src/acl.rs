@@ -51,7 +51,7 @@ pub struct Acl {
 }
 
 fn invalid(what: &str) -> Error {
-    Error::new(ErrorCode::InvalidArgument, format!("access control list: {what}"))
+    Error::new(ErrorCode::InvalidArgument, format!("invalid access control list: {what}"))
 }
 
 impl Acl {
@@ -76,20 +76,20 @@ impl Acl {
             first < second || (first == second && matches!(first, 1 | 3))
         });
         if !is_in_order {
-            return Err(invalid("entries are out of order or appear twice"));
+            return Err(invalid("its entries are out of order or appear twice"));
         }
         let has = |wanted: u32| entries.iter().any(|it| place(it.tag) == wanted);
         if !(has(0) && has(2) && has(5)) {
-            return Err(invalid("no entry for the owner, the group or others"));
+            return Err(invalid("it has no entry for the owner, the group or others"));
         }
         if (has(1) || has(3)) && !has(4) {
             return Err(invalid("it has users or groups, but no mask"));
         }
         if entries.iter().any(|it| it.permissions > 7) {
-            return Err(invalid("invalid permission bits"));
+            return Err(invalid("an entry has invalid permission bits"));
         }
         if entries.iter().any(|it| matches!(it.tag, AclTag::User(NOBODY) | AclTag::Group(NOBODY))) {
-            return Err(invalid("a user or group without an id"));
+            return Err(invalid("an entry of a user or group has no id"));
         }
         Ok(Self { entries })
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn group_bits_of_the_mode_are_the_mask() {
+    fn group_bits_of_the_mode_equal_the_acl_mask() {
         let mut acl = full();
         assert_eq!(acl.mode(), 0o764);
         acl.set_mode(0o4641);

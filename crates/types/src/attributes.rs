@@ -85,7 +85,8 @@ record! {
         pub created: Timestamp,
         /// Change counter, the version of the inode. The metadata target raises it with each change
         /// of data or attributes. At each start, the target raises the change counters of all
-        /// inodes above all values that it has returned. A power loss may have reverted changes.
+        /// inodes above all values that it has returned, because a power loss may have reverted
+        /// changes.
         pub change_counter: u64,
         /// Truncate generation. The metadata target raises it with each truncation, and ignores
         /// sizes that writers report for an older generation. Within one generation the file size

@@ -52,7 +52,7 @@ impl ChunkFileSet {
         }
     }
 
-    /// Checks that all chunk files belong to a pattern.
+    /// Checks that `pattern` has all chunk files of the set.
     ///
     /// # Errors
     /// Returns `InvalidArgument` if a chunk file does not belong to the pattern.
@@ -64,7 +64,8 @@ impl ChunkFileSet {
             return Ok(());
         }
         let text = format!(
-            "a set of chunk files contains a number beyond the {count} chunk files of the pattern"
+            "invalid set of chunk files: it contains a number that is not below {count}, the \
+             number of chunk files of the stripe pattern"
         );
         Err(Error::new(ErrorCode::InvalidArgument, text))
     }
@@ -76,7 +77,7 @@ mod tests {
     use crate::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
 
     #[test]
-    fn set_has_all_inserted_and_merged_numbers() {
+    fn set_contains_inserted_and_merged_chunk_file_numbers() {
         let mut set = ChunkFileSet::default();
         assert!(set.is_empty() && !set.contains(0));
         set.insert(9);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_follow_the_components_of_the_pattern() {
+    fn chunk_file_numbers_follow_the_order_of_components() {
         let component = |start, width| Component {
             start,
             chunk_bytes: 1 << 20,

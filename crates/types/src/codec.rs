@@ -51,7 +51,7 @@ impl Writer {
     }
 }
 
-/// Decodes values from a byte slice.
+/// Decodes values one after the other from a byte slice.
 #[derive(Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let left = self.bytes.len() - self.at;
         if count > left {
-            return Err(self.corrupt(format_args!("{count} bytes expected, {left} left")));
+            return Err(self.corrupt(format_args!("expected {count} bytes, found only {left}")));
         }
         let taken = &self.bytes[self.at..self.at + count];
         self.at += count;
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Result<()> {
         match self.left() {
             0 => Ok(()),
-            left => Err(self.corrupt(format_args!("{left} bytes beyond the end of the record"))),
+            left => Err(self.corrupt(format_args!("{left} bytes follow the end of the record"))),
         }
     }
 }
@@ -168,7 +168,7 @@ impl Codec for bool {
         match u8::decode(r)? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(r.corrupt(format_args!("{other} is neither 0 nor 1"))),
+            other => Err(r.corrupt(format_args!("expected 0 or 1, found {other}"))),
         }
     }
 }
@@ -243,11 +243,11 @@ impl<T: Codec> Codec for Vec<T> {
         let count = u32::decode(r)? as usize;
         // An encoded item has at least one byte. Both checks bound the memory by the input's size.
         if count > r.left() {
-            return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
+            return Err(r.corrupt(format_args!("{count} items do not fit into {} bytes", r.left())));
         }
         let item_bytes = std::mem::size_of::<T>().max(1);
         if count.saturating_mul(item_bytes) > SMALL_LIST_BYTES + MOST_GROWTH * r.left() {
-            return Err(r.corrupt(format_args!("{count} items take too much memory")));
+            return Err(r.corrupt(format_args!("a list of {count} items takes too much memory")));
         }
         let mut items = Self::with_capacity(count.min(r.left() / item_bytes));
         for _ in 0..count {

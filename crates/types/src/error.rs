@@ -45,6 +45,16 @@ macro_rules! codes {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
+            /// Returns the meaning of the code: sentences without the first capital letter and the
+            /// last full stop.
+            pub fn as_text(self) -> String {
+                let meaning = match self { $(Self::$name => concat!($($doc),*).trim(),)* };
+                let meaning = meaning.strip_suffix('.').unwrap_or(meaning);
+                let mut letters = meaning.chars();
+                let first = letters.next().map(|first| first.to_ascii_lowercase());
+                first.into_iter().chain(letters).collect()
+            }
+
             /// Returns how a caller may react to the code.
             pub fn retry_class(self) -> RetryClass {
                 match self { $(Self::$name => RetryClass::$class,)* }
@@ -232,12 +242,17 @@ pub fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
+/// Writes the context, which administrators and users read. They do not know the names of the
+/// codes, so only the alternate form `{error:#}` appends the code, for debug lines of the log.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.context.is_empty() {
-            write!(f, "{}", self.0.code)
-        } else {
-            write!(f, "{} [{}]", self.0.context, self.0.code)
+        match self.context() {
+            "" => f.write_str(&self.code().as_text())?,
+            context => f.write_str(context)?,
+        }
+        match f.alternate() {
+            true => write!(f, " [{}]", self.code()),
+            false => Ok(()),
         }
     }
 }
@@ -257,5 +272,17 @@ mod tests {
             assert_eq!(ErrorCode::from_number(*code as u16), Some(*code));
         }
         assert_eq!(ErrorCode::from_number(0), None);
+    }
+
+    #[test]
+    fn texts_of_errors_have_no_names_of_codes() {
+        let stale = Error::new(ErrorCode::StaleMap, "target t7 is not served by node n5");
+        assert_eq!(stale.to_string(), "target t7 is not served by node n5");
+        assert_eq!(format!("{stale:#}"), "target t7 is not served by node n5 [StaleMap]");
+        let bare = Error::from(ErrorCode::Disconnected);
+        assert_eq!(bare.to_string(), "the connection was lost or refused");
+        for (code, name, ..) in ErrorCode::ALL {
+            assert!(!Error::from(*code).to_string().contains(name), "{name}");
+        }
     }
 }

@@ -7,11 +7,11 @@ use crate::{GroupId, NodeId, Timestamp};
 byte_enum! {
     /// The reason why management removed a client that had not left.
     pub enum EvictionCause {
-        /// The client sent no request to a metadata group for a lease.
+        /// For the time of one lease, the client sent no request to a metadata group.
         LeaseExpired = 1,
         /// An administrator called `skep client evict`.
         Administrator = 2,
-        /// Management received no heartbeat of the client for many leases.
+        /// For the time of many leases, management received no heartbeat of the client.
         Silent = 3,
     }
 }
@@ -21,11 +21,11 @@ record! {
     pub struct Eviction {
         /// The client.
         pub client: NodeId,
-        /// Its name: host and mount point.
+        /// Name of the client: its host and mount point.
         pub name: String,
         /// Time of the eviction, by management's clock.
         pub time: Timestamp,
-        /// The reason.
+        /// The reason for the eviction.
         pub cause: EvictionCause,
         /// The metadata group that asked for the eviction. Zero means none.
         pub group: GroupId,
@@ -35,17 +35,17 @@ record! {
 }
 
 impl Eviction {
-    /// Returns the reason as text for people.
+    /// Returns the reason for the eviction as text for people.
     pub fn reason(&self) -> String {
         let seconds = self.silent_ms as f64 / 1000.0;
         match self.cause {
             EvictionCause::Administrator => "`skep client evict` was called".to_owned(),
             EvictionCause::LeaseExpired => format!(
-                "it sent no request to metadata group {} for a lease; its last heartbeat had \
-                 arrived {seconds:.1} s before",
+                "metadata group {} received nothing from this mount for the time of a lease; \
+                 management received its last heartbeat {seconds:.1} s before the eviction",
                 self.group
             ),
-            EvictionCause::Silent => format!("it sent no heartbeat for {seconds:.1} s"),
+            EvictionCause::Silent => format!("the client sent no heartbeat for {seconds:.1} s"),
         }
     }
 }
@@ -71,6 +71,6 @@ mod tests {
         assert!(lost.contains("metadata group g3") && lost.contains("5.3 s before"), "{lost}");
         let asked = reason(EvictionCause::Administrator);
         assert!(asked.contains("skep client evict") && !asked.contains("lease"), "{asked}");
-        assert_eq!(reason(EvictionCause::Silent), "it sent no heartbeat for 5.3 s");
+        assert_eq!(reason(EvictionCause::Silent), "the client sent no heartbeat for 5.3 s");
     }
 }

@@ -16,7 +16,8 @@ byte_enum! {
         /// A serving member becomes the primary, because the previous primary does not answer. The
         /// previous primary becomes a waiting member.
         TakeOver = 3,
-        /// A serving member other than the primary becomes a waiting member.
+        /// A serving member other than the primary becomes a waiting member. If the member waits
+        /// already, only the epoch rises, so that no earlier request marks the member as in sync.
         Drop = 4,
         /// A serving member becomes the primary. The previous primary remains a serving member.
         HandOver = 5,

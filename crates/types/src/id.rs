@@ -79,7 +79,7 @@ impl InodeId {
     pub const fn from_parts(shard: ShardId, number: u64) -> Self {
         assert!(
             number > 0 && number <= Self::MAX_NUMBER,
-            "the inode number does not fit into 48 bits"
+            "invalid inode number: expected at most 48 bits"
         );
         Self((shard.raw() as u64) << 48 | number)
     }
@@ -120,8 +120,7 @@ impl std::str::FromStr for InodeId {
     type Err = String;
 
     fn from_str(s: &str) -> std::result::Result<Self, String> {
-        let wrong =
-            || format!("entry id '{s}' is not of the form SHARD-NUMBER in hex, as in 2A-1F");
+        let wrong = || format!("invalid entry id '{s}': expected SHARD-NUMBER in hex, as in 2A-1F");
         let (shard, number) = s.split_once('-').ok_or_else(wrong)?;
         let shard = u16::from_str_radix(shard, 16).map_err(|_| wrong())?;
         let number = u64::from_str_radix(number, 16).map_err(|_| wrong())?;

@@ -3,11 +3,12 @@
 //!
 //! Contains data types only. The state machine in `skep-cluster` changes the map.
 
+mod capacity;
+
 use crate::byte_enum;
 use crate::codec::record;
 use crate::pattern::{Chooser, MAX_CHUNK_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES};
 use crate::{ClusterId, Epoch, GroupId, MapVersion, NodeId, ShardId, TargetId};
-use std::collections::BTreeMap;
 
 byte_enum! {
     /// Role of a node.
@@ -105,39 +106,6 @@ record! {
     }
 }
 
-impl Capacity {
-    /// Sums the capacities of several targets. Several targets on one file system count as one,
-    /// with the smallest free space that any of them reports.
-    pub fn sum(of: impl IntoIterator<Item = Self>) -> Self {
-        let mut found: BTreeMap<u128, Self> = BTreeMap::new();
-        let mut sum = Self::default();
-        for one in of {
-            match one.file_system {
-                0 => sum = sum.and(one),
-                id => {
-                    let least = found.entry(id).or_insert(one);
-                    least.free_bytes = least.free_bytes.min(one.free_bytes);
-                    least.free_inodes = least.free_inodes.min(one.free_inodes);
-                }
-            }
-        }
-        let sum = found.into_values().fold(sum, Self::and);
-        Self { file_system: 0, ..sum }
-    }
-
-    /// Adds two capacities. The addition saturates, because targets may report arbitrary numbers,
-    /// which must not cause an overflow.
-    fn and(self, other: Self) -> Self {
-        Self {
-            total_bytes: self.total_bytes.saturating_add(other.total_bytes),
-            free_bytes: self.free_bytes.saturating_add(other.free_bytes),
-            total_inodes: self.total_inodes.saturating_add(other.total_inodes),
-            free_inodes: self.free_inodes.saturating_add(other.free_inodes),
-            file_system: 0,
-        }
-    }
-}
-
 byte_enum! {
     /// The ability of a target to execute requests. Its node reports the condition.
     pub enum Condition {
@@ -161,8 +129,8 @@ record! {
     pub struct TargetHealth {
         /// The condition.
         pub condition: Condition,
-        /// The last error, as text for people. With the condition `Serving`, a problem that an
-        /// administrator must decide how to solve.
+        /// The last error, as text for people. With the condition `Serving`, this is a problem that
+        /// only an administrator can solve.
         pub problem: String,
     }
 }
@@ -236,7 +204,8 @@ record! {
 }
 
 impl Target {
-    /// Creates the entry of a target that has just registered: its node has sent no heartbeat yet.
+    /// Creates the entry of a target that has just registered, and whose node has sent no heartbeat
+    /// yet.
     pub fn new(id: TargetId, kind: TargetKind, node: NodeId, path: impl Into<String>) -> Self {
         Self {
             id,
@@ -357,6 +326,9 @@ record! {
         /// its own at once. With more than 1, a new metadata target waits until it is added to a
         /// group.
         pub metadata_copies: u16,
+        /// Maximum rate at which the primary of a metadata group sends its store to a member that
+        /// lacks it, in bytes per second.
+        pub metadata_copy_rate: u64,
     }
 }
 
@@ -377,6 +349,7 @@ impl Default for Policy {
             user_min_chunk_bytes: MIN_CHUNK_BYTES,
             user_max_chunk_bytes: MAX_CHUNK_BYTES,
             metadata_copies: 1,
+            metadata_copy_rate: 32 << 20,
         }
     }
 }
@@ -494,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_of_a_shared_file_system_counts_once() {
+    fn capacity_of_targets_on_one_file_system_counts_once() {
         let total_capacity = |file_system, free_bytes| Capacity {
             total_bytes: 100,
             free_bytes,

@@ -75,7 +75,7 @@ impl Chooser {
 }
 
 byte_enum! {
-    /// The most specific level that set a field of a pattern.
+    /// The most specific of the levels (cluster, directory, request) that set a field of a pattern.
     pub enum PatternOrigin {
         /// The settings of the cluster.
         Cluster = 0,
@@ -114,7 +114,8 @@ record! {
         /// Layout generation of the file. The metadata target raises it with each new pattern.
         /// Chunk files of the old layout are therefore not mistaken for chunk files of the new one.
         pub generation: u32,
-        /// The most specific level that set a field of the pattern.
+        /// The most specific of the levels (cluster, directory, request) that set a field of the
+        /// pattern.
         pub origin: PatternOrigin,
         /// The components in ascending order of `start`. The first one starts at byte 0.
         pub components: Vec<Component>,
@@ -149,16 +150,35 @@ pub(crate) fn check_component_count(count: usize) -> Result<()> {
 }
 
 pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
-    if !bytes.is_power_of_two() || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes) {
+    if !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes) {
         return Err(invalid(format!(
-            "chunk size {bytes} is not a power of two from 64 KiB to 1 GiB"
+            "invalid chunk size of {bytes} bytes: expected a power of two from 64 KiB to 1 GiB"
+        )));
+    }
+    if !bytes.is_power_of_two() {
+        let above = bytes.next_power_of_two();
+        let below = above / 2;
+        // `1MB` is a million bytes, which is never a power of two.
+        return Err(invalid(format!(
+            "chunk size of {bytes} bytes is not a power of two; the nearest ones are {} and {}",
+            binary(below),
+            binary(above)
         )));
     }
     Ok(())
 }
 
-/// Checks the end of an inline component: `next_start`, the first byte of the next component. A
-/// next component must exist.
+/// Formats a power of two from 64 KiB to 1 GiB in the largest unit that divides it.
+fn binary(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 1 << 30 => format!("{}GiB", bytes >> 30),
+        _ if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+        _ => format!("{}KiB", bytes >> 10),
+    }
+}
+
+/// Checks `next_start`, which is the end of an inline component and the first byte of the next
+/// component. A next component must exist.
 pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
     match next_start {
         None => Err(invalid(
@@ -237,11 +257,15 @@ impl StripePattern {
     pub fn check(&self) -> Result<()> {
         check_component_count(self.components.len())?;
         if self.components[0].start != 0 {
-            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+            return Err(invalid(
+                "invalid stripe pattern: the first component must start at byte 0",
+            ));
         }
         for (index, component) in self.components.iter().enumerate() {
             if index > 0 && component.start <= self.components[index - 1].start {
-                return Err(invalid("components must be in the order of their start"));
+                return Err(invalid(
+                    "invalid stripe pattern: components must be in the order of their start",
+                ));
             }
             if component.is_inline() {
                 self.check_inline(index)?;
@@ -252,7 +276,9 @@ impl StripePattern {
                 || usize::from(component.wanted) > MAX_STRIPE_WIDTH
                 || component.groups.len() > MAX_STRIPE_WIDTH
             {
-                return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
+                return Err(invalid(format!(
+                    "invalid stripe pattern: a component must have 1 to {MAX_STRIPE_WIDTH} groups"
+                )));
             }
             // A component after the inline component starts at the end of the inline bytes, which
             // may lie inside a chunk.
@@ -273,7 +299,10 @@ impl StripePattern {
             ));
         }
         if index > 0 {
-            return Err(invalid(format!("component {index} is inline; only the first can be")));
+            return Err(invalid(format!(
+                "invalid stripe pattern: component {index} is inline, but only the first can be \
+                 inline"
+            )));
         }
         check_inline_end(self.components.get(1).map(|next| next.start))
     }

@@ -28,7 +28,8 @@ use crate::pattern::{
 /// A request for a stripe pattern, or the default pattern of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternRequest {
-    /// The most specific level that set a field of the request.
+    /// The most specific of the levels (cluster, directory, request) that set a field of the
+    /// request.
     pub origin: PatternOrigin,
     /// Number of inline bytes at the start of the file. `None` means unset.
     pub inline_bytes: Option<u64>,
@@ -44,8 +45,8 @@ pub struct ComponentRequest {
     pub start: u64,
     /// Chunk size: number of consecutive bytes stored on one group before the next group follows.
     pub chunk_bytes: Option<u64>,
-    /// Number of groups. Must be unset with [`Placement::Groups`]: the length of the list is then
-    /// the number of groups.
+    /// Number of groups. Must be unset with [`Placement::Groups`], because the length of the list
+    /// is then the number of groups.
     pub width: Option<u16>,
     /// How the groups of the component are determined.
     pub placement: Option<Placement>,
@@ -75,7 +76,8 @@ impl ComponentRequest {
         matches!(self.placement, Some(Placement::Groups(_)))
     }
 
-    /// Whether the number of groups is unset: the request has neither a width nor a list of groups.
+    /// Whether the number of groups is unset, so that the request has neither a width nor a list of
+    /// groups.
     pub fn has_open_width(&self) -> bool {
         self.width.is_none() && !self.is_listed()
     }
@@ -126,7 +128,7 @@ impl ComponentRequest {
 }
 
 const EITHER_LISTED_OR_CHOSEN: &str =
-    "invalid groups of a component: list the groups without a count, or set a count or policy only";
+    "invalid groups of a component: list the groups, or set a count or policy, but not both";
 
 impl PatternRequest {
     /// Returns the request in which every field is unset.
@@ -154,7 +156,7 @@ impl PatternRequest {
         let is_inline = |it: &(Redundancy, ComponentRequest)| it.0 == Redundancy::Inline;
         if let Some(index) = listed.iter().skip(1).position(is_inline) {
             return Err(invalid(format!(
-                "component {} is inline; only the first can be",
+                "invalid stripe pattern: component {} is inline, but only the first can be inline",
                 index + 1
             )));
         }
@@ -165,7 +167,9 @@ impl PatternRequest {
         }
         let inline = components.remove(0);
         if inline.start != 0 {
-            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+            return Err(invalid(
+                "invalid stripe pattern: the first component must start at byte 0",
+            ));
         }
         if inline != ComponentRequest::default() {
             return Err(invalid(
@@ -252,7 +256,9 @@ impl PatternRequest {
         check_component_count(self.components.len() + inline_components)?;
         let first = self.components.first();
         if first.is_some_and(|first| first.start != 0) {
-            return Err(invalid("the first component of a stripe pattern starts at byte 0"));
+            return Err(invalid(
+                "invalid stripe pattern: the first component must start at byte 0",
+            ));
         }
         if let Some(bytes) = self.inline_bytes {
             check_inline_end(first.map(|_| bytes))?;
@@ -266,7 +272,9 @@ impl PatternRequest {
             };
             let is_behind = last_start.map_or(inline_components == 0 || start > 0, |it| start > it);
             if !is_behind {
-                return Err(invalid("components must be in the order of their start"));
+                return Err(invalid(
+                    "invalid stripe pattern: components must be in the order of their start",
+                ));
             }
             last_start = Some(start);
             if let Some(bytes) = component.chunk_bytes {
@@ -276,7 +284,9 @@ impl PatternRequest {
                 || component.groups().len() > MAX_STRIPE_WIDTH
                 || component.width == Some(0)
             {
-                return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
+                return Err(invalid(format!(
+                    "invalid stripe pattern: a component must have 1 to {MAX_STRIPE_WIDTH} groups"
+                )));
             }
             if component.is_listed() && (component.groups().is_empty() || component.width.is_some())
             {
@@ -307,7 +317,10 @@ impl Codec for PatternRequest {
         if request.to_record() == record {
             Ok(request)
         } else {
-            Err(r.corrupt("the generation of a pattern request is 0, and unused fields are unset"))
+            Err(r.corrupt(
+                "a pattern request has a generation other than 0, or a value in a field that must \
+                 be unset",
+            ))
         }
     }
 }
@@ -330,7 +343,8 @@ impl Described for PatternRequest {
             name: "origin",
             kind: "PatternOrigin",
             layout: <PatternOrigin as Codec>::LAYOUT,
-            doc: " The most specific level that set a field; receivers ignore it.\n",
+            doc: " The most specific of the levels (cluster, directory, request) that set a field of \
+                  the pattern. Receivers ignore this value.\n",
         },
         FieldDoc {
             name: "components",

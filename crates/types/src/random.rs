@@ -1,4 +1,4 @@
-//! Deterministic pseudo-random numbers: a seed gives the same numbers on every machine and with
+//! Deterministic pseudo-random numbers. A seed gives the same numbers on every machine and with
 //! every version of the program.
 //!
 //! Owns the only generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the

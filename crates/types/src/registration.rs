@@ -1,4 +1,4 @@
-//! The registration of a server: part of its message to management, and of the command in
+//! The registration of a server: a part of its message to management, and a part of the command in
 //! management's log.
 
 use crate::codec::record;

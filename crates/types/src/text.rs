@@ -1,5 +1,5 @@
-//! Text of other processes and users, made safe for logs and tables: it can neither begin a new
-//! line nor control a terminal.
+//! Makes text of other processes and users safe for logs and tables, so that the text can neither
+//! begin a new line nor control a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escaped_text_stays_on_its_line() {
+    fn escaped_text_has_no_line_breaks() {
         let check = |text, expected: &str| assert_eq!(escape_controls(text), expected);
         check("host-1:/mnt/gr\u{f6}", "host-1:/mnt/gr\u{f6}");
         check("a\nINFO forged\r", "a\\nINFO forged\\r");

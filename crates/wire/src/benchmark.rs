@@ -1,5 +1,5 @@
-//! Messages of benchmarks that run inside services. Benchmarks use their own files and never touch
-//! chunk files.
+//! Messages for benchmarks that run inside services. Such a benchmark uses its own files and never
+//! touches chunk files.
 
 use skep_types::codec::record;
 use skep_types::{NodeId, TargetId};
@@ -38,13 +38,13 @@ record! {
     pub struct BenchmarkProgress {
         /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether the target bypasses the page cache. It always does if its file system supports
-        /// this.
+        /// Whether the target bypasses the page cache. It always bypasses the cache if its file
+        /// system supports this.
         pub is_direct: bool,
         /// Bytes written or read so far.
         pub bytes: u64,
-        /// Begin and end of the I/O on each finished file, in nanoseconds since the start of the
-        /// benchmark.
+        /// For each finished file, the times at which its I/O began and ended, in nanoseconds since
+        /// the start of the benchmark.
         pub streams: Vec<(u64, u64)>,
         /// Reason why the benchmark failed. `None` if it did not fail.
         pub failure: Option<String>,
@@ -61,8 +61,8 @@ record! {
 }
 
 record! {
-    /// Carries bulk data that the receiver discards after it has checked the checksums, as it would
-    /// for a write. A request without bulk data measures a round trip.
+    /// Carries bulk data that the receiver discards. Before that, the receiver checks the
+    /// checksums, as it does for a write. A request without bulk data measures a round trip.
     pub struct DiscardData {
         /// CRC-32C of each 4,096 bytes of the bulk data.
         pub checksums: Vec<u32>,
@@ -87,15 +87,16 @@ record! {
 }
 
 record! {
-    /// Asks a service to measure the network between itself and another service, by [`DiscardData`]
-    /// or [`GiveData`]. The service replies after the measurement. The measurement stops at the
-    /// deadline of this request, but after ten minutes at the latest. A service measures one link
+    /// Asks a service to measure the network to another service, by [`DiscardData`] or
+    /// [`GiveData`]. The service replies after the measurement. The measurement stops at the
+    /// deadline of this request, and at the latest after ten minutes. A service measures one link
     /// at a time.
     #[derive(Copy)]
     pub struct MeasureLink {
         /// Node id of the other service.
         pub node: NodeId,
-        /// The target of the other service whose thread replies. Zero means the node itself.
+        /// The target of the other service whose thread replies to the messages. Zero means the
+        /// other node itself.
         pub target: TargetId,
         /// Number of connections. Each connection has at most one message in flight.
         pub streams: u16,
@@ -116,7 +117,8 @@ record! {
         pub address: String,
         /// Bytes of bulk data transferred in total.
         pub bytes: u64,
-        /// Begin and end of the messages on each connection, in nanoseconds since the first begin.
+        /// For each connection, the times at which its first message began and its last message
+        /// ended, in nanoseconds since the first message of all connections began.
         pub streams: Vec<(u64, u64)>,
         /// Duration of each measured round trip, in nanoseconds.
         pub round_trips_ns: Vec<u64>,

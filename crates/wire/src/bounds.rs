@@ -3,8 +3,8 @@
 //!
 //! # Hazard: the sender's kind is its own claim
 //! A node states its kind in its `Hello`, and every node has the same secret. So the check of the
-//! sender protects against mistakes and against clients that follow the protocol. It does not
-//! protect against a process that has the secret and claims a wrong kind.
+//! sender finds mistakes in programs that follow the protocol. It does not protect against a
+//! process that has the secret and claims a wrong kind.
 
 use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES, MAX_MEMBER_MESSAGE_BYTES};
 use crate::{
@@ -63,7 +63,7 @@ pub struct Bounds {
     pub senders: Senders,
 }
 
-/// Maximum length of the body of most requests. A stripe pattern of the largest size takes 17 KiB.
+/// Maximum length of the body of most requests. The largest stripe pattern takes 17 KiB.
 const USUAL_BODY_BYTES: usize = 64 << 10;
 /// Space for the other fields of a request with an extended attribute or inline bytes.
 const FIELDS_BYTES: usize = 4 << 10;
@@ -85,8 +85,11 @@ pub fn bounds(id: u16) -> Bounds {
         md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
         ls::AwaitLogSync::ID => from(Senders::Metadata),
         // A log record of maximum length fits into one message.
-        ls::ShipLog::ID => Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) },
-        // The sender is no primary, so its request names no group.
+        ls::ShipLog::ID | ls::CopyStore::ID => {
+            Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) }
+        }
+        // Although the sender is a target of a group, it is not the primary, so the request has no
+        // sender group.
         mg::AskTakeOver::ID => from(Senders::Services),
         st::WhichExist::ID => from(Senders::Storage),
         cs::AskMember::ID => Bounds {

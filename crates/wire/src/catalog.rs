@@ -69,21 +69,22 @@ macro_rules! catalog {
 }
 
 catalog! {
-    // Handshake.
+    // Handshake of a connection.
     1 "any" reads session::Hello => session::Challenge;
     2 "any" reads session::Proof => session::Welcome;
-    // Any running service.
+    // Requests to any running service.
     3 "any" reads node::SetLogLevel => node::LogLevel;
-    // Benchmarks of the network.
+    // Benchmarks of the network between services.
     4 "any" reads bm::DiscardData => mg::EmptyReply;
     5 "any" reads bm::GiveData => bm::GiveDataReply;
     6 "any" reads bm::MeasureLink => bm::MeasureLinkReply;
-    // Any running service.
+    // Requests to any running service.
     7 "any" reads node::GetStatistics => node::Statistics;
-    // Metadata and storage services: their targets. The contents of a request make it idempotent.
+    // Metadata and storage services: requests about their targets. The contents of a request make
+    // it idempotent.
     8 "metadata and storage" reads node::AddTarget => node::AddTargetReply;
     9 "metadata and storage" reads node::StopTarget => mg::EmptyReply;
-    // Any running service.
+    // Requests to any running service.
     10 "any" reads tr::ListTraces => tr::TraceList;
     // Management. The sender and the number in the header make a request idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
@@ -102,14 +103,14 @@ catalog! {
     29 "management" reads mg::AskTakeOver => mg::EmptyReply;
     30 "management" reads mg::Evict => mg::EmptyReply;
     31 "management" reads mg::ChangeGroup => mg::ChangeGroupReply;
-    // Metadata: sessions.
+    // Metadata: requests about sessions.
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
     37 "metadata" reads md::CompareSlots => md::CompareSlotsReply;
-    // Metadata: the namespace.
+    // Metadata: requests about the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;
     42 "metadata" modifies md::SetAttributes => md::SetAttributesReply;
@@ -134,7 +135,7 @@ catalog! {
     61 "metadata" reads md::SyncAll => mg::EmptyReply;
     62 "metadata" modifies md::CloseMany => mg::EmptyReply;
     63 "metadata" reads md::AwaitTruncation => md::AwaitTruncationReply;
-    // Metadata: locks of applications.
+    // Metadata: requests about locks of applications.
     64 "metadata" modifies fl::SetLock => fl::SetLockReply;
     65 "metadata" reads fl::TestLock => fl::TestLockReply;
     66 "metadata" reads fl::WaitLock => fl::WaitLockReply;
@@ -143,17 +144,17 @@ catalog! {
     69 "metadata" reads fl::ListWaits => fl::WaitList;
     70 "metadata" modifies md::Exchange => md::NamesReply;
     71 "metadata" modifies md::CreateUnnamed => md::OpenReply;
-    // Metadata: the first bytes of files.
+    // Metadata: requests about inline bytes, the first bytes of files.
     72 "metadata" modifies il::WriteInline => il::WriteInlineReply;
     73 "metadata" reads il::ReadInline => il::ReadInlineReply;
     74 "metadata" reads il::SyncInline => il::SyncInlineReply;
-    // Metadata: the end of a file.
+    // Metadata: removal of bytes beyond the end of a file.
     75 "metadata" modifies md::TrimFile => md::AttributesReply;
-    // Metadata: for administrators.
+    // Metadata: requests of administrators.
     76 "metadata" reads md::ListSessions => md::SessionList;
     77 "metadata" reads md::ListTransactions => md::TransactionList;
     78 "metadata" reads md::ResolveTransaction => mg::EmptyReply;
-    // Metadata: transactions between groups. The transaction id makes them idempotent.
+    // Metadata: transactions between groups. The transaction id makes these requests idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;
     82 "metadata" reads md::AskDecision => md::DecisionReply;
@@ -162,15 +163,18 @@ catalog! {
     // Metadata: notifications to clients about shared files.
     84 "metadata" reads sh::WaitNotifications => sh::Notifications;
     85 "metadata" reads sh::AcknowledgeNotifications => mg::EmptyReply;
-    // Metadata: for administrators.
+    // Metadata: requests of administrators.
     86 "metadata" reads md::ListGroupFiles => md::GroupFiles;
-    // Metadata: from the primary of a group to the other members. Record numbers make them
-    // idempotent.
+    // Metadata: from the primary of a group to the other members. Record numbers make these
+    // requests idempotent.
     87 "metadata" reads ls::ShipLog => ls::LogHeld;
     88 "metadata" reads ls::AwaitLogSync => ls::LogHeld;
-    // Metadata: for administrators.
+    // Metadata: requests of administrators.
     89 "metadata" reads ls::AskGroup => ls::GroupProgress;
-    // Storage.
+    // Metadata: from the primary of a group to the other members. Keys and record numbers make the
+    // request idempotent.
+    90 "metadata" reads ls::CopyStore => ls::StoreCopied;
+    // Storage: requests about chunk files.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;
     98 "storage" reads st::SyncChunk => st::SyncChunkReply;
@@ -182,26 +186,27 @@ catalog! {
     104 "storage" reads st::ClearChunk => st::ChunkRangeReply;
     105 "storage" reads st::SeekChunk => st::SeekChunkReply;
     106 "storage" reads st::CopyChunk => st::CopyChunkReply;
-    // Storage: benchmarks. The number of the run makes them idempotent.
+    // Storage: benchmarks. The number of the benchmark makes these requests idempotent.
     107 "storage" reads bm::StartBenchmark => mg::EmptyReply;
     108 "storage" reads bm::AskBenchmark => bm::BenchmarkProgress;
     109 "storage" reads bm::StopBenchmark => mg::EmptyReply;
-    // Management: targets and servers that leave.
+    // Management: requests to close, remove and rename targets and servers.
     112 "management" reads mg::SetTargetState => mg::MapUpdate;
     113 "management" reads mg::RemoveTarget => mg::EmptyReply;
     114 "management" reads mg::RemoveServer => mg::EmptyReply;
     115 "management" reads mg::RenameServer => mg::EmptyReply;
-    // Management: from one member to another. Each message may be lost and repeated.
+    // Management: from one member to another. Each message may be lost, and may arrive more than
+    // once.
     116 "management" reads cs::AskMember => cs::MemberReply;
-    // Management: since when servers and targets are out of order.
+    // Management: the durations of outages of servers and targets.
     117 "management" reads mg::ListOutages => mg::OutageList;
     // Management: evicted clients.
     118 "management" reads mg::ListEvictions => mg::EvictionList;
-    // Management: requests that wait.
+    // Management: requests of nodes that wait for a group.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
     // Management: the hosts of servers.
     120 "management" reads mg::ListHosts => mg::HostList;
-    // Management: its members. For administrators, and repeatable.
+    // Management: requests of administrators about the members of management. They can be retried.
     124 "management" reads cs::AddMember => mg::EmptyReply;
     125 "management" reads cs::RemoveMember => mg::EmptyReply;
     126 "management" reads cs::ListMembers => cs::MemberList;
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_rise_and_every_message_is_documented() {
+    fn message_numbers_rise_and_every_field_is_documented() {
         for window in CATALOG.windows(2) {
             assert!(window[0].id < window[1].id);
         }
@@ -244,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_metrics_are_unique() {
+    fn message_names_in_metrics_are_unique() {
         assert_eq!(metric_name(96).as_deref(), Some("write_chunk"));
         assert_eq!(metric_name(9_999), None);
         let names: std::collections::BTreeSet<_> =
@@ -254,7 +259,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn arbitrary_bodies_never_panic_and_decoded_ones_encode_back(
+        fn decoding_bodies_never_panics_and_accepts_only_canonical_ones(
             which in 0..CATALOG.len(), is_reply: bool, body: Vec<u8>,
         ) {
             if let Some(Ok(again)) = recode(CATALOG[which].id, is_reply, &body) {

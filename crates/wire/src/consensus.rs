@@ -2,8 +2,8 @@
 //! requests of administrators about these members. `docs/design/0018-replicated-management.md`
 //! specifies the protocol.
 //!
-//! Owns the envelope only: `skep-consensus` owns the bytes in it. Also owns the text of the error
-//! `NotLeader`. This text has the leader's addresses.
+//! Owns only the messages that carry the encoded bytes. `skep-consensus` owns the bytes themselves.
+//! Also owns the text of the error `NotLeader`, which contains the leader's addresses.
 
 use crate::limits::{MAX_LEADER_ADDRESSES, MAX_LEADER_TEXT};
 use skep_types::NodeId;
@@ -13,7 +13,7 @@ record! {
     /// A member of management sends a message about the replicated log to another member.
     ///
     /// The receiver returns `NotPermitted` if it is not the member `to`, because another member may
-    /// use the address now.
+    /// now use the address of the member `to`.
     pub struct AskMember {
         /// The member that must receive the message.
         pub to: NodeId,
@@ -41,8 +41,8 @@ record! {
 }
 
 record! {
-    /// Removes a member of management, which need not run, and its node. The leader refuses to
-    /// remove itself. The request can be retried.
+    /// Removes a member of management and its node. The member need not be running. The leader
+    /// refuses to remove itself. The request can be retried.
     #[derive(Copy)]
     pub struct RemoveMember {
         /// The node.
@@ -66,7 +66,7 @@ record! {
         /// Whether the member votes. If not set, the member only receives the log.
         pub is_voter: bool,
         /// Index of the last entry of the log that the member has stored. `None` means that the
-        /// member has not answered since this leader was elected.
+        /// member has not replied since the election of this leader.
         pub stored: Option<u64>,
     }
 }
@@ -87,8 +87,8 @@ record! {
     }
 }
 
-/// Returns the text of the error `NotLeader`: as many of the leader's addresses as fit, separated
-/// by commas. No addresses mean that the sender knows no leader.
+/// Returns the text of the error `NotLeader`: as many of the leader's addresses as the limits of
+/// the text allow, separated by commas. No addresses mean that the sender knows no leader.
 pub fn leader_text(addresses: &[String]) -> String {
     let mut text = String::new();
     for address in addresses.iter().take(MAX_LEADER_ADDRESSES) {
@@ -103,8 +103,8 @@ pub fn leader_text(addresses: &[String]) -> String {
     text
 }
 
-/// Returns the leader's addresses in the text of the error `NotLeader`. Empty if the text has no
-/// address.
+/// Returns the leader's addresses from the text of the error `NotLeader`. The list is empty if the
+/// text contains no address.
 pub fn leader_addresses(text: &str) -> Vec<String> {
     let addresses = text.split(',').filter(|address| address.contains(':'));
     addresses.take(MAX_LEADER_ADDRESSES).map(Into::into).collect()

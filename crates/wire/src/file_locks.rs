@@ -81,7 +81,7 @@ record! {
     pub struct SetLock {
         /// The lock to set, or the range to unlock.
         pub lock: LockRequest,
-        /// Number of the wait that this request ends. Zero if the client did not wait.
+        /// Number of the wait that ends with this request. Zero if the client did not wait.
         pub wait: u64,
     }
 }
@@ -98,7 +98,7 @@ record! {
 }
 
 record! {
-    /// Asks for a lock that conflicts with `lock` (`F_GETLK`).
+    /// Asks for a lock that would prevent the owner from setting `lock` (`F_GETLK`).
     pub struct TestLock {
         /// The lock to test. The target does not set it.
         pub lock: LockRequest,
@@ -114,13 +114,13 @@ record! {
 }
 
 record! {
-    /// Waits some seconds at most for a lock to become free. The target returns `Deadlock` if the
-    /// wait would close a deadlock cycle.
+    /// Waits until a lock becomes free, but at most some seconds. The target returns `Deadlock` if
+    /// the wait would close a deadlock cycle.
     pub struct WaitLock {
         /// The lock for which the owner waits.
         pub lock: LockRequest,
-        /// Number of the wait, unique within the session and not zero. If the client repeats the
-        /// request with the same number, the wait keeps its position in the queue.
+        /// Number of the wait, unique within the session and not zero. If the client sends the
+        /// request again with the same number, the wait keeps its position in the queue.
         pub wait: u64,
     }
 }
@@ -128,7 +128,7 @@ record! {
 record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether the lock is free. If set, the target keeps the lock free for this wait for a
+        /// Whether the lock is free. If set, the target reserves the lock for this wait for a
         /// moment, and the client must send `SetLock` at once. If not set, the client sends
         /// `WaitLock` again.
         pub is_called: bool,
@@ -136,7 +136,7 @@ record! {
 }
 
 record! {
-    /// Ends a wait. Succeeds if the wait does not exist.
+    /// Ends a wait. Also succeeds if the wait does not exist.
     pub struct EndWait {
         /// The file.
         pub inode: InodeId,
@@ -157,10 +157,11 @@ record! {
 }
 
 record! {
-    /// Lists the waits for POSIX locks at a target in pages, each with the holders of conflicting
-    /// locks. Clients use this message to find deadlock cycles.
+    /// Lists the waits for POSIX locks at a target, in pages. Each wait has the holders of the
+    /// conflicting locks. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
-        /// Return only waits of owners greater than this owner. Zero starts at the beginning.
+        /// Return only waits of owners that follow this owner in the order of session and owner
+        /// number. Zero starts at the beginning.
         pub after: LockParty,
     }
 }
@@ -193,8 +194,8 @@ record! {
     pub struct ListLocks {
         /// The file. Zero means all files.
         pub inode: InodeId,
-        /// Return only entries behind `after_session` and `after_inode`: the last entry of the
-        /// previous page. Zero starts at the beginning.
+        /// Return only entries that follow the entry of `after_session` and `after_inode`, which is
+        /// the last entry of the previous page. Zero starts at the beginning.
         pub after_session: SessionId,
         /// Inode of the last entry of the previous page.
         pub after_inode: InodeId,
@@ -212,9 +213,9 @@ record! {
         pub client: NodeId,
         /// The file.
         pub inode: InodeId,
-        /// Number of opens for reading only.
+        /// Number of opens of the file for reading only.
         pub readers: u32,
-        /// Number of opens for writing.
+        /// Number of opens of the file for writing.
         pub writers: u32,
         /// The ranges that the session has locked. At most `MAX_LISTED_LOCKS`.
         pub held: Vec<HeldLock>,
@@ -225,6 +226,8 @@ record! {
         pub waiting: Vec<HeldLock>,
         /// Total number of waits of the session.
         pub waiting_count: u32,
+        /// Time since the oldest of these waits began, in milliseconds. Zero without waits.
+        pub longest_wait_ms: u64,
     }
 }
 

@@ -23,8 +23,8 @@ pub const FLAG_REPLY: u16 = 1;
 /// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
 /// `O_SYNC`).
 pub const FLAG_DURABLE: u16 = 2;
-/// Flag of replies whose fields `trace`, `user` and `user_group` have the times of the request in
-/// place of a copy of the request's fields ([`Header::set_times`]).
+/// Flag of replies whose fields `trace`, `user` and `user_group` contain the times of the request
+/// instead of the request's fields ([`Header::set_times`]).
 pub const FLAG_TIMES: u16 = 4;
 const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE | FLAG_TIMES;
 /// Number of stages whose times a reply contains.
@@ -47,11 +47,11 @@ skep_types::record! {
         pub body_bytes: u32,
         /// Length of the bulk data after the body, in bytes.
         pub data_bytes: u32,
-        /// Identifies the request on its connection. The requester chooses a tag that none of its
-        /// requests in flight has. The reply has the tag of its request.
+        /// Identifies the request on its connection. The requester chooses a tag that no other
+        /// request in flight on the connection has. The reply has the tag of its request.
         pub tag: u64,
-        /// Session of the requester. Zero means no session. In requests to management: the random
-        /// number of the sender.
+        /// Session of the requester. Zero means no session. In requests to management, this is the
+        /// random number of the sender.
         pub session: SessionId,
         /// Slot of the session in which a modifying request runs.
         pub slot: u32,
@@ -83,7 +83,8 @@ skep_types::record! {
         /// primary. Zero in requests of clients, tools and nodes.
         pub sender_group: GroupId,
         /// Epoch of `sender_group` in the sender's cluster map. In changes that a client requests
-        /// of a metadata target: the target's start after the newest comparison of changes.
+        /// from a metadata target, this is the number of a start of the target. In this start, the
+        /// client last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
         /// caused it. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
@@ -142,19 +143,19 @@ impl Header {
         self.flags & FLAG_DURABLE != 0
     }
 
-    /// Returns the start of the metadata target that a client's request names: the client has
-    /// opened its session in this start, or compared its acknowledged changes. Zero means none.
+    /// Returns the number of the metadata target's start in a client's request. In this start, the
+    /// client has opened its session or compared its acknowledged changes. Zero means no start.
     pub fn start(&self) -> u64 {
         if self.sender_group.raw() == 0 { self.sender_epoch.raw() } else { 0 }
     }
 
-    /// Sets the start that a client names in a request ([`Self::start`]).
+    /// Sets the number of the start in a client's request ([`Self::start`]).
     pub fn set_start(&mut self, start: u64) {
         self.sender_epoch = Epoch::new(start);
     }
 
-    /// Sets the times of the request in each stage, in microseconds, which its reply will have. The
-    /// order is: waiting, processing, disk, log sync, others, network.
+    /// Sets the times that the request spent in each stage, in microseconds, in the header of its
+    /// reply. The order of the stages is: waiting, processing, disk, log sync, others, network.
     pub fn set_times(&mut self, times: [u32; TIMES]) {
         let [waiting, processing, disk, log_sync, others, network] = times;
         let in_trace = [waiting, processing, disk, log_sync].into_iter().rev();
@@ -197,7 +198,7 @@ impl Header {
         bytes
     }
 
-    /// Like [`Self::frame`], but for an encoded body.
+    /// Like [`Self::frame`], but for a body that is already encoded.
     pub fn frame_raw(&self, body: &[u8], data_bytes: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.resize(HEADER_BYTES, 0);
@@ -206,7 +207,8 @@ impl Header {
         bytes
     }
 
-    /// Writes the header into the first 128 bytes of `bytes`. The rest of `bytes` is the body.
+    /// Writes the header into the first 128 bytes of `bytes`. The other bytes of `bytes` are the
+    /// body.
     fn seal(&self, bytes: &mut [u8], data_bytes: u32) {
         let body_bytes = bytes.len() - HEADER_BYTES;
         assert!(body_bytes <= MAX_BODY_BYTES, "message bodies are bounded by their senders");
@@ -311,20 +313,21 @@ mod tests {
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = sample();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The body's checksum is in the header, so the header's checksum covers it too.
+            // The header contains the body's checksum, so the header's checksum protects it as
+            // well.
             assert!(parse(&bytes).is_err(), "bit {bit}");
         }
     }
 
     #[test]
-    fn reply_has_the_times_that_the_receiver_has_set() {
+    fn reply_header_has_the_times_set_by_the_receiver() {
         let mut request = Header { trace: 77, user: 3, ..Header::default() };
         assert_eq!(request.reply().times(), None);
         let times = [1, 2, u32::MAX, 4, 5, 6];
         request.set_times(times);
         let bytes = request.reply().frame(&0_u8, 0);
         assert_eq!(parse(&bytes).unwrap().0.times(), Some(times));
-        // Only a reply can have times.
+        // Only a reply may contain times.
         let error = parse(&request.frame(&0_u8, 0)).unwrap_err();
         assert!(error.to_string().contains("flag of replies"), "{error}");
     }
@@ -336,7 +339,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(0_u8.., HEADER_BYTES)) {
+        fn frame_parser_never_panics(bytes in proptest::collection::vec(0_u8.., HEADER_BYTES)) {
             let _ = parse(&bytes);
         }
     }

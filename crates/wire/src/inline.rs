@@ -7,10 +7,10 @@ use skep_types::{Attributes, InodeId, Lsn};
 
 record! {
     /// Position of an inline write in the log of the metadata target. After a restart, the target
-    /// determines from this position whether the write survived.
+    /// finds out by this position whether the write was lost.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Number of the target's start during which it logged the write.
+        /// Number of the target's start in which it logged the write.
         pub start: u64,
         /// Log sequence number of the record with the write.
         pub record: Lsn,
@@ -26,13 +26,12 @@ record! {
         pub generation: u32,
         /// File offset of the first byte.
         pub offset: u64,
-        /// The bytes to write: at least one byte, and no byte behind the end of the inline
-        /// component.
+        /// The bytes to write: at least one byte, and none beyond the end of the inline component.
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.
         pub checksum: u32,
         /// Whether these bytes are the whole write. If set, the target updates size and times of
-        /// the file. If not set, the client reports the size after it has written the other parts
+        /// the file. If not set, the client reports the size after it has written the other bytes,
         /// too.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
@@ -40,7 +39,7 @@ record! {
         /// again.
         pub truncate_generation: u64,
         /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
-        /// ends behind `offset`.
+        /// already extends beyond `offset`.
         pub appends: bool,
     }
 }
@@ -72,8 +71,8 @@ record! {
 record! {
     /// Reply to [`ReadInline`].
     pub struct ReadInlineReply {
-        /// Truncate generation of the file. If the client has the size of another generation, it
-        /// asks for the size and reads again.
+        /// Truncate generation of the file. If the client's file size is from another generation,
+        /// the client asks for the attributes and reads again.
         pub truncate_generation: u64,
         /// The bytes. May be shorter than requested. The missing bytes at the end are then zeros.
         pub bytes: Bytes,
@@ -88,7 +87,7 @@ record! {
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The client's newest write during each start of the target.
+        /// The position of the client's newest write in each start of the target.
         pub written: Vec<InlineMark>,
     }
 }
@@ -99,7 +98,7 @@ record! {
         /// Whether one of the writes may be lost because the target's host lost power after the
         /// write.
         pub is_lost: bool,
-        /// Attributes of the file, which are durable too. `None` means that the file was deleted.
+        /// Attributes of the file. They are durable, too. `None` means that the file was deleted.
         pub attributes: Option<Attributes>,
     }
 }

@@ -2,8 +2,7 @@
 
 /// Maximum length of a body. A cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
-/// Maximum bulk data in one frame: the largest piece of a chunk file that one request reads or
-/// writes.
+/// Maximum bulk data in one frame. One request reads or writes at most this much of a chunk file.
 pub const MAX_DATA_BYTES: usize = 4 << 20;
 /// Maximum length of the target path of a symbolic link: `PATH_MAX` without the terminating zero
 /// byte.
@@ -18,11 +17,11 @@ pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Maximum number of bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
-/// Maximum number of groups in one heartbeat for which requests wait.
+/// Maximum number of groups in one heartbeat for which the sender's requests wait.
 pub const MAX_REPORTED_WAITS: usize = 16;
-/// Maximum length of the error of a wait, in characters.
+/// Maximum length of the error text of a `RequestWait`, in characters.
 pub const MAX_WAIT_ERROR_CHARS: usize = 240;
-/// Maximum number of entries in one `RequestWaitList`: more than a person reads.
+/// Maximum number of entries in one `RequestWaitList`. A person does not read more entries.
 pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of
 /// each slot, so this limit bounds the stored replies.
@@ -32,13 +31,13 @@ pub const MAX_SLOTS: u32 = 1024;
 pub const MAX_CLOSES: usize = 256;
 /// Maximum number of inodes in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
-/// Maximum number of own starts that a metadata target stores, and of marks in one `SyncInline`. An
-/// unsynced write from an older start counts as lost.
+/// Maximum number of its own starts that a metadata target remembers, and of marks in one
+/// `SyncInline`. An unsynced write from an older start counts as lost.
 pub const MAX_STARTS: usize = 64;
 /// Maximum number of locked ranges of one owner in one file. Each change of a lock rewrites all
 /// ranges of the owner.
 pub const MAX_LOCK_RANGES: usize = 1024;
-/// End of the lockable range (exclusive). All bytes of a file of maximum size are before it.
+/// End of the lockable range (exclusive). A file of maximum size ends before this offset.
 pub const LOCK_END: u64 = 1 << 63;
 /// Maximum number of entries in one `LockList`.
 pub const MAX_LISTED_USES: usize = 256;
@@ -69,7 +68,8 @@ pub const MAX_MEMBER_MESSAGE_BYTES: usize = 4 << 20;
 pub const MAX_LEADER_ADDRESSES: usize = 16;
 /// Maximum length of the text that names the leader. A receiver shortens longer error texts.
 pub const MAX_LEADER_TEXT: usize = 900;
-/// Maximum number of records in one `TraceList`. With all their requests, they take 1.4 MB.
+/// Maximum number of records in one `TraceList`. That number of records, each with the maximum
+/// number of requests, takes 1.4 MB.
 pub const MAX_LISTED_TRACES: usize = 500;
 /// Maximum number of requests in one `TraceRecord`.
 pub const MAX_TRACE_CALLS: usize = 64;

@@ -1,15 +1,15 @@
 //! Messages from the primary of a metadata group to the other members: the records of the group's
-//! log. `docs/design/0014-metadata-groups.md` specifies the protocol.
+//! log, and copies of the store. `docs/design/0014-metadata-groups.md` specifies the protocol.
 //!
 //! Requests and replies can be lost, and can arrive twice, late and in any order.
 
 use skep_types::codec::{Bytes, record};
-use skep_types::{Epoch, Lsn, TargetId};
+use skep_types::{Epoch, Lsn, TargetId, byte_enum};
 
 record! {
-    /// A log record. The records in one request have consecutive numbers.
+    /// A record of the group's log. The records in one request have consecutive numbers.
     pub struct ShippedRecord {
-        /// Epoch of the group in which its primary made the record.
+        /// Epoch of the group in which its primary created the record.
         pub epoch: Epoch,
         /// Contents of the record.
         pub payload: Bytes,
@@ -17,64 +17,180 @@ record! {
 }
 
 record! {
-    /// Ships records of the group's log to a member that is not the primary. The member appends
-    /// the records that follow its last one, and replies. It replies before it has synced them. If
-    /// it has other records with the same numbers, from an earlier primary, it removes them first.
-    /// Without records, the request carries `held`, `safe` and `syncs_at_once`.
+    /// Ships records of the group's log to a member that is not the primary. The member appends the
+    /// records that follow its last record, and replies before it has synced them. If it has
+    /// different records with the same numbers, from an earlier primary, it removes these first. A
+    /// request without records only sends `held`, `safe` and `syncs_at_once`.
     ///
-    /// The member returns `StaleMap` if the group has another epoch in the member's cluster map.
+    /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
+    /// map.
     pub struct ShipLog {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// Number of the first record of `records`, or of the next one if there are no records.
+        /// Number of the first record in `records`. If `records` is empty, the number of the next
+        /// record.
         pub first: Lsn,
         /// Epoch of the record before `first`. Zero means that the primary does not have this
-        /// record in its memory. A member that has a record of another epoch there does not append.
+        /// record in its memory. A member whose record before `first` has another epoch does not
+        /// append.
         pub previous_epoch: Epoch,
-        /// Last record of the primary. A member that may lack records has all of them again when it
-        /// has every record up to the first value of this field that it receives in an epoch.
+        /// Number of the primary's last record. A member that may lack records remembers the first
+        /// value of this field that it receives in each epoch. It lacks no records any more when it
+        /// has all records up to this value.
         pub last: Lsn,
         /// The records.
         pub records: Vec<ShippedRecord>,
-        /// Last record that every serving member has appended.
+        /// Number of the last record that every serving member has appended.
         pub held: Lsn,
-        /// Last record that every serving member has synced. The member may write it to its store.
+        /// Number of the last record that every serving member has synced. The member may write the
+        /// records up to this one to its store.
         pub safe: Lsn,
-        /// Whether the member syncs its log at once, because a reply waits for that.
+        /// Whether the member must sync its log at once, because a reply waits for the sync.
         pub syncs_at_once: bool,
     }
 }
 
 record! {
-    /// Waits until a member that is not the primary has synced a record after `synced`, for a
-    /// quarter of a second at most.
+    /// Waits until a member that is not the primary has synced a record with a higher number than
+    /// `synced`. Waits at most a quarter of a second.
     ///
-    /// The member returns `StaleMap` if the group has another epoch in the member's cluster map.
+    /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
+    /// map.
     pub struct AwaitLogSync {
         /// Epoch of the group in the primary's cluster map.
         pub epoch: Epoch,
-        /// Last record that the member has reported as synced.
+        /// Number of the last record that the member has reported as synced.
         pub synced: Lsn,
     }
 }
 
 record! {
-    /// Reply to [`ShipLog`] and [`AwaitLogSync`]: the progress of the member with the group's log.
+    /// Reply to [`ShipLog`] and [`AwaitLogSync`]: how much of the group's log the member has.
     #[derive(Copy, Default)]
     pub struct LogHeld {
         /// Epoch of the group in the member's cluster map.
         pub epoch: Epoch,
-        /// Last record that the member has appended in this epoch, or has found equal to the
-        /// primary's record. The member has this record and all records before it.
+        /// Number of the last record that the member has appended in this epoch, or has found to be
+        /// equal to the primary's record. The member has all records up to this one.
         pub appended: Lsn,
-        /// Last one of these records that the member has synced.
+        /// Number of the last record that the member has synced, at most `appended`.
         pub synced: Lsn,
-        /// If the member is behind, the primary ships the records after this one: the last record
-        /// of the member's log, or an earlier one if the last ones come from an earlier primary.
+        /// If `is_behind` is set, the primary next ships the records that follow this one. It is
+        /// the last record of the member's log, or an earlier record if the last records come from
+        /// an earlier primary.
         pub ship_after: Lsn,
         /// Whether the member did not append the records of the request, because it does not have
         /// the record before `first`.
         pub is_behind: bool,
+        /// Whether the member's store is incomplete, so that records cannot bring it up to date.
+        pub needs_copy: bool,
+    }
+}
+
+byte_enum! {
+    /// The reaction of a member to a [`CopyStore`] request.
+    pub enum CopyStep {
+        /// Only reply how much of the store has been copied.
+        Ask = 1,
+        /// Remove store and log durably, and begin a copy. Only a member that does not serve does
+        /// this.
+        Begin = 2,
+        /// Add a part to the copy.
+        Extend = 3,
+    }
+}
+
+record! {
+    /// A key of the store with its value.
+    pub struct StoredPair {
+        /// The key.
+        pub key: Bytes,
+        /// The value.
+        pub value: Bytes,
+    }
+}
+
+record! {
+    /// Sends a part of the primary's store to a member that does not serve. The part has the next
+    /// pairs in ascending order of their keys, and the records that the primary has stored since it
+    /// sent the previous part.
+    ///
+    /// The member first applies the records, but only to keys up to `after`. Then it adds the
+    /// pairs. Both happen in one atomic step. So, for all keys that are copied already, the
+    /// member's store always equals the primary's store after a certain record. A part that does
+    /// not continue the member's copy changes nothing.
+    ///
+    /// The member returns `StaleMap` if `epoch` is not the group's epoch in the member's cluster
+    /// map, and `NoSpace` if the member's disk is full.
+    pub struct CopyStore {
+        /// Epoch of the group in the primary's cluster map.
+        pub epoch: Epoch,
+        /// The reaction that the primary requests from the member.
+        pub step: CopyStep,
+        /// Last key of the previous part. Empty for the first part.
+        pub after: Bytes,
+        /// Number of the first record in `records`. If `records` is empty, the number of the next
+        /// record. In the first part, the record that follows the last record whose effect the
+        /// pairs contain. With `Begin`, the first record that the primary still has in memory. A
+        /// member that has all earlier records does not begin a copy.
+        pub first: Lsn,
+        /// The records.
+        pub records: Vec<ShippedRecord>,
+        /// The pairs. Their values include the effects of all `records`.
+        pub pairs: Vec<StoredPair>,
+        /// After this part, the copy has all pairs with keys up to this key.
+        pub through: Bytes,
+        /// Whether the store has no key above `through`.
+        pub is_last: bool,
+        /// Number of pairs in all parts so far, including this part.
+        pub pair_count: u64,
+        /// Bytes of keys and values in all parts so far, including this part.
+        pub pair_bytes: u64,
+        /// Checksum of all parts so far, including this part: the CRC-32C of the checksum of the
+        /// previous parts (four bytes, zero for the first part), followed by `pairs` as encoded
+        /// here.
+        pub checksum: u32,
+    }
+}
+
+record! {
+    /// Reply to [`CopyStore`]: how much of the store the member has received.
+    pub struct StoreCopied {
+        /// Epoch of the group in the member's cluster map.
+        pub epoch: Epoch,
+        /// Whether the member's store is incomplete. If not set, the member appends records, and
+        /// only `applied` has a meaning.
+        pub is_copying: bool,
+        /// Whether the copy has all pairs, and the member is making the copy durable.
+        pub is_whole: bool,
+        /// Number of the last record whose effect the copy has, or of the last record of a member
+        /// that is not copying.
+        pub applied: Lsn,
+        /// Last key that the member has received. Empty before the first part.
+        pub after: Bytes,
+        /// Number of pairs that the member has received.
+        pub pair_count: u64,
+        /// Bytes of keys and values that the member has received.
+        pub pair_bytes: u64,
+        /// Checksum of the parts that the member has received, as in [`CopyStore`].
+        pub checksum: u32,
+    }
+}
+
+record! {
+    /// The progress of a copy of the store, as the primary knows it.
+    pub struct CopyProgress {
+        /// Number of pairs that the member has confirmed.
+        pub pair_count: u64,
+        /// Number of pairs in the primary's store. An estimate: it may count removed pairs.
+        pub total_pairs: u64,
+        /// Bytes of keys and values that the member has confirmed.
+        pub pair_bytes: u64,
+        /// Bytes per second since this primary began to send the copy. `None` means that the
+        /// primary has not received a confirmation yet.
+        pub bytes_per_second: Option<u64>,
+        /// The reason why the copy does not continue. Empty if it continues.
+        pub problem: String,
     }
 }
 
@@ -85,21 +201,22 @@ record! {
 
 record! {
     /// The progress of a member that is not the primary, as the primary knows it.
-    #[derive(Copy)]
     pub struct MemberProgress {
         /// The member.
         pub target: TargetId,
-        /// Last record that the member has confirmed in this epoch.
+        /// Number of the last record that the member has confirmed in this epoch.
         pub appended: Lsn,
-        /// Last record that the member has synced.
+        /// Number of the last record that the member has synced.
         pub synced: Lsn,
         /// Milliseconds since the primary sent the newest request that the member has acknowledged.
         /// `None` means that the member has acknowledged none in this epoch.
         pub silent_ms: Option<u64>,
-        /// Whether replies wait for the member.
+        /// Whether the primary's replies wait for confirmations of the member.
         pub is_counted: bool,
-        /// Whether the member lacks records that the primary does not keep.
+        /// Whether the member lacks records that the primary does not have in memory any more.
         pub needs_copy: bool,
+        /// Progress of the copy of the store that the primary is sending to the member.
+        pub copy: Option<CopyProgress>,
     }
 }
 
@@ -110,17 +227,18 @@ record! {
         pub epoch: Epoch,
         /// The primary.
         pub primary: TargetId,
-        /// Last record of the primary.
+        /// Number of the primary's last record.
         pub last: Lsn,
-        /// Last record that the primary has synced.
+        /// Number of the last record that the primary has synced.
         pub synced: Lsn,
-        /// Last record that every serving member has appended.
+        /// Number of the last record that every serving member has appended.
         pub held: Lsn,
-        /// Last record that every serving member has synced.
+        /// Number of the last record that every serving member has synced.
         pub safe: Lsn,
-        /// Whether the primary may answer: every serving member has acknowledged a recent request.
+        /// Whether the primary may reply to requests, because every serving member has acknowledged
+        /// a recent message.
         pub may_answer: bool,
-        /// Bytes of the records that the primary keeps for other members.
+        /// Bytes of the records that the primary keeps in memory for other members.
         pub kept_bytes: u64,
         /// The other members.
         pub members: Vec<MemberProgress>,

@@ -66,14 +66,14 @@ record! {
 
 record! {
     /// Reports that a node is alive. Each node sends heartbeats regularly. Management returns
-    /// `Stale` if the node is not in the cluster map; a server then registers again.
+    /// `Stale` if the node is not in the cluster map. After `Stale`, a server registers again.
     pub struct Heartbeat {
         /// The node that sends the heartbeat.
         pub node: NodeId,
         /// Version of the sender's cluster map.
         pub known: MapVersion,
         /// Highest node id in the sender's cluster map. If management has not assigned this id,
-        /// management's directory is an old copy.
+        /// management's directory was restored from an older backup.
         pub newest_node: NodeId,
         /// Reports about the sender's targets. Management treats a target of the sender that is
         /// missing in this list as down.
@@ -84,10 +84,10 @@ record! {
 }
 
 record! {
-    /// Requests of a node that wait for a group, since attempts to send them fail.
+    /// Requests of a node that wait for a group, because attempts to send them fail.
     pub struct RequestWait {
-        /// The group. Zero means that no attempt fails: servers have accepted requests of programs
-        /// and have not replied.
+        /// The group. Zero means that the attempts succeed: servers have accepted the requests of
+        /// programs and have not replied.
         pub group: GroupId,
         /// Time since the first failed attempt, or since the oldest request without a reply, in
         /// milliseconds.
@@ -106,11 +106,11 @@ record! {
 }
 
 record! {
-    /// Requests that wait, with the node that sends them.
+    /// Requests of one node that wait for a group.
     pub struct NodeWait {
         /// The node.
         pub node: NodeId,
-        /// The group for which the requests wait, with their number.
+        /// The group for which the requests wait, and the number of requests.
         pub wait: RequestWait,
     }
 }
@@ -132,14 +132,14 @@ record! {
 }
 
 record! {
-    /// A server whose heartbeats do not arrive.
+    /// A server whose heartbeats do not arrive at management.
     pub struct NodeOutage {
         /// The server.
         pub node: NodeId,
-        /// Time since its last heartbeat, or since it left, in milliseconds.
+        /// Time since the server's last heartbeat, or since its clean shutdown, in milliseconds.
         pub since_ms: u64,
-        /// Whether the outage may be longer: `since_ms` is the time since the sender of this reply
-        /// began to lead management.
+        /// Whether the outage may be longer, because `since_ms` only begins when the sender of this
+        /// reply became the leader of management.
         pub may_be_longer: bool,
     }
 }
@@ -149,9 +149,9 @@ record! {
     pub struct TargetOutage {
         /// The target.
         pub target: TargetId,
-        /// Time since it has its present condition, in milliseconds.
+        /// Time since which the target has its current condition, in milliseconds.
         pub since_ms: u64,
-        /// As in [`NodeOutage`].
+        /// Whether the outage may be longer, as in [`NodeOutage`].
         pub may_be_longer: bool,
     }
 }
@@ -177,7 +177,7 @@ record! {
     pub struct HostEntry {
         /// The server.
         pub node: NodeId,
-        /// Name of its host, as the server has reported it.
+        /// Name of the server's host, as the server has reported it.
         pub host: String,
     }
 }
@@ -194,7 +194,7 @@ record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.
-        /// `None` after a start of management until all targets have reported.
+        /// `None` after a start of management, until all storage targets have reported.
         pub capacity: Option<Capacity>,
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.
@@ -208,7 +208,7 @@ record! {
     /// Asks a client to change or report its log level. Management adds this record to each
     /// heartbeat reply until the client sends [`ConfirmLogLevel`].
     pub struct LogLevelChange {
-        /// Number of the change.
+        /// Number of the change. The client names it in its confirmation.
         pub number: u64,
         /// The new level, as in `SetLogLevel`.
         pub level: Option<String>,
@@ -216,8 +216,8 @@ record! {
 }
 
 record! {
-    /// Changes the log level of a client until the client exits, or only queries it. Management
-    /// replies after the client has sent [`ConfirmLogLevel`].
+    /// Changes the log level of a client until the client exits, or only asks for the current
+    /// level. Management replies after the client has sent [`ConfirmLogLevel`].
     pub struct SetClientLogLevel {
         /// The client.
         pub client: NodeId,
@@ -242,7 +242,7 @@ record! {
 }
 
 record! {
-    /// Reply with the cluster map.
+    /// A reply that contains the cluster map.
     pub struct MapUpdate {
         /// The cluster map. `None` means that the sender has the newest version.
         pub map: Option<ClusterMap>,
@@ -250,8 +250,8 @@ record! {
 }
 
 record! {
-    /// Asks for a cluster map newer than `known`. Management waits until there is such a map, at
-    /// most for the `time_left_ms` of the request.
+    /// Asks for a cluster map newer than `known`. Management waits until there is a newer map, but
+    /// at most the `time_left_ms` of the request.
     pub struct GetMap {
         /// Version of the sender's cluster map.
         pub known: MapVersion,
@@ -260,7 +260,7 @@ record! {
 
 record! {
     /// Reports that a node shuts down. Management removes a client from the cluster map, and marks
-    /// a server `Offline` at once.
+    /// a server as `Offline` at once.
     pub struct Leave {
         /// The node that shuts down.
         pub node: NodeId,
@@ -268,15 +268,15 @@ record! {
 }
 
 record! {
-    /// Removes a client from the cluster map. Sent by a metadata target when the client's lease has
-    /// expired, or on behalf of an administrator. After that no target serves the client, and its
-    /// opens and locks may be released.
+    /// Removes a client from the cluster map. A metadata target sends this request when the
+    /// client's lease has expired, and a tool sends it for an administrator. After the removal all
+    /// targets refuse requests of the client, so its opens and locks may be released.
     pub struct Evict {
         /// The client.
         pub client: NodeId,
-        /// Do nothing if management has received a heartbeat of the client within a lease. Set by a
-        /// metadata target that has lost contact with many clients at once, so that its own network
-        /// is the more probable fault.
+        /// Whether management ignores the request if it has received a heartbeat of the client
+        /// within the last lease. A metadata target sets this field if it has lost contact with
+        /// many clients at once, because its own network is then probably at fault.
         pub unless_heard: bool,
     }
 }
@@ -291,40 +291,41 @@ record! {
     pub struct EvictionList {
         /// The time, by the clock of the management node that replies.
         pub now: Timestamp,
-        /// The newest evictions, the oldest first; at most 64.
+        /// The newest evictions, at most 64. The oldest one comes first.
         pub evictions: Vec<Eviction>,
     }
 }
 
 record! {
-    /// Closes a storage target to new files, or opens it again. A repetition changes nothing.
+    /// Closes a storage target to new files, or opens it again. A retry changes nothing.
     pub struct SetTargetState {
         /// The target.
         pub target: TargetId,
-        /// Whether the target gets no new files. The target serves its files in both states.
+        /// Whether the target is closed to new files. The target serves its existing files in both
+        /// states.
         pub is_closed: bool,
     }
 }
 
 record! {
-    /// Removes a target from the cluster. Management refuses while the target is served, open to
-    /// new files, or responsible for shards. The sender must have checked that no file lies on the
-    /// target.
+    /// Removes a target from the cluster. Management refuses the removal while a service serves the
+    /// target, the target is open to new files, or its group serves shards. The sender must have
+    /// checked that no file has data on the target.
     pub struct RemoveTarget {
         /// The target.
         pub target: TargetId,
         /// Whether management only checks that the removal is possible.
         pub is_dry_run: bool,
-        /// The data of the target is lost. The target stays in the map, closed to new files, and
-        /// requests for its files fail with `TargetLost`. Before this request, the target may be
-        /// open to new files, and files may lie on it.
+        /// Whether the data of the target is lost. If set, the target stays in the map, closed to
+        /// new files, and requests for its files fail with `TargetLost`. In this case the target
+        /// may be open to new files, and files may have data on it.
         pub is_lost: bool,
     }
 }
 
 record! {
-    /// Removes a server from the cluster. Management refuses while the server sends heartbeats or
-    /// has targets.
+    /// Removes a server from the cluster. Management refuses the removal while the server sends
+    /// heartbeats or has targets.
     pub struct RemoveServer {
         /// The server.
         pub node: NodeId,
@@ -350,7 +351,7 @@ record! {
 }
 
 record! {
-    /// Creates a group of targets that wait for a group. A retry changes nothing.
+    /// Creates a group from targets that wait for a group. A retry changes nothing.
     pub struct CreateGroup {
         /// The targets. The first target becomes the primary.
         pub targets: Vec<TargetId>,
@@ -368,8 +369,8 @@ record! {
 }
 
 record! {
-    /// Changes the members of a group. Management refuses the change with `StaleMap` if the group
-    /// has another epoch. A repetition changes nothing.
+    /// Changes the members of a group. Management refuses the change with `StaleMap` if the epoch
+    /// of the group differs from the epoch in the change. A retry changes nothing.
     #[derive(Copy)]
     pub struct ChangeGroup {
         /// The change.
@@ -389,11 +390,11 @@ record! {
 }
 
 record! {
-    /// A member of a metadata group receives nothing from the primary, and asks to take over. A
-    /// member that may lack records does not take over, unless every serving member lacks some:
-    /// then the one with the longest log takes over.
+    /// A member of a metadata group that receives nothing from the primary asks to become the
+    /// primary. A member that may lack records becomes the primary only if every serving member may
+    /// lack records. In this case management chooses the member with the longest log.
     ///
-    /// Management returns `StaleMap` if the group has another epoch.
+    /// Management returns `StaleMap` if `epoch` is not the current epoch of the group.
     #[derive(Copy)]
     pub struct AskTakeOver {
         /// The group.
@@ -420,7 +421,7 @@ record! {
 }
 
 record! {
-    /// Changes one setting of the cluster. The other settings stay unchanged.
+    /// Changes one setting of the cluster. The other settings do not change.
     pub struct ChangeSetting {
         /// Name of the setting, as in `skep config list`.
         pub name: String,

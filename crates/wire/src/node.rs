@@ -5,7 +5,8 @@ use skep_types::TargetId;
 use skep_types::codec::record;
 
 record! {
-    /// Changes the log level of a running service until it exits, or only queries it.
+    /// Changes the log level of a running service until the service exits, or only asks for the
+    /// current level.
     pub struct SetLogLevel {
         /// `error`, `warn`, `info`, `debug` or `trace`, or a filter as in the setting `node.log`.
         /// An empty text restores the level of the settings. `None` leaves the level unchanged.
@@ -45,9 +46,9 @@ record! {
 }
 
 record! {
-    /// Stops the service of a target that [`AddTarget`] has added. The service does not serve the
-    /// target after later starts either. The service refuses to stop a target that its settings
-    /// name.
+    /// Stops the serving of a target that [`AddTarget`] has added. The service does not serve the
+    /// target after its later starts either. The service refuses to stop a target that is listed in
+    /// its settings.
     pub struct StopTarget {
         /// The target.
         pub target: TargetId,
@@ -57,8 +58,8 @@ record! {
 }
 
 record! {
-    /// Requests the figures that the process counts about itself: operations, bytes, latencies,
-    /// load by cause, and the figures of its host.
+    /// Requests the measured values of a process: operations, bytes, latencies, load by cause, and
+    /// values of its host.
     pub struct GetStatistics {
         /// Return only series whose metric begins with this text. Empty means all series.
         pub prefix: String,
@@ -66,15 +67,15 @@ record! {
 }
 
 record! {
-    /// The figures of a process at one moment.
+    /// The measured values of a process at one moment.
     pub struct Statistics {
-        /// Moment of the figures in nanoseconds since the boot of the host. The difference of two
-        /// moments is the time between two replies.
+        /// Moment of the measurement, in nanoseconds since the boot of the host. The difference of
+        /// the moments of two replies is the time between them.
         pub moment_ns: u64,
-        /// Random number of the process. It changes with each start of the process, and all
-        /// counters then begin at zero.
+        /// Random number of the process, drawn at its start. If the number has changed, the process
+        /// has restarted, and all its counters have begun again at zero.
         pub incarnation: u64,
-        /// Address of the process's HTTP page with the same figures. Empty means that the process
+        /// Address of the process's HTTP page with the same values. Empty means that the process
         /// has no such page.
         pub page: String,
         /// The series, in the order of their metrics' names.

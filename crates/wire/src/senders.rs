@@ -2,12 +2,13 @@
 //! is still the primary of its group.
 //!
 //! Owns the newest epochs that a receiver has seen in requests. Does not own the check of the group
-//! that a request addresses, which each receiver makes itself.
+//! to which a request is addressed. Each receiver makes that check itself.
 //!
 //! # Effects of a deposed primary
-//! A primary that was stopped for some seconds may continue its work after another member has taken
-//! over the group. Requests of the old primary to other targets and to management would then have
-//! effects that the new primary does not know. So each receiver refuses these requests.
+//! A primary whose process was suspended for some seconds may continue its work after another
+//! member has become the primary. Requests of the old primary to other targets and to management
+//! would then have effects that the new primary does not know. So each receiver refuses these
+//! requests.
 
 use crate::bounds::{Senders, bounds};
 use crate::frame::Header;
@@ -24,8 +25,8 @@ pub struct Sender {
     pub epoch: Epoch,
 }
 
-/// The newest epoch of each group whose primary has sent a request under a newer epoch than the
-/// receiver's cluster map has.
+/// The newest epoch of each group whose primary has sent a request with a newer epoch than the
+/// group has in the receiver's cluster map.
 #[derive(Debug, Default)]
 pub struct SenderEpochs {
     newest: BTreeMap<GroupId, Epoch>,
@@ -80,7 +81,9 @@ fn check_without_sender(message: u16) -> Result<()> {
     match bounds(message).senders {
         Senders::Any | Senders::Services | Senders::Management => Ok(()),
         Senders::Metadata | Senders::Storage => {
-            let context = format!("message {message} does not name the group of its sender");
+            let context = format!(
+                "cannot accept message {message}: it does not name the group of its sender"
+            );
             Err(Error::new(ErrorCode::Protocol, context))
         }
     }
@@ -96,8 +99,8 @@ mod tests {
 
     const GROUP: GroupId = GroupId::new(3);
 
-    /// Returns a map in which the group has this epoch, and its primary is the primary since
-    /// `since`.
+    /// Returns a map in which the group has the epoch `epoch`, and its primary is the primary since
+    /// the epoch `since`.
     fn map(epoch: u64, since: u64) -> ClusterMap {
         let mut group = Group::of_one(GROUP, TargetKind::Metadata, TargetId::new(1));
         (group.epoch, group.primary_since) = (Epoch::new(epoch), Epoch::new(since));
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn primary_with_an_older_map_is_asked_to_refresh_it() {
         let mut senders = SenderEpochs::default();
-        // A backup was dropped in epoch 3, and the primary stayed.
+        // A backup was dropped in epoch 3, and the primary stayed the same.
         assert_eq!(check(&mut senders, &map(3, 2), 2), Err(ErrorCode::StaleMap));
         assert_eq!(check(&mut senders, &map(3, 2), 1), Err(ErrorCode::Deposed));
     }
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_group_waits_for_a_newer_map() {
+    fn request_of_an_unknown_group_needs_a_newer_map() {
         let empty = ClusterMap::empty(ClusterId::new([1; 16]));
         assert_eq!(check(&mut SenderEpochs::default(), &empty, 1), Err(ErrorCode::StaleMap));
     }

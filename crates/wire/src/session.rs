@@ -1,5 +1,5 @@
-//! The handshake of a connection. `docs/protocol/handshake.md` specifies how its proofs are
-//! computed; `skep-rpc` computes them.
+//! The handshake of a connection. `docs/protocol/handshake.md` specifies the proofs, and `skep-rpc`
+//! computes them.
 
 use skep_types::codec::record;
 use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
@@ -17,18 +17,18 @@ record! {
         pub kind: NodeKind,
         /// Node id of the sender. Zero if the sender has no id yet.
         pub node: NodeId,
-        /// The target to connect to. Zero means the node itself.
+        /// The target to which the sender connects. Zero means the node itself.
         pub target: TargetId,
-        /// Number of the sender's channel to the target. Zero means no channel. The receiver closes
-        /// an older connection with the same node and channel, and drops its unprocessed requests.
-        /// So the receiver never executes a late copy of a request after a request of the new
-        /// connection.
+        /// Number of the sender's channel to the target. Zero means no channel. If there is an
+        /// older connection of the same node and channel, the receiver closes it and drops its
+        /// unprocessed requests. So the receiver never executes a delayed request of the old
+        /// connection after a request of the new one.
         pub channel: u64,
         /// Random number that is never reused.
         pub nonce: u128,
-        /// Ids of the secrets that the sender holds, newest first; at most four. An id is the first
-        /// 8 bytes, as a big-endian number, of the HMAC-SHA-256 over "skep secret id" keyed with
-        /// the secret.
+        /// Ids of the secrets that the sender knows, at most four, the newest first. An id is the
+        /// first 8 bytes, as a big-endian number, of the HMAC-SHA-256 over "skep secret id" keyed
+        /// with the secret.
         pub secrets: Vec<u64>,
     }
 }
@@ -53,7 +53,8 @@ record! {
 }
 
 record! {
-    /// Third frame. Proves that the connecting side knows the secret of the cluster.
+    /// Third frame of the handshake. Proves that the connecting side knows the secret of the
+    /// cluster.
     pub struct Proof {
         /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello` and the `Challenge`
         /// without proof.
@@ -68,7 +69,8 @@ record! {
     pub struct Welcome {
         /// Node id of the receiver of the `Hello`.
         pub node: NodeId,
-        /// Identifies the start of the service. The number is different after each start.
+        /// Number that identifies the current start of the service. It is different after each
+        /// start.
         pub incarnation: u64,
     }
 }

@@ -1,13 +1,13 @@
-//! Messages to storage targets about chunk files. Senders are clients, and metadata targets for
-//! truncation, removal and size recovery. All messages are idempotent, because a retried request
-//! has the same result. So no message needs a slot.
+//! Messages to storage targets about chunk files. The senders are clients, and also metadata
+//! targets for truncation, removal and size recovery. A retry of any of these requests has the same
+//! result as the first attempt, so no request needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};
 
 record! {
-    /// Describes the stripe to which a chunk file belongs. The target stores the description with
-    /// the chunk file, so that files can be reassembled if metadata is lost.
+    /// Describes the component to which a chunk file belongs. The target stores the description
+    /// with the chunk file, so that an administrator can reassemble files if metadata is lost.
     #[derive(Copy)]
     pub struct StripeHint {
         /// Chunk size of the component, in bytes.
@@ -25,16 +25,16 @@ record! {
     pub struct WriteChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Description of the stripe. The target stores it when it creates the chunk file.
+        /// Description of the component. The target stores it when it creates the chunk file.
         pub stripe: StripeHint,
         /// Offset of the data in the chunk file.
         pub offset: u64,
         /// Truncate generation of the file when the client began to write. The target returns
-        /// `EndMoved` if it has executed a newer truncation of the chunk file, because the
-        /// truncation must also remove this write.
+        /// `EndMoved` if it has executed a newer truncation of the chunk file, because that
+        /// truncation must also remove the bytes of this write.
         pub truncate_generation: u64,
-        /// Whether the chunk file was synced before, so it must exist. If set and the chunk file is
-        /// missing, the target returns `Corrupt` instead of creating it.
+        /// Whether the chunk file must exist, because it was synced before. If set and the chunk
+        /// file is missing, the target returns `Corrupt` instead of creating it.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
@@ -45,8 +45,8 @@ record! {
 record! {
     /// Reply to [`WriteChunk`].
     pub struct WriteChunkReply {
-        /// Incarnation of the host. If a later sync returns a different incarnation, the write may
-        /// have been lost.
+        /// Incarnation of the target's host. If a later sync returns a different incarnation, the
+        /// write may have been lost.
         pub incarnation: HostIncarnation,
         /// Free space of the target that clients may use, in bytes.
         pub free_bytes: u64,
@@ -55,7 +55,7 @@ record! {
 
 record! {
     /// Reads a range of a chunk file. The target returns fewer bytes if the range ends in a hole or
-    /// beyond the end of the chunk file; the missing bytes are zeros.
+    /// beyond the end of the chunk file. The missing bytes are zeros.
     pub struct ReadChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -78,8 +78,8 @@ record! {
 }
 
 record! {
-    /// Makes all acknowledged changes of a chunk file durable. Succeeds if the chunk file does not
-    /// exist.
+    /// Makes all acknowledged changes of a chunk file durable. Also succeeds if the chunk file does
+    /// not exist.
     pub struct SyncChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -89,8 +89,8 @@ record! {
 record! {
     /// Reply to [`SyncChunk`].
     pub struct SyncChunkReply {
-        /// Incarnation of the host. If an earlier write returned a different incarnation, that
-        /// write may have been lost.
+        /// Incarnation of the target's host. If an earlier write returned a different incarnation,
+        /// that write may have been lost.
         pub incarnation: HostIncarnation,
         /// Whether the chunk file exists.
         pub exists: bool,
@@ -98,16 +98,17 @@ record! {
 }
 
 record! {
-    /// Truncates a chunk file. A chunk file that is shorter than `size` or does not exist stays as
-    /// it is.
+    /// Truncates a chunk file. Changes nothing if the chunk file is shorter than `size` or does not
+    /// exist.
     pub struct TruncateChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
         /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
         /// Truncate generation of the file after this truncation. The target ignores a request
-        /// whose generation is not newer than that of its last truncation of the chunk file. Such a
-        /// request is a late copy, and writes that came after the truncation must stay.
+        /// whose generation is not newer than the generation of its last truncation of the chunk
+        /// file. Such a request is a delayed duplicate, and must not remove bytes that were written
+        /// after the truncation.
         pub generation: u64,
     }
 }
@@ -115,8 +116,8 @@ record! {
 record! {
     /// Reply to [`TruncateChunk`].
     pub struct TruncateChunkReply {
-        /// Incarnation of the host. If a later sync returns a different incarnation, the truncation
-        /// may have been lost.
+        /// Incarnation of the target's host. If a later sync returns a different incarnation, the
+        /// truncation may have been lost.
         pub incarnation: HostIncarnation,
     }
 }
@@ -157,12 +158,12 @@ record! {
 record! {
     /// Reply to [`ReserveChunk`] and [`ClearChunk`].
     pub struct ChunkRangeReply {
-        /// Incarnation of the host. If a later sync returns a different incarnation, the change may
-        /// have been lost.
+        /// Incarnation of the target's host. If a later sync returns a different incarnation, the
+        /// change may have been lost.
         pub incarnation: HostIncarnation,
-        /// Offset in the chunk file up to which the range is processed. The client repeats the
-        /// request for the rest, because processing a long range at once would delay the target's
-        /// other requests.
+        /// Offset in the chunk file up to which the target has processed the range. The client
+        /// sends another request for the rest. A target does not process a long range at once,
+        /// because this would delay its other requests.
         pub end: u64,
     }
 }
@@ -183,9 +184,9 @@ record! {
     /// Reply to [`SeekChunk`].
     #[derive(Copy)]
     pub struct SeekChunkReply {
-        /// Offset of the first byte found in the chunk file. `None` means that there is no more
-        /// data. A search for a hole always succeeds, because all bytes beyond the end count as a
-        /// hole.
+        /// Offset of the first byte found in the chunk file. `None` means that there is no data at
+        /// or after the offset of the request. A search for a hole always succeeds, because all
+        /// bytes beyond the end of the chunk file count as a hole.
         pub at: Option<u64>,
     }
 }
@@ -200,7 +201,7 @@ record! {
         pub from_offset: u64,
         /// The destination chunk file. The target creates it if it does not exist.
         pub to: ChunkFileKey,
-        /// Description of the destination's stripe. The target stores it when it creates the
+        /// Description of the destination's component. The target stores it when it creates the
         /// destination.
         pub stripe: StripeHint,
         /// Offset of the range in the destination.
@@ -217,10 +218,10 @@ record! {
 record! {
     /// Reply to [`CopyChunk`].
     pub struct CopyChunkReply {
-        /// Incarnation of the host. If a later sync returns a different incarnation, the copy may
-        /// have been lost.
+        /// Incarnation of the target's host. If a later sync returns a different incarnation, the
+        /// copy may have been lost.
         pub incarnation: HostIncarnation,
-        /// Whether a part of the range is a hole in both source and destination.
+        /// Whether any part of the range is a hole in both source and destination.
         pub has_holes: bool,
         /// Whether the source exists.
         pub source_exists: bool,

@@ -1,5 +1,6 @@
-//! Messages about records of single operations: a service returns its records, and a mount reports
-//! its records to management, since nothing can connect to a mount. See docs/design/0023-traces.md.
+//! Messages about records of single operations: a service returns its records on request. A mount
+//! sends its records to management, because no program can connect to a mount. See
+//! docs/design/0023-traces.md.
 
 use skep_types::codec::record;
 use skep_types::{InodeId, NodeId, TargetId};
@@ -23,8 +24,8 @@ record! {
     pub struct TraceList {
         /// The records, the oldest first.
         pub records: Vec<TraceRecord>,
-        /// Position for the next request: the reply has all records up to this position that still
-        /// exist.
+        /// Value of `after` for the next request. The reply has all records up to this position
+        /// that still exist.
         pub next: u64,
         /// Random number of the process. If the number has changed, positions begin again at zero.
         pub incarnation: u64,
@@ -35,18 +36,18 @@ record! {
 
 record! {
     /// Time of a request or an operation by stage, in microseconds. A time that does not fit into
-    /// 32 bits counts as the largest number.
+    /// 32 bits is replaced by the largest 32-bit number.
     #[derive(Default, Copy)]
     pub struct StageTimes {
-        /// Time in the queue.
+        /// Time in queues.
         pub waiting_us: u32,
-        /// Time in the thread.
+        /// Time in which a thread processed the request.
         pub processing_us: u32,
         /// Time at the disk.
         pub disk_us: u32,
         /// Time until the log was synced.
         pub log_sync_us: u32,
-        /// Time until targets, clients or other requests had done their part.
+        /// Time in which the request waited for other targets, clients or requests.
         pub others_us: u32,
         /// Time while data of the request or of the reply was transferred.
         pub network_us: u32,
@@ -57,19 +58,21 @@ record! {
     /// The record of one operation of a mount, or of one request at a service.
     #[derive(Default)]
     pub struct TraceRecord {
-        /// Trace id. Zero means none.
+        /// Trace id. Zero means that the operation has no trace id.
         pub trace: u128,
-        /// The service that made the record: `mount`, `metadata`, `storage` or `management`.
+        /// The service that created the record: `mount`, `metadata`, `storage` or `management`.
         pub service: String,
-        /// The target. Zero means that a mount or management recorded the operation.
+        /// The target that recorded the operation. Zero means that a mount or management recorded
+        /// it.
         pub target: TargetId,
-        /// The client that caused the operation. Zero means none.
+        /// The client that caused the operation. Zero means that no client caused it.
         pub client: NodeId,
         /// User id of the program. `None` means that no program caused the operation.
         pub user: Option<u32>,
         /// Kind of the operation or request, as in the label `operation` of metrics.
         pub operation: String,
-        /// The inode of the operation. Zero means no inode or several.
+        /// The inode of the operation. Zero means that the operation has no inode or several
+        /// inodes.
         pub inode: InodeId,
         /// Time of day at the end of the operation, in microseconds since 1970, by the clock of the
         /// process's host.
@@ -95,9 +98,9 @@ record! {
     /// One request of an operation.
     #[derive(Copy)]
     pub struct TraceCall {
-        /// Number of the message.
+        /// Message number of the request.
         pub message: u16,
-        /// The target. Zero means the node itself.
+        /// The target to which the request was sent. Zero means the node itself.
         pub target: TargetId,
         /// Time from the beginning of the operation to the request, in microseconds.
         pub begin_us: u32,
@@ -105,7 +108,8 @@ record! {
         pub duration_us: u32,
         /// Whether the target refused the request or did not reply.
         pub is_failed: bool,
-        /// Time in each stage at the target. `None` if the reply did not contain the times.
+        /// Time of the request in each stage at the target. `None` if the reply did not contain the
+        /// times.
         pub stages: Option<StageTimes>,
     }
 }
@@ -120,13 +124,13 @@ record! {
 }
 
 impl StageTimes {
-    /// Creates the value from times in the order of its fields.
+    /// Creates the value from an array of times in the order of the fields.
     pub fn from_array(times: [u32; crate::frame::TIMES]) -> Self {
         let [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us] = times;
         Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us }
     }
 
-    /// Returns the times in the order of the fields.
+    /// Returns the times as an array in the order of the fields.
     pub fn to_array(self) -> [u32; crate::frame::TIMES] {
         let Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us } = self;
         [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us]

@@ -1,11 +1,13 @@
 //! `cargo xtask bench`: runs the same workloads on Skep, on the local file system and on other
-//! installed file systems (peers). One run reports rates, ratios and CPU time of the whole machine.
+//! installed file systems (peers). One run reports rates, ratios of rates, and the CPU time of the
+//! whole machine.
 //!
 //! Only ratios within one run are meaningful, so do not compare rates from different machines or
 //! days. Each worker of a workload is a process, and all workers start at the same time.
-//! [`workload`] has the workloads, [`system`] starts the file systems, and [`report`] prints the
-//! results.
+//! [`workload`] defines the workloads, [`system`] starts the file systems, and [`report`] prints
+//! the results. [`cost`] compares two builds of Skep.
 
+pub(crate) mod cost;
 mod report;
 mod system;
 mod workload;
@@ -19,6 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use system::{MountedSystem, System};
 use workload::Workload;
+use workload::make_archive;
 pub(crate) use workload::{Worker, touch_memory};
 
 /// Options of `bench`.
@@ -42,6 +45,12 @@ pub(crate) struct Options {
     /// Files of each process in metadata workloads.
     #[arg(long, default_value_t = 5_000)]
     files: u64,
+    /// Transactions of SQLite, and appends with a sync of each process.
+    #[arg(long, default_value_t = 1_000)]
+    transactions: u64,
+    /// Files in the tree that `tar` and `rm` work on.
+    #[arg(long, default_value_t = 20_000)]
+    tree_files: u64,
     /// Number of rounds on each file system. The best result of each workload is reported.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
@@ -58,14 +67,15 @@ fn cpu_seconds() -> Outcome<f64> {
     let stat = fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
     let first = stat.lines().next().unwrap_or_default();
     let ticks: Vec<u64> = first.split_whitespace().flat_map(str::parse).collect();
-    // The columns are user, nice, system, idle, iowait, irq, softirq, steal, in units of 1/100 s.
+    // The columns after the label are user, nice, system, idle, iowait, irq, softirq and steal, in
+    // units of 1/100 s.
     let busy = |index: &usize| ![3, 4].contains(index) && *index < 7;
     let sum: u64 = (0..ticks.len()).filter(busy).map(|index| ticks[index]).sum();
     Ok(sum as f64 / 100.0)
 }
 
 /// Drops the data of all files below a directory from the page cache. `run_all` calls this function
-/// for the mount of a file system and for the directory of its servers.
+/// for the mount of a file system, and for the directory in which its servers store their data.
 ///
 /// The function drops one file at a time. It does not use `/proc/sys/vm/drop_caches`, which drops
 /// the caches of the whole machine and needs root. A write to that file also blocks on every
@@ -88,7 +98,8 @@ fn drop_cached_data(directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Starts this program again as one worker of a workload, and waits until the worker is ready.
+/// Starts this program again as one worker process of a workload, and waits until the worker is
+/// ready.
 fn spawn(worker: &Worker) -> Outcome<Child> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let name = clap::ValueEnum::to_possible_value(&worker.workload).expect("no value is hidden");
@@ -96,7 +107,9 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
         .args(["bench-worker", name.get_name()])
         .arg(&worker.directory)
         .args(["--file-bytes", &worker.file_bytes.to_string()])
-        .args(["--count", &worker.count.to_string(), "--seed", &worker.seed.to_string()])
+        .args(["--count", &worker.count.to_string(), "--index", &worker.index.to_string()])
+        .args(["--processes", &worker.processes.to_string(), "--archive"])
+        .arg(&worker.archive)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -112,7 +125,7 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
 }
 
 /// Runs all workers of a workload at the same time. Returns the seconds from their common start to
-/// the end of the last worker, and the CPU seconds that the machine used.
+/// the end of the last worker, and the CPU seconds that the machine used in this time.
 fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let mut children = workers.iter().map(spawn).collect::<Outcome<Vec<_>>>()?;
     let cpu = cpu_seconds()?;
@@ -140,37 +153,53 @@ fn make_directories(top: &Path, count: u64) -> Outcome<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Runs the workloads on one file system.
+impl Options {
+    /// Whether a workload is measured with this number of processes.
+    fn includes(&self, workload: Workload, processes: u64) -> bool {
+        let is_wanted = self.workloads.is_empty() || self.workloads.contains(&workload);
+        is_wanted && (processes == 1 || !workload.has_one_process())
+    }
+
+    /// Returns the number of operations that each process of a workload performs.
+    fn count(&self, workload: Workload, processes: u64) -> u64 {
+        match workload {
+            Workload::RandomWrite | Workload::RandomRead => self.blocks / processes,
+            Workload::AppendSync | Workload::Sqlite => self.transactions,
+            Workload::TreeUnpack | Workload::TreePack | Workload::TreeRemove => self.tree_files,
+            _ => self.files,
+        }
+    }
+}
+
+/// Runs all selected workloads on one file system.
 fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> Outcome {
     for &processes in &options.processes {
         let top = running.mount_point.join(format!("with-{processes}"));
         let directories = make_directories(&top, processes)?;
         let file_bytes = (options.data_mib / processes) << 20;
         for workload in Workload::ALL {
-            let is_wanted = options.workloads.is_empty() || options.workloads.contains(&workload);
-            if !is_wanted {
+            if !options.includes(workload, processes) {
                 continue;
             }
-            let count = if workload.is_data() { options.blocks / processes } else { options.files };
+            let count = options.count(workload, processes);
             let worker = |(index, directory): (usize, &PathBuf)| Worker {
                 workload,
                 directory: directory.clone(),
                 file_bytes,
                 count,
-                seed: index as u64 + 1,
+                index: index as u64,
+                processes,
+                archive: running.archive(),
             };
             let workers: Vec<_> = directories.iter().enumerate().map(worker).collect();
             running.wait_for_writeback()?;
             if workload.is_cold() {
-                // First drops the caches of the clients, then the caches of the servers.
+                // Drop the caches of the clients before the caches of the servers.
                 drop_cached_data(&top)?;
                 drop_cached_data(&running.directory)?;
             }
             let (seconds, cpu) = measure(&workers)?;
-            let amount = match workload {
-                Workload::SequentialWrite | Workload::SequentialRead => file_bytes >> 20,
-                _ => count,
-            };
+            let amount = if workload.is_sequential() { file_bytes >> 20 } else { count };
             let measurement = Measurement {
                 system: running.system,
                 workload,
@@ -190,7 +219,7 @@ fn run_all(options: &Options, running: &MountedSystem, report: &mut Report) -> O
 /// Measures all file systems one at a time, and prints the tables.
 ///
 /// # Errors
-/// Describes why a file system could not be started or measured.
+/// Describes the reason why a file system could not be started or measured.
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted = |system: &System| {
         if options.systems.is_empty() {
@@ -203,8 +232,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    // The path is made canonical like the paths in `/proc/mounts`, because
-    // `MountedSystem::is_mounted` compares them.
+    // The path must be canonical like the paths in `/proc/mounts`, because
+    // `MountedSystem::is_mounted` compares the two.
     let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;
@@ -222,6 +251,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let megabytes = (options.data_mib * 3).to_string();
         output(program.to_str().unwrap_or_default(), &["bench-touch", &megabytes])?;
         let running = system.start(&directory)?;
+        make_archive(&directory, options.tree_files)?;
         for _ in 0..options.rounds {
             run_all(options, &running, &mut report)?;
         }
@@ -230,7 +260,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     println!("\n{page}");
     if options.write_page {
         let path = root().join("docs/benchmarks.md");
-        fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))?;
+        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let earlier = fs::read_to_string(&path).map_err(named)?;
+        fs::write(&path, page + report::written_by_people(&earlier)).map_err(named)?;
+        fs::write(path.with_extension("csv"), report.csv()).map_err(named)?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::needs::is_installed;
 use crate::repository::{Outcome, run as call};
-use crate::{dashboards, docs, fuzz, needs, suites, tidy, vectors};
+use crate::{black_box, dashboards, docs, fuzz, needs, tidy, vectors};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Options of `ci`.
@@ -18,12 +18,12 @@ pub(crate) struct Options {
 
 struct Step {
     name: &'static str,
-    /// Whether the step needs root, and programs that are not part of Rust.
+    /// Whether the step needs root, or programs that do not belong to Rust's tools.
     needs_machine: bool,
     run: fn() -> Outcome,
 }
 
-/// The test of all crates except the crates with a step of their own.
+/// Arguments of the test of all crates, except the crates that have a step of their own.
 const TESTED: &[&str] = &[
     "test",
     "--workspace",
@@ -47,7 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz", needs_machine: false, run: || fuzz::run(&fuzz::Options::default()) },
     Step { name: "rustdoc", needs_machine: false, run: rustdoc },
     Step { name: "simulation", needs_machine: false, run: simulation },
-    Step { name: "black-box", needs_machine: true, run: black_box },
+    Step { name: "black-box", needs_machine: true, run: black_box::run },
 ];
 
 fn names() -> Vec<&'static str> {
@@ -63,7 +63,7 @@ fn clippy() -> Outcome {
 }
 
 /// Checks the licences and sources of all libraries. The check for known vulnerabilities (`cargo
-/// deny check advisories`) needs a database from the network, so it is not a step.
+/// deny check advisories`) needs a database from the network, so it is not a step of CI.
 fn deny() -> Outcome {
     if !is_installed("cargo-deny") {
         return Err("cargo-deny not found: run `.ci/run`, which installs it, or \
@@ -78,15 +78,16 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
-/// Builds the documentation for developers, with private items, so that links to them are valid.
+/// Builds the documentation for developers, with private items, so that links to private items are
+/// valid.
 fn rustdoc() -> Outcome {
     let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     let flags = "-D warnings -A rustdoc::private_intra_doc_links";
     call(env!("CARGO"), &arguments, &[("RUSTDOCFLAGS", flags)])
 }
 
-/// Simulates fixed seeds, and then new seeds taken from the clock. If a seed fails, the simulator
-/// prints the command that repeats it.
+/// Simulates fixed seeds, and then new seeds that depend on the clock. If a seed fails, the
+/// simulator prints the command that runs this seed again.
 fn simulation() -> Outcome {
     cargo(&["test", "--release", "--package", "skep-sim"])?;
     let simulate = ["run", "--quiet", "--release", "--package", "skep-sim", "--", "--keep-going"];
@@ -96,20 +97,10 @@ fn simulation() -> Outcome {
     cargo(&[&simulate[..], &["--seed", &seed, "--new", "100000", "--seconds", "30"]].concat())
 }
 
-/// Runs the tests with real daemons and real mounts, one at a time, since each test starts a whole
-/// cluster on two cores.
-fn black_box() -> Outcome {
-    suites::run()?;
-    // The tests run the programs `skep` and `xtask`.
-    cargo(&["build", "--release", "--package", "skep-ctl", "--package", "xtask"])?;
-    let tests = ["test", "--release", "--package", "skep-testkit", "--no-fail-fast"];
-    cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())
-}
-
 /// Runs the selected steps of CI.
 ///
 /// # Errors
-/// Lists the programs that are missing on the machine, or the failed steps.
+/// Lists the programs that are missing on the machine, or the steps that failed.
 pub(crate) fn run(options: &Options) -> Outcome {
     let is_wanted =
         |step: &&Step| options.only.is_empty() || options.only.iter().any(|n| n == step.name);

@@ -1,8 +1,8 @@
 //! `cargo xtask dashboards`: writes the dashboards for Grafana from one description
 //! ([`description`]), and the list of their queries for the test with a real Prometheus.
 //!
-//! Owns the JSON of `dashboards/grafana`. The settings and rules for Prometheus in
-//! `dashboards/prometheus` are written by hand.
+//! This module generates the JSON files in `dashboards/grafana`. People write the settings and
+//! rules for Prometheus in `dashboards/prometheus`.
 
 mod description;
 
@@ -10,21 +10,21 @@ use crate::repository::{Generated, Outcome, write_or_check};
 use description::{DASHBOARDS, Dashboard, Form, Panel};
 use serde_json::{Value, json};
 
-/// Version of the dashboard format. Grafana 10 and later read it, and convert it to their own
-/// version.
+/// Version of the dashboard format. Grafana 10 and later can read this version, and convert it to
+/// their own version.
 const SCHEMA_VERSION: u32 = 38;
 /// Number of columns of Grafana's grid.
 const COLUMNS: usize = 24;
-/// The label matcher that replaces `CLUSTER` in queries.
+/// The label matcher that replaces the word `CLUSTER` in queries.
 const CLUSTER: &str = "skep_cluster=~\"$cluster\"";
-/// The interval that replaces `RATE` in queries. Grafana makes it at least four scrape intervals
-/// long.
+/// The interval that replaces the word `RATE` in queries. Grafana sets it to at least four scrape
+/// intervals.
 const RATE: &str = "$__rate_interval";
 
-/// Writes the dashboards, or checks that they are up to date.
+/// Writes the dashboards, or (with `check`) checks that they are up to date.
 ///
 /// # Errors
-/// Lists stale files, or describes why a file cannot be written.
+/// Lists the stale files, or describes the reason why a file cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
     write_or_check(&files(), check, "cargo xtask dashboards")
 }
@@ -59,7 +59,8 @@ fn of(dashboard: &Dashboard) -> Value {
             "name": "cluster", "label": "Cluster", "type": "query", "datasource": datasource(),
             "query": { "query": "label_values(skep_node_info, skep_cluster)", "refId": "cluster" },
             "refresh": 2, "includeAll": true, "multi": true,
-            // Series from scrapes without service discovery have no cluster label.
+            // This pattern also matches series without a cluster label. Prometheus stores such
+            // series if it does not use service discovery.
             "allValue": ".*",
             "current": { "text": "All", "value": "$__all" },
         }),
@@ -92,7 +93,7 @@ fn of(dashboard: &Dashboard) -> Value {
     })
 }
 
-/// Places the panels in rows of four number panels, or of two panels of any other form.
+/// Places the panels in rows. A row has four panels with a number, or two panels of any other form.
 fn panels(panels: &[Panel]) -> Vec<Value> {
     let (mut x, mut y, mut row_height) = (0, 0, 0);
     let mut placed = Vec::new();

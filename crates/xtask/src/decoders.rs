@@ -1,5 +1,5 @@
-//! All decoders of untrusted bytes, each with a check of the same property: the decoder never
-//! panics, and an accepted value encodes to the same bytes.
+//! All decoders of untrusted bytes. Each has a check of the same property: the decoder never
+//! panics, and a value that it accepts is encoded to the same bytes again.
 
 mod records;
 
@@ -12,9 +12,10 @@ use skep_wire::frame::{HEADER_BYTES, Header};
 pub struct Decoder {
     /// Name of the decoder, and of its fuzz target in `fuzz/`.
     pub name: &'static str,
-    /// Decodes bytes. Panics if the property does not hold.
+    /// Decodes bytes, and panics if the property does not hold.
     pub check: fn(&[u8]),
-    /// Returns valid input. The input for messages comes from `vectors/wire` instead.
+    /// Returns valid inputs of the decoder. Valid inputs of the decoders for messages are in
+    /// `vectors/wire` instead.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -29,7 +30,7 @@ pub fn all() -> impl Iterator<Item = &'static Decoder> {
     MESSAGES.iter().chain(records::RECORDS)
 }
 
-/// Checks the property of the decoder `name` on `bytes`.
+/// Decodes `bytes` with the decoder `name`, and checks the property.
 ///
 /// # Panics
 /// Panics if no decoder has this name, or if the property does not hold.
@@ -38,7 +39,8 @@ pub fn check(name: &str, bytes: &[u8]) {
     (decoder.unwrap_or_else(|| panic!("no decoder has the name {name}")).check)(bytes);
 }
 
-/// Checks the decoder of frame headers, with unchanged bytes and with a corrected checksum.
+/// Checks the decoder of frame headers, both with the unchanged bytes and with a corrected
+/// checksum.
 fn check_header(bytes: &[u8]) {
     let mut header = [0; HEADER_BYTES];
     let length = bytes.len().min(HEADER_BYTES);
@@ -56,13 +58,13 @@ fn check_whole_header(bytes: &[u8; HEADER_BYTES]) {
     }
 }
 
-/// Returns the input of the decoder `body` for a message body: the message number, a byte that is 1
-/// for a reply, and the body.
+/// Returns the input of the decoder `body` for the body of a message. The input consists of the
+/// message number, a byte that is 1 for a reply, and the body.
 pub fn body_input(message: u16, is_reply: bool, body: &[u8]) -> Vec<u8> {
     [&message.to_le_bytes()[..], &[u8::from(is_reply)], body].concat()
 }
 
-/// Checks the decoders of all message bodies. [`body_input`] creates the input.
+/// Checks the decoders of all message bodies. `bytes` are in the form that [`body_input`] returns.
 fn check_body(bytes: &[u8]) {
     let [low, high, is_reply, body @ ..] = bytes else { return };
     let message = u16::from_le_bytes([*low, *high]);
@@ -71,13 +73,14 @@ fn check_body(bytes: &[u8]) {
     }
 }
 
-/// Checks the decoder of kernel requests. Kernel requests have no encoder.
+/// Checks the decoder of kernel requests. The property only requires that it never panics, because
+/// kernel requests have no encoder.
 fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }
 
-/// Returns a request of each kind: the header with its opcode, the struct of the operation, and two
-/// names.
+/// Returns one kernel request of each kind. It consists of the header with its opcode, the struct
+/// of the operation, and two names.
 fn fuse_requests() -> Vec<Vec<u8>> {
     let request = |opcode: u8| {
         let mut bytes = vec![0; 40];

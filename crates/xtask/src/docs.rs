@@ -15,10 +15,10 @@ use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
 use std::path::Path;
 
-/// Writes the pages, or checks that they are up to date.
+/// Writes the pages, or (with `check`) checks that they are up to date.
 ///
 /// # Errors
-/// Lists stale pages, or describes why a page cannot be written.
+/// Lists the stale pages, or describes the reason why a page cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
     let mut pages = vec![
         Generated { path: "docs/protocol/reference.md".into(), text: reference() },
@@ -45,7 +45,8 @@ that programs may rely on: [output](../operations/output.md).
 |---|---|
 ";
 
-/// Returns a page for each command, with its recorded output, and the list of commands.
+/// Returns a page for each command, with recorded output of the command, and a page with the list
+/// of all commands.
 fn commands() -> Outcome<Vec<Generated>> {
     let folder = root().join("target/command-pages");
     let place = folder.display().to_string();
@@ -76,8 +77,8 @@ fn commands() -> Outcome<Vec<Generated>> {
     Ok(pages)
 }
 
-/// Removes the pages and recorded output of commands that no longer exist. With `check`, fails if
-/// such files exist.
+/// Removes the pages and the recorded output of commands that do not exist any more. With `check`,
+/// fails if there are such files.
 fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
     let has_page = |path: &Path| pages.iter().any(|page| page.path == path);
     let mut orphans = Vec::new();
@@ -114,14 +115,16 @@ fn settings(service: &str, print: &str, extension: &str) -> Outcome<Generated> {
     Ok(Generated { path: format!("docs/config/{service}.{extension}").into(), text })
 }
 
-/// Converts a doc comment to text for a page: on one line, and without links to the source.
+/// Converts a doc comment to the text of a page. The text is on one line, and has no links to the
+/// source.
 fn prose(doc: &str) -> String {
     let mut text = doc.split_whitespace().collect::<Vec<_>>().join(" ");
     text = text.replace("[`", "`").replace("`]", "`");
     text.replace('|', "\\|")
 }
 
-/// The limits that both sides of a connection must respect. Their declarations give the reasons.
+/// The limits that both sides of a connection must respect. The comments on the constants give the
+/// reasons.
 const LIMITS: &[(&str, usize)] = &[
     ("bytes of a body", limits::MAX_BODY_BYTES),
     ("bytes of bulk data", limits::MAX_DATA_BYTES),

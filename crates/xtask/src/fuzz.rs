@@ -1,9 +1,9 @@
 //! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
-//! Each run draws a new seed and prints it, so that repeated runs find more failures. A run has a
-//! number of rounds instead of a time limit, so that a seed gives the same run on any machine.
-//! `fuzz/` has the same decoders for libFuzzer, which searches by coverage but needs a nightly
-//! compiler.
+//! Each run chooses a new random seed and prints it, so that further runs find further failures. A
+//! run has a number of rounds instead of a time limit, so that a seed gives the same run on any
+//! machine. The directory `fuzz/` contains the same decoders for libFuzzer, which uses code
+//! coverage in its search, but needs a nightly compiler.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
@@ -35,7 +35,7 @@ impl Default for Options {
     }
 }
 
-/// A generator of random numbers. A seed gives the same sequence on every machine.
+/// A generator of random numbers. A seed gives the same numbers on every machine.
 pub(crate) struct Random(SplitMix64);
 
 impl Random {
@@ -47,17 +47,17 @@ impl Random {
         self.0.number()
     }
 
-    /// Returns a random number less than `end`, which must not be zero.
+    /// Returns a random number below `end`. `end` must not be zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0.below(end as u64) as usize
     }
 }
 
-/// Values of lengths, counts and offsets on which decoders often fail.
+/// Values at which decoders often fail, for lengths, counts and offsets.
 const EDGES: &[u32] = &[0, 1, 2, 0x7f, 0x80, 0xff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, u32::MAX];
 
-/// Mutates `bytes` at one to four positions. Some mutations copy pieces of `other`, which is valid
-/// input.
+/// Changes `bytes` at one to four positions. Some of the changes copy a piece of `other`, which is
+/// another valid input.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len().max(1)).min(bytes.len());
@@ -81,8 +81,8 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Returns the valid input of each decoder, with the name of the decoder: the decoder's own seeds,
-/// and the valid frames of the vectors.
+/// Returns the valid inputs of each decoder, with the name of the decoder. They are the decoder's
+/// own seeds, and the valid frames of the test vectors.
 fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for decoder in decoders::all() {
@@ -99,7 +99,7 @@ fn seeds() -> Outcome<Vec<(&'static str, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// Writes the seeds to the corpus of libFuzzer.
+/// Writes the valid inputs to the corpus of libFuzzer.
 fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
     for (index, (name, seed)) in seeds.iter().enumerate() {
         let folder = root().join("fuzz/corpus").join(name);
@@ -114,7 +114,7 @@ fn write_corpus(seeds: &[(&str, Vec<u8>)]) -> Outcome {
 fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
     let mut random = Random::new(seed);
     for count in 1..=rounds {
-        // Each round has its own generator, so that a failed round can be repeated alone.
+        // Each round has its own random generator, so that a failed round can be run again alone.
         let state = random.0.state();
         let mut draw = Random::new(state);
         let mut bytes = seeds[draw.below(seeds.len())].to_vec();
@@ -136,7 +136,7 @@ fn fuzz(decoder: &Decoder, seeds: &[&[u8]], seed: u64, rounds: u64) -> Outcome {
 /// Fuzzes all decoders with the same number of rounds.
 ///
 /// # Errors
-/// Names the decoder that failed, its input, and the command that repeats the round.
+/// Names the decoder that failed, its input, and the command that runs the round again.
 pub(crate) fn run(options: &Options) -> Outcome {
     let seeds = seeds()?;
     if options.write_corpus {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_mutations() {
+    fn fuzzer_repeats_its_mutations_for_the_same_seed() {
         let mutated = |seed| {
             let mut bytes = b"some bytes to change".to_vec();
             mutate(&mut bytes, b"other", &mut Random::new(seed));
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_input_can_be_mutated() {
+    fn fuzzer_can_mutate_empty_input() {
         for seed in 0..1_000 {
             mutate(&mut Vec::new(), b"", &mut Random::new(seed));
         }
     }
 
     #[test]
-    fn a_failed_round_can_be_repeated_alone() {
+    fn failed_fuzz_round_can_be_repeated_alone() {
         let decoder =
             Decoder { name: "short", check: |bytes| assert!(bytes.len() <= 20), seeds: Vec::new };
         let seeds: [&[u8]; 1] = [b"exactly twenty bytes"];

@@ -1,12 +1,14 @@
-//! `cargo xtask`: the commands for developers. This file parses the command line; each command has
-//! a module.
+//! `cargo xtask`: the commands for developers. This file parses the command line. Each command has
+//! a module of its own.
 
 mod bench;
+mod black_box;
 mod ci;
 mod dashboards;
 mod docs;
 mod external;
 mod fuzz;
+mod miri;
 mod needs;
 mod package;
 mod repository;
@@ -69,6 +71,8 @@ enum Command {
     Package(package::Options),
     /// Measures Skep, the local file system and installed peers in one run.
     Bench(bench::Options),
+    /// Measures what counting, records of operations and the monitor cost.
+    BenchCost(bench::cost::Options),
     /// Runs one worker process of a workload of `bench`.
     #[command(hide = true)]
     BenchWorker(bench::Worker),
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Command::External(options) => external::run(&options),
         Command::Package(options) => package::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::BenchCost(options) => bench::cost::run(&options),
         Command::BenchWorker(worker) => worker.run(),
         Command::BenchTouch { megabytes } => bench::touch_memory(megabytes << 20),
     };

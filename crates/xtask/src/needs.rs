@@ -1,4 +1,5 @@
-//! The requirements of tests on the machine: programs (by Debian package), root, and `/dev/fuse`.
+//! The requirements of tests on the machine: programs (listed by Debian package), root, and
+//! `/dev/fuse`.
 
 use crate::repository::Outcome;
 use std::path::Path;
@@ -18,6 +19,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("losetup", "mount"),
     ("make", "make"),
+    ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("python3", "python3"),
     ("rpmbuild", "rpm"),
@@ -32,8 +34,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian installs programs for administrators in directories that are not in the PATH of other
-    // users.
+    // Debian installs programs for administrators in directories that are not in other users' PATH.
     let system = ["/usr/sbin", "/sbin"].map(Into::into);
     // Debian installs the servers of PostgreSQL in a separate directory for each version.
     let servers = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -51,7 +52,7 @@ pub(crate) fn is_root() -> bool {
 /// Checks that the machine meets all requirements.
 ///
 /// # Errors
-/// One sentence that names all missing requirements and how to install them.
+/// One sentence that lists all missing requirements, and how to install them.
 pub(crate) fn check() -> Outcome {
     let mut problems = Vec::new();
     let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).collect();
@@ -64,7 +65,7 @@ pub(crate) fn check() -> Outcome {
             packages.join(" ")
         ));
     }
-    // The templates in `deploy/` are YAML.
+    // The templates in `deploy/` are YAML files, so their test needs a YAML parser.
     let yaml = Command::new("python3").args(["-c", "import yaml"]).stderr(Stdio::null()).status();
     if !yaml.is_ok_and(|status| status.success()) {
         problems.push("python3 has no module yaml: run `apt-get install python3-yaml`".into());

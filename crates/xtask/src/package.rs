@@ -1,9 +1,10 @@
 //! `cargo xtask package`: builds the packages of a release: `.deb`, `.rpm` and a tarball.
 //!
 //! Owns the contents of the packages ([`tree`]), the program in them ([`program`]), the calls of
-//! `dpkg-deb`, `rpmbuild` and `tar`, and repositories for `apt` and `dnf` ([`feed`]). All packages
-//! have the same files; the tarball also has an install script. Equal sources give equal packages,
-//! because all times are `SOURCE_DATE_EPOCH` or the time of the last commit.
+//! `dpkg-deb`, `rpmbuild` and `tar`, and package repositories for `apt` and `dnf` ([`feed`]). All
+//! packages contain the same files, and the tarball also contains an install script. The same
+//! sources always give the same packages, because all file times are `SOURCE_DATE_EPOCH` or the
+//! time of the last commit.
 
 mod feed;
 mod program;
@@ -55,7 +56,7 @@ pub(crate) struct Options {
     sign: Option<String>,
 }
 
-/// The properties that all packages of a release share.
+/// The properties that all packages of a release have in common.
 struct Release<'a> {
     version: &'static str,
     revision: u32,
@@ -65,7 +66,7 @@ struct Release<'a> {
 }
 
 impl Release<'_> {
-    /// Returns Debian's name of the architecture.
+    /// Returns Debian's name for the architecture.
     fn debian_machine(&self) -> Outcome<&'static str> {
         match self.program.machine {
             "x86_64" => Ok("amd64"),
@@ -111,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
 }
 
-/// Builds the packages of one program.
+/// Builds the packages that contain one program.
 fn build(
     program: &Program,
     forms: &[Form],
@@ -182,8 +183,8 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
         .glibc
         .as_ref()
         .map(|it| format!("Requires: libc.so.6(GLIBC_{it})(64bit)\n"));
-    // The program is stripped and its required C library is known, so rpmbuild must neither strip
-    // it nor look for its libraries.
+    // rpmbuild must neither strip the program nor search for its libraries, because the program is
+    // already stripped and its required C library is known.
     let spec = format!(
         "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
          %global _build_id_links none\n%global use_source_date_epoch_as_buildtime 1\n\
@@ -218,7 +219,7 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     Ok(directory.join(format!("skep-{version}-{revision}.{}.rpm", release.program.machine)))
 }
 
-/// Builds the tarball: a directory with the files below `/usr` and the install script.
+/// Builds the tarball. It contains a directory with the files below `/usr`, and the install script.
 fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let name = format!("skep-{}-{}", release.version, release.program.machine);
     let path = directory.join(format!("{name}.tar.gz"));
@@ -227,7 +228,7 @@ fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let (from, to) = (tree.path().display().to_string(), path.display().to_string());
     let (time, rename) = (format!("--mtime=@{}", release.epoch), format!("s,^usr,{name},"));
     let arguments = ["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
-    // `-n` omits the name and time of the tarball itself. The tarball omits the links in
+    // `-n` omits the name and time from the compressed tarball. The tarball omits the links in
     // `usr/sbin`, because the install script creates them.
     let more = [&time, "--use-compress-program=gzip -9n", "--exclude=usr/sbin", "--transform"];
     let last = [&rename, "--file", &to, "-C", &from, "usr"];

@@ -4,17 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The result of a command. An error is a sentence for the developer.
+/// The result of a command for developers. The error is a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// Returns the top directory of the repository.
+/// Returns the path of the repository's top directory.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("xtask is two directories below the top")
 }
 
-/// Returns the files of the repository, sorted, with paths from its top directory. Includes new
-/// files, but not ignored files.
+/// Returns the sorted paths of the files in the repository, relative to its top directory. Includes
+/// files that are not committed yet, but not files that Git ignores.
 pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
     let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let mut files: Vec<_> = listed.lines().map(PathBuf::from).collect();
@@ -24,7 +24,7 @@ pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the text of a file of the repository.
+/// Returns the text of a file in the repository.
 pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
     let path = path.as_ref();
     fs::read_to_string(root().join(path)).map_err(|error| format!("{}: {error}", path.display()))
@@ -41,8 +41,8 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     String::from_utf8(output.stdout).map_err(|_| format!("the output of {program} is not UTF-8"))
 }
 
-/// Runs a program in the top directory of the repository, with the standard streams of this
-/// process.
+/// Runs a program in the top directory of the repository. The program uses the standard streams of
+/// this process.
 pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
     let mut command = Command::new(program);
     command.args(arguments).envs(variables.iter().copied()).current_dir(root());
@@ -59,8 +59,8 @@ pub(crate) struct Generated {
     pub(crate) text: String,
 }
 
-/// Writes generated files. With `check`, writes nothing and fails if a file is stale. The error
-/// names `command`, which updates the files.
+/// Writes generated files. With `check`, writes nothing, and fails if a file is stale. The error
+/// message contains `command`, the command that updates the files.
 pub(crate) fn write_or_check(files: &[Generated], check: bool, command: &str) -> Outcome {
     let mut stale = Vec::new();
     for file in files {

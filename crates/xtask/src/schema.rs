@@ -1,4 +1,4 @@
-//! Maps the names of types in the message catalog to their layouts: their fields and variants.
+//! Maps the names of types in the message catalog to layouts, which consist of fields and variants.
 //!
 //! The catalog names the type of each field. This module maps these names to records, enums and
 //! plain types, so that documents can list the types and [`read`] can print any message body field
@@ -25,7 +25,7 @@ use skep_wire::{
     metadata as md, node, sharing as sh, storage as st, traces as tr,
 };
 
-/// A type with a name.
+/// A named type, with its description and its layout.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
@@ -120,6 +120,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<sh::Notification>(),
     record::<il::InlineMark>(),
     record::<ls::ShippedRecord>(),
+    record::<ls::StoredPair>(),
+    record::<ls::CopyProgress>(),
     record::<ls::MemberProgress>(),
     record::<GroupChange>(),
     record::<fl::FileUse>(),
@@ -148,6 +150,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<CapacityPool>(),
     choice::<MemberState>(),
     choice::<MemberChange>(),
+    choice::<ls::CopyStep>(),
     choice::<md::Outcome>(),
     choice::<md::OpenMode>(),
     choice::<md::XattrMode>(),
@@ -157,7 +160,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<fl::LockMode>(),
 ];
 
-/// A type, parsed from the declaration of a field.
+/// A type, as parsed from the declaration of a field.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Type<'a> {
     Named(&'a str),
@@ -167,7 +170,7 @@ pub(crate) enum Type<'a> {
 }
 
 impl<'a> Type<'a> {
-    /// Parses the notation of a type: names, `Vec<..>`, `Option<..>` and `(.., ..)`.
+    /// Parses the notation of a type: a name, `Vec<..>`, `Option<..>` or `(.., ..)`.
     pub(crate) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         let inside = |open: &str, close: &str| text.strip_prefix(open)?.strip_suffix(close);
@@ -195,7 +198,7 @@ pub(crate) fn kind(name: &str) -> &'static Kind {
 /// Reads fields in order, and returns their values as a JSON object.
 ///
 /// # Errors
-/// `Corrupt` if the bytes are malformed, like the decoders of the messages.
+/// `Corrupt` if the bytes are malformed, as for the decoders of the messages.
 pub(crate) fn read(fields: &[FieldDoc], r: &mut Reader<'_>) -> Result<Map<String, Value>> {
     fields
         .iter()
@@ -250,7 +253,7 @@ fn read_named(kind: &Kind, r: &mut Reader<'_>) -> Result<Value> {
     })
 }
 
-/// Converts bytes to text: printable ASCII characters except the backslash stay unchanged, and all
+/// Converts bytes to text. Printable ASCII characters except the backslash do not change, and all
 /// other bytes become `\xNN`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes
@@ -293,7 +296,7 @@ mod tests {
     use super::*;
     use skep_wire::catalog::CATALOG;
 
-    /// Returns all names in a parsed type.
+    /// Returns all names of types in a parsed type.
     fn names<'a>(of: &Type<'a>) -> Vec<&'a str> {
         match of {
             Type::Named(name) => vec![name],
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_of_the_catalog_has_a_kind() {
+    fn every_field_type_of_the_catalog_is_known_to_the_schema() {
         let mut fields: Vec<FieldDoc> = Vec::new();
         for line in CATALOG {
             fields.extend(line.fields.iter().chain(line.reply_fields));

@@ -1,9 +1,9 @@
 //! `cargo xtask suites`: installs the external test suites that black-box tests run. The suites are
-//! programs, not dependencies: Skep does not link them.
+//! programs, and not dependencies, because Skep does not link them.
 
 use crate::repository::{Outcome, root, run as call};
 
-/// The package name and version of each suite.
+/// The name of each suite's package, and its version.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
 /// Installs the suites below `target/suites`, unless they are already installed.

@@ -1,10 +1,10 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
-//! Each check returns sentences, each with a place and a hint on how to fix the problem. [`layers`]
-//! checks dependencies between crates, and [`import_cycles`] imports between the files of a crate.
-//! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
-//! [`language`] check words. [`pauses`] checks the places that may pause and retry, [`history`]
-//! checks commit subjects, and [`templates`] the templates in `deploy/`.
+//! Each check returns a sentence for each problem, with its place and a hint on how to fix it.
+//! [`layers`] checks dependencies between crates, and [`import_cycles`] checks imports between the
+//! files of a crate. [`sources`] checks source files, [`documents`] checks documents, and
+//! [`glossary`] and [`language`] check words. [`pauses`] checks the places that may pause and
+//! retry, [`history`] checks commit subjects, and [`templates`] the templates in `deploy/`.
 
 mod documents;
 mod glossary;
@@ -20,7 +20,7 @@ mod templates;
 use crate::repository::{Outcome, files, read};
 use std::path::PathBuf;
 
-/// Sentences that describe a problem, each with its place.
+/// Sentences that each describe a problem and its place.
 type Problems = Vec<String>;
 
 /// Runs all checks.
@@ -64,7 +64,7 @@ pub(crate) fn run() -> Outcome {
 }
 
 /// Lists the sentences with marks of unclear language in the areas whose names begin with `prefix`.
-/// With `lower`, writes the counts that have fallen instead.
+/// With `lower`, stores the counts that have fallen instead.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.

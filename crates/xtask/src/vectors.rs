@@ -1,10 +1,10 @@
-//! `cargo xtask vectors`: test vectors of the wire protocol, valid and malformed.
+//! `cargo xtask vectors`: generates test vectors of the wire protocol, both valid and malformed.
 //!
 //! For each message, `vectors/wire/<message>-v<version>.json` contains the fields of example
 //! requests and replies, and the `.hex` file with the same name contains their bytes. The encoders
-//! produce the bytes, and the declared layout decodes the fields from the bytes. A reviewer
-//! compares both files with the examples in [`examples`], and `tools/vectors.py` checks them
-//! independently, using only the documents.
+//! of the program produce the bytes. The fields are decoded from these bytes by the declared
+//! layout. A reviewer compares both files with the examples in [`examples`]. `tools/vectors.py`
+//! checks the files independently, and uses only the documents.
 
 mod examples;
 mod malformed;
@@ -32,7 +32,7 @@ struct Body {
     data: Vec<u8>,
 }
 
-/// Creates an example of a message from a request and a reply.
+/// Creates an example of a message from one request and one reply.
 fn example<R: Request>(request: &R, reply: &R::Reply) -> Example {
     let empty =
         Example { message: R::ID, version: R::VERSION, modifies: R::MODIFIES, bodies: Vec::new() };
@@ -55,7 +55,7 @@ impl Example {
         self
     }
 
-    /// Adds bulk data to the first request or the first reply.
+    /// Adds bulk data to the first request of the example, or to its first reply.
     fn data(mut self, is_reply: bool, data: &[u8]) -> Self {
         let found = self.bodies.iter_mut().find(|body| body.is_reply == is_reply);
         found.expect("an example has a request and a reply").data = data.to_vec();
@@ -64,7 +64,8 @@ impl Example {
 }
 
 impl Body {
-    /// Returns the frame. Every header field is nonzero if the message allows it.
+    /// Returns the frame of this request or reply. Every header field is nonzero, as far as the
+    /// message allows this.
     fn frame(&self, of: &Example) -> Vec<u8> {
         let request = Header {
             message: of.message,
@@ -94,12 +95,12 @@ impl Body {
 
 /// A named frame of a vector file.
 pub(crate) struct Vector {
-    /// Name of the frame: `request`, `reply 2`, or the error in a malformed frame.
+    /// Name of the frame: `request`, `reply 2`, or a description of the error in a malformed frame.
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Formats frames as text: each begins with a line `# name`, followed by lines of 32 bytes in
+/// Formats frames as text. Each frame begins with a line `# name`, followed by lines of 32 bytes in
 /// hexadecimal.
 fn hex(vectors: &[Vector]) -> String {
     let mut text = String::new();
@@ -116,7 +117,7 @@ fn hex(vectors: &[Vector]) -> String {
 /// Parses the frames of a `.hex` file.
 ///
 /// # Errors
-/// Describes what is malformed in the text.
+/// Describes the malformed part of the text.
 pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
     let mut vectors: Vec<Vector> = Vec::new();
     for line in text.lines() {
@@ -136,7 +137,7 @@ pub(crate) fn parse_hex(text: &str) -> Outcome<Vec<Vector>> {
 /// Reads the frames of all vector files in the repository.
 ///
 /// # Errors
-/// Describes why a file cannot be read.
+/// Describes the reason why a file cannot be read.
 pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     let folder = root().join("vectors/wire");
     let entries = std::fs::read_dir(&folder).map_err(|error| error.to_string())?;
@@ -151,11 +152,11 @@ pub(crate) fn stored() -> Outcome<Vec<Vector>> {
     Ok(vectors)
 }
 
-/// Returns the fields of a frame, in the format of the vector file.
+/// Returns the fields of a frame, in the form in which a vector file contains them.
 ///
 /// # Panics
-/// Panics if the codec and the declared layout disagree. The vectors exist to find such errors,
-/// among others.
+/// Panics if the codec and the declared layout contradict each other. One purpose of the vectors is
+/// to find such errors.
 fn show(frame: &[u8]) -> Value {
     let bytes = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, crc) = Header::parse(bytes).expect("our frames parse");
@@ -219,7 +220,8 @@ pub(crate) fn file(message: &str, version: u16, extension: &str) -> PathBuf {
 /// date.
 ///
 /// # Errors
-/// Lists stale files and messages without an example, or describes why a file cannot be written.
+/// Lists stale files and messages without an example, or describes the reason why a file cannot be
+/// written.
 pub(crate) fn run(check: bool) -> Outcome {
     let examples = examples::all();
     let lacks = |id: u16| examples.iter().all(|example| example.message != id);

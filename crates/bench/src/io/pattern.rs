@@ -1,9 +1,9 @@
-//! Computes the offsets at which each process reads or writes, in order. Pure functions.
+//! Computes the offsets at which each process reads or writes, in order. This module does no I/O.
 
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
 
-/// The transfers of one process, as offsets in its file in the order of the transfers.
+/// The transfers of one process. Each is given by its offset in the file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfers {
     transfer: u64,
@@ -16,8 +16,8 @@ pub(crate) struct Transfers {
     order: Option<Permutation>,
 }
 
-/// Returns the rank whose data a process reads. With the option `-C`, this is the next rank. It
-/// runs on the next host, since ranks are assigned to hosts in turn.
+/// Returns the rank whose data a process reads. With the option `-C`, this is the next rank, which
+/// runs on the next host, because ranks are assigned to the hosts in turn.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }
@@ -35,7 +35,7 @@ impl Transfers {
         Self { transfer: plan.transfer_bytes, block: plan.block_bytes, stride, start, count, order }
     }
 
-    /// Returns the offsets of all transfers, in the order of the plan.
+    /// Returns the offsets of all transfers, in the order in which the process does them.
     pub(crate) fn offsets(self) -> impl Iterator<Item = u64> {
         let per_block = self.block / self.transfer;
         (0..self.count).map(move |index| {
@@ -56,8 +56,9 @@ mod tests {
     }
 
     proptest! {
-        /// The processes write each byte exactly once, and no byte beyond the end. This holds in
-        /// any order, for one shared file (N-1) and for one file per process (N-N).
+        /// All processes together write each byte exactly once, and no byte beyond the end of the
+        /// file. This holds for any order of transfers, for one shared file (N-1) and for one file
+        /// per process (N-N).
         #[test]
         fn every_byte_is_written_once(
             per_block in 1_u64..5,
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn random_orders_differ_by_rank_and_repeat_by_seed() {
+    fn random_offsets_depend_only_on_seed_and_rank() {
         let plan = Plan {
             transfer_bytes: 8,
             block_bytes: 8 * 64,
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn reordered_process_reads_data_of_the_next_rank() {
+    fn reorder_option_makes_each_rank_read_data_of_the_next_one() {
         let mut plan = Plan::default();
         assert_eq!(reads_data_of(&plan, 3, 4), 3);
         plan.reorder = true;

@@ -1,4 +1,4 @@
-//! The plan of a run in IOR's terms, and the check of a plan.
+//! The plan of a run, which has the same options as IOR, and the check of a plan.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,21 +6,23 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// Alignment of direct I/O in bytes: offsets and lengths of transfers must be multiples of this.
+/// Alignment that direct I/O requires, in bytes. Offsets and lengths of transfers must be multiples
+/// of it.
 const DIRECT_UNIT: u64 = 512;
-/// Size of a word in the written data. Transfers consist of whole words.
+/// Size of a word of the written data in bytes. A transfer consists of whole words.
 pub(crate) const WORD_BYTES: u64 = 8;
 
-/// A test with IOR's options. The doc of a field begins with the letter of its option.
+/// The options of a test. The doc of each field begins with the letter of the corresponding option
+/// of IOR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// `-o`: an absolute path. `{host}` in it stands for the name of the host on which a process
     /// runs. If each process has its own file, a dot and the rank in eight digits are appended.
     pub path: String,
-    /// `-t`: size of one system call in bytes.
+    /// `-t`: number of bytes that one system call transfers.
     pub transfer_bytes: u64,
-    /// `-b`: contiguous bytes of each process in one segment.
+    /// `-b`: number of contiguous bytes of each process in one segment.
     pub block_bytes: u64,
     /// `-s`: number of segments. Each segment has one block of each process.
     pub segments: u64,
@@ -38,35 +40,35 @@ pub struct Plan {
     pub fsync: bool,
     /// `-k`: the run does not remove its files at the end.
     pub keep: bool,
-    /// `-E`: the files exist already. The run overwrites them and does not remove them.
+    /// `-E`: the files exist already. The run overwrites them and does not remove them at the end.
     pub use_existing: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-W`: the run reads the written data again and compares it with the expected data, outside
-    /// of the measured time.
+    /// `-W`: the run reads the written data again and compares it with the expected data. The
+    /// comparison is not part of the measured time.
     pub verify_write: bool,
-    /// `-R`: processes compare the data that they read with the expected data, within the measured
-    /// time.
+    /// `-R`: processes compare the data that they read with the expected data, as part of the
+    /// measured time.
     pub verify_read: bool,
     /// `-B`: direct I/O, which bypasses the page cache.
     pub direct: bool,
-    /// `-G`: the signature in the written data, a number that identifies the run. Required to
-    /// compare the data of an earlier run.
+    /// `-G`: the signature in the written data, which is a number that identifies the run. It is
+    /// needed to compare the data of an earlier run.
     pub signature: Option<u32>,
     /// Seed of the random order of transfers.
     pub seed: u64,
-    /// Whether hosts keep their caches between phases.
+    /// Whether the hosts keep their page caches between phases.
     pub keep_caches: bool,
     /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a fraction
-    /// of this number.
+    /// of it.
     pub limit_bytes_per_s: Option<u64>,
     /// Maximum rate of the hardware in operations per second. Results are also shown as a fraction
-    /// of this number.
+    /// of it.
     pub limit_operations_per_s: Option<u64>,
-    /// Shell command that each host with processes runs before each phase, for example to remount.
-    /// `{host}` in it stands for the host's name.
+    /// Shell command that each host with processes runs before each phase, for example to remount
+    /// the file system. `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but also drop their caches.
+    /// Hosts that run no processes, but whose caches are dropped too.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
@@ -103,7 +105,7 @@ impl Default for Plan {
     }
 }
 
-/// A phase of a repetition: measured transfers, or work outside of the measured time.
+/// A phase of a repetition: measured transfers, or work that is not measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Write,
@@ -124,7 +126,7 @@ impl Phase {
         }
     }
 
-    /// Returns the phase with this name.
+    /// Returns the phase with the name `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Write, Self::Check, Self::Read, Self::Remove]
             .into_iter()
@@ -165,14 +167,17 @@ impl Plan {
         );
         must(
             self.patience_s > 0,
-            "the time without progress after which the run ends must not be 0",
+            "invalid limit of 0 s for the time without progress: expected at least 1 s",
         );
         must(
             self.limit_bytes_per_s != Some(0) && self.limit_operations_per_s != Some(0),
             "a rate limit must not be 0",
         );
         let total = self.total_bytes(processes);
-        must(total.is_some_and(|it| i64::try_from(it).is_ok()), "the data is larger than any file");
+        must(
+            total.is_some_and(|it| i64::try_from(it).is_ok()),
+            "the data of the plan is larger than the maximum size of a file",
+        );
         must(
             !self.verify_write || self.write,
             "-W compares the data that -w writes: enable writing (-w)",
@@ -195,12 +200,12 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Returns the number of bytes that one process moves in a phase, or `None` on overflow.
+    /// Returns the number of bytes that one process transfers in a phase, or `None` on overflow.
     pub fn bytes_per_process(&self) -> Option<u64> {
         self.block_bytes.checked_mul(self.segments)
     }
 
-    /// Returns the number of bytes that all processes move in a phase, or `None` on overflow.
+    /// Returns the number of bytes that all processes transfer in a phase, or `None` on overflow.
     pub fn total_bytes(&self, processes: u32) -> Option<u64> {
         self.bytes_per_process()?.checked_mul(u64::from(processes))
     }
@@ -215,12 +220,13 @@ impl Plan {
         all.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, phase)| phase).collect()
     }
 
-    /// Whether each word of the written data identifies its file, offset and run.
+    /// Whether each word of the written data identifies its run, rank and offset (see
+    /// [`crate::io::stamp`]).
     pub(crate) fn is_stamped(&self) -> bool {
         self.verify_write || self.verify_read || self.signature.is_some()
     }
 
-    /// Returns the path of the file that the process with this rank uses on `host`.
+    /// Returns the path of the file that the process with the rank `rank` uses on `host`.
     pub(crate) fn file_of(&self, rank: u32, host: &str) -> PathBuf {
         let path = self.path.replace("{host}", host);
         if self.file_per_process { format!("{path}.{rank:08}").into() } else { path.into() }
@@ -244,7 +250,7 @@ mod tests {
         assert!(problem(|plan| plan.transfer_bytes = 0).contains("must not be 0"));
         assert!(problem(|plan| plan.transfer_bytes = 12).contains("multiple of 8"));
         assert!(problem(|plan| plan.block_bytes = (1 << 20) + 8).contains("multiple of the"));
-        assert!(problem(|plan| plan.segments = u64::MAX).contains("larger than any file"));
+        assert!(problem(|plan| plan.segments = u64::MAX).contains("larger than the maximum"));
         assert!(problem(|plan| (plan.write, plan.read) = (false, false)).contains("nothing"));
         assert!(problem(|plan| plan.repetitions = 0).contains("repetitions"));
         let unsigned = |plan: &mut Plan| (plan.write, plan.verify_read) = (false, true);

@@ -1,4 +1,5 @@
-//! The phases of a run, in IOR's order, for the loop in [`crate::workload`].
+//! The phases of a run of `skep bench io`, in the order of IOR. The loop in [`crate::workload`]
+//! runs them.
 
 use super::plan::{Phase, Plan};
 use crate::launcher::Host;
@@ -8,16 +9,16 @@ use crate::workload::{self, Common, Outcome, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
-/// turn. If `runner` names a program, that program does the work instead of the built-in engine.
+/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to the hosts in
+/// turn. If `runner` names an external program, this program is run instead of the built-in engine.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan cannot be run.
-/// - Otherwise the reason why there is no result, such as a missing program, a program that does
-///   not support the plan, an unreachable host, an existing file or a full disk.
+/// - Otherwise the reason why there is no result. Examples: the external program is missing or does
+///   not support the plan, a host is unreachable, a file exists already, or a disk is full.
 ///
-/// A run that fails after its first result returns the outcome. [`Outcome::failure`] then contains
-/// the reason why results are missing.
+/// If a run fails after its first result, it returns an outcome and no error. [`Outcome::failure`]
+/// then contains the reason why results are missing.
 pub fn run(
     runner: Option<&Runner>,
     plan: &Plan,

@@ -1,9 +1,10 @@
-//! The content of written data. Readers can verify the data, since each word of eight bytes
-//! identifies run, rank and offset.
+//! The content of written data. Each word of eight bytes identifies the run, the rank and the
+//! offset, so that readers can verify the data.
 //!
 //! From the highest bit, a word consists of 12 bits of the run's signature, 14 bits of the writer's
-//! rank, and 38 bits of the word's index in the file. So the content repeats after 2 TiB. Readers
-//! can distinguish data from holes, because the signature is not zero and so no word is zero.
+//! rank, and 38 bits of the word's index in the file. For this reason, the content repeats after 2
+//! TiB. Readers can distinguish data from holes, because the signature is not zero, so no word is
+//! zero.
 
 use super::plan::WORD_BYTES;
 use std::fmt;
@@ -13,7 +14,7 @@ const RANK_BITS: u32 = 14;
 const RUN_BITS: u32 = 12;
 const WORD: usize = WORD_BYTES as usize;
 
-/// The origin of a word, which is the run and the rank that wrote the word.
+/// The run and the rank that wrote a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     run: u64,
@@ -27,7 +28,7 @@ pub(crate) struct Mismatch {
     offset: u64,
     expected: u64,
     found: u64,
-    /// Number of wrong words in the compared range.
+    /// Number of wrong words in the range that was compared.
     pub(crate) words: u64,
 }
 
@@ -56,8 +57,8 @@ impl Stamp {
         }
     }
 
-    /// Compares the bytes read at an offset with the expected bytes. Returns the difference, if
-    /// there is one.
+    /// Compares bytes that were read at `offset` with the expected bytes. Returns the difference.
+    /// `None` means that they are equal.
     pub(crate) fn compare(self, buffer: &[u8], offset: u64) -> Option<Mismatch> {
         let mut first = None;
         let mut words = 0;
@@ -74,7 +75,7 @@ impl Stamp {
     }
 }
 
-/// Describes the origin of a word: the run, the process and the position that its bits encode.
+/// Describes the run, the rank and the offset that the bits of a word name.
 fn describe(word: u64) -> String {
     if word == 0 {
         return "zeros".into();
@@ -82,7 +83,7 @@ fn describe(word: u64) -> String {
     let run = word >> (RANK_BITS + PLACE_BITS);
     let rank = (word >> PLACE_BITS) & ((1 << RANK_BITS) - 1);
     let place = (word & ((1 << PLACE_BITS) - 1)) * WORD_BYTES;
-    format!("{word:016x} (its bits encode run {run}, process {rank}, byte {place})")
+    format!("{word:016x} (this value stands for run {run}, process {rank}, byte {place})")
 }
 
 impl fmt::Display for Mismatch {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_identifies_run_rank_and_offset() {
+    fn written_data_identifies_its_run_rank_and_offset() {
         let (mut buffer, stamp) = (vec![0; 4096], Stamp::new(7, 3));
         stamp.fill(&mut buffer, 8192);
         assert_eq!(stamp.compare(&buffer, 8192), None);

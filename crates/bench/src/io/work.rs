@@ -1,5 +1,5 @@
-//! The work of one process of a run. The process opens its file, moves its data, and removes its
-//! file.
+//! The work of one process in a run of `skep bench io`. It opens its file, transfers its data, and
+//! removes its file.
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Alignment of buffers in memory that direct I/O requires, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// A process of an `io` run.
+/// The engine of one process in a run of `skep bench io`.
 pub(crate) struct IoEngine {
     plan: Plan,
     seat: Seat,
@@ -24,7 +24,7 @@ pub(crate) struct IoEngine {
     has_made: bool,
 }
 
-/// A buffer at an aligned address.
+/// A buffer whose address is aligned for direct I/O.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -51,18 +51,18 @@ impl IoEngine {
     pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
         let len = usize::try_from(plan.transfer_bytes).expect("a plan's transfers are bounded");
         let mut buffer = Aligned::new(len);
-        // The buffer contains no zeros, since file systems may store zeros as holes. Its content
-        // differs between processes.
+        // The buffer contains no word that is zero, because a file system may store zeros as a
+        // hole. Different processes write different content.
         Stamp::new(plan.signature.unwrap_or(1), seat.rank).fill(buffer.bytes(), 0);
         Self { plan, seat, buffer, has_made: false }
     }
 
-    /// Returns the rank whose data this process moves in a phase.
+    /// Returns the rank whose data this process transfers in a phase.
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // With `-C`, the check also reads the data of another process, since a host may cache
-            // the data of its own processes.
+            // With `-C`, the check also reads data that another host has written, because a host
+            // may still cache the data that its own processes have written.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }
@@ -71,8 +71,8 @@ impl IoEngine {
         self.plan.file_of(rank, &self.seat.host)
     }
 
-    /// Whether this process creates and removes its file. Rank 0 does this for a file that all
-    /// processes share.
+    /// Whether this process creates and removes the file that it uses. For a file that all
+    /// processes share, only rank 0 does this.
     fn is_maker(&self) -> bool {
         self.plan.file_per_process || self.seat.rank == 0
     }
@@ -88,8 +88,8 @@ impl IoEngine {
         }
         let refuse = || {
             format!(
-                "{} exists: name another path (-o), or overwrite it with -E; then it is not \
-                 removed",
+                "file {} exists already: name another path (-o), or use -E, which overwrites the \
+                 file and does not remove it at the end of the run",
                 path.display()
             )
         };
@@ -115,10 +115,12 @@ impl IoEngine {
         let needed = self.plan.total_bytes(sharers).unwrap_or(u64::MAX);
         if len < needed {
             let name = path.display();
-            return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
+            return Err(format!(
+                "cannot read {name}: it has {len} bytes, and the plan reads {needed} bytes"
+            ));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // A file system without a page cache ignores or refuses this advice.
+            // A file system that has no page cache ignores or refuses this advice.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())
@@ -240,8 +242,8 @@ impl Engine for IoEngine {
         if !self.makes_files() {
             return;
         }
-        // A process that died may not have created its file, so a missing file is not an error. The
-        // plan creates files only where none existed before, so no other file is removed.
+        // A process that died may not have created its file, so a missing file is not an error. A
+        // run creates files only where none existed, so this removes no file of other programs.
         for rank in dead {
             if self.plan.file_per_process || *rank == 0 {
                 let _ = fs::remove_file(self.file_of(*rank));
@@ -258,7 +260,7 @@ mod tests {
         Step { phase: phase.name().into(), repetition: 1, total: 0 }
     }
 
-    /// Returns an engine for each process of a plan. The test runs all engines in its own thread.
+    /// Returns an engine for each process of a plan. The test runs all of them in its own thread.
     fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
         plan.check(of).unwrap();
         let seat = |rank| Seat { rank, of, host: "here".into() };
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_foreign_files_are_neither_written_nor_removed() {
+    fn existing_files_are_refused_and_left_unchanged() {
         for file_per_process in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan { file_per_process, ..small_plan(place.path()) };
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn use_existing_overwrites_but_never_removes_the_file() {
+    fn use_existing_option_overwrites_but_never_removes_files() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { use_existing: true, ..small_plan(place.path()) };
         fs::write(&plan.path, "").unwrap();
@@ -353,6 +355,6 @@ mod tests {
         let plan = Plan { write: false, verify_write: false, ..small_plan(place.path()) };
         fs::write(&plan.path, "short").unwrap();
         let refused = perform(&mut engines(&plan, 1), Phase::Read).unwrap_err();
-        assert!(refused.contains("has 5 bytes; the plan reads 24576"), "{refused}");
+        assert!(refused.contains("has 5 bytes, and the plan reads 24576"), "{refused}");
     }
 }

@@ -1,8 +1,8 @@
-//! The agent is the process that the controller starts on each host.
+//! The agent, which is the process that the controller starts on each host.
 //!
-//! The agent starts the workers of its host and forwards their messages to the controller. One
-//! thread per worker reads from that worker, and the main thread reads from the controller. When
-//! the controller exits, the agent and its workers also exit.
+//! The agent starts the workers of its host, and forwards their messages to the controller. It has
+//! one thread for each worker, which reads the messages of this worker. The main thread reads the
+//! orders of the controller. If the controller exits, the agent and its workers exit too.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, cpu_ticks};
@@ -16,16 +16,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Arguments of `skep` that start a worker.
+/// Arguments that make `skep` run as a worker.
 const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 
-/// State that all threads of an agent share: the output to the controller, and the progress of the
-/// current phase. A thread locks the state to send one line.
+/// The state that all threads of an agent share: the output to the controller, and the progress of
+/// the current phase. A thread locks it to send one line.
 struct Up {
     out: std::io::Stdout,
     working: usize,
-    /// CPU ticks at the start of the phase. The first number is the busy ticks, and the second
-    /// number is all ticks.
+    /// CPU ticks at the start of the phase: first the busy ticks, and then all ticks.
     ticks: (u64, u64),
 }
 
@@ -36,8 +35,8 @@ impl Up {
         Ok(write_line(&mut self.out, answer)?)
     }
 
-    /// Counts a worker that has ended its phase. After the last worker, reports the CPU use to the
-    /// controller.
+    /// Counts a worker that has ended the phase. When all workers have ended it, reports the CPU
+    /// use to the controller.
     fn one_is_done(&mut self) -> Result<()> {
         self.working = self.working.saturating_sub(1);
         if self.working > 0 {
@@ -62,8 +61,7 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// Follows the orders that the controller sends to the agent's standard input, until the input
-/// ends.
+/// Carries out the orders that arrive on the agent's standard input, until the input ends.
 ///
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
@@ -73,11 +71,11 @@ pub fn agent() -> Result<()> {
     let shared: Shared = Arc::new(Mutex::new(up));
     let mut workers = Vec::new();
     let result = follow(&mut input, &shared, &mut workers);
-    // Closes the input of the workers, which then remove their files and exit.
+    // Closes the input of the workers. They then remove their files and exit.
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
     for worker in workers {
-        // A worker that hangs in the kernel may never exit, so the wait has a deadline.
+        // A worker that hangs in a system call may never exit, so the wait has a deadline.
         while !worker.reader.is_finished() && skep_env::now() < deadline {
             std::thread::park_timeout(std::time::Duration::from_millis(20));
         }
@@ -105,7 +103,7 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
                     match start(rank, &first, shared) {
                         Ok(worker) => workers.push(worker),
                         Err(error) => {
-                            let what = format!("process {rank} cannot be started: {error}");
+                            let what = format!("cannot start process {rank}: {error}");
                             lock(shared).send(&Answer::Failed(what))?;
                         }
                     }
@@ -125,8 +123,8 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
     Ok(())
 }
 
-/// Sends an order to all workers. If a worker is dead, the thread that reads from the worker
-/// reports its death.
+/// Sends an order to all workers. If a worker has died, the thread that reads its messages reports
+/// this to the controller.
 fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
     if matches!(order, Order::Go) {
         let mut up = lock(shared);
@@ -134,7 +132,7 @@ fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
         up.ticks = cpu_ticks();
     }
     let mut rest = order.clone();
-    // Only one worker removes the files of all dead workers.
+    // Only the first worker gets the list, and removes the files of all dead workers.
     if let Order::Clean { dead } = &mut rest {
         dead.clear();
     }
@@ -153,8 +151,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The kernel must not kill the worker together with this process, because the worker removes
-    // its files at the end of its input.
+    // The kernel must not kill the worker when this process dies, because the worker has to remove
+    // its files when its input ends.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped = || Error::new(ErrorCode::Io, "a child without pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
@@ -207,15 +205,14 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Runs a command in a shell. The output goes to a file, since processes that the command leaves
-/// running could hold a pipe open. If the command fails, the controller gets the last line of the
-/// output.
+/// Runs a command in a shell. Its output goes to a file and not to a pipe, because processes that
+/// the command leaves running could keep a pipe open. If the command fails, the returned text
+/// contains the last line of the output.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
     let result = run_into(command, &path);
-    // The removal fails if the file was never created. The caller then gets the error of the
-    // command.
+    // If the file was never created, this fails. The caller then gets the error of the command.
     let _ = fs::remove_file(&path);
     result
 }
@@ -233,20 +230,20 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
     let said = fs::read(path).map_err(failed)?;
     let said = String::from_utf8_lossy(&said);
     let last = said.trim_end().lines().next_back().unwrap_or_default();
-    Err(format!("'{command}' ended with {status}: {last}"))
+    Err(format!("command '{command}' ended with {status}: {last}"))
 }
 
-/// Writes back dirty pages, and drops this host's kernel caches.
+/// Writes back the dirty pages of this host, and drops the caches of its kernel.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // Sync the measured file system first, because the write-back of its pages makes pages of the
-    // file systems below it dirty.
+    // Sync the measured file system first. If its data is stored in files of another file system,
+    // the write-back of its pages makes pages of that file system dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;
     }
     if !rustix::process::geteuid().is_root() {
-        return Err("the caches of the kernel were not dropped: this needs root".into());
+        return Err("cannot drop the caches of the kernel: this needs root".into());
     }
     rustix::fs::sync();
     // The value 3 drops the page cache, dentries and inodes.

@@ -1,6 +1,6 @@
-//! All agents and workers of a run, from the view of the controller. This module starts them and
-//! waits for their answers. [`phase`] runs phases, [`ready`] prepares hosts, and [`end`] ends the
-//! run.
+//! All agents and workers of a run, as the controller sees them. This module starts them and waits
+//! for their answers. [`phase`] runs phases, [`ready`] prepares hosts for a phase, and [`end`] ends
+//! the run.
 
 mod end;
 mod phase;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
-    /// Hosts that run no processes, but also drop their caches.
+    /// Hosts that run no processes, but whose caches are dropped too.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
     /// Directory or file on which the benchmark works.
@@ -33,7 +33,7 @@ pub(crate) struct Setup<'a> {
 
 /// The agents and workers of a run.
 pub(crate) struct Fleet {
-    /// Connections to the agents. Agents with workers are first in the list.
+    /// Connections to the agents. Agents that have workers are first in the list.
     links: Vec<Link>,
     inbox: Receiver<(usize, AgentEvent)>,
     records: Vec<HostRecord>,
@@ -47,19 +47,21 @@ pub(crate) struct Fleet {
     /// Whether a phase has begun, so that there may be files to remove.
     has_begun: bool,
     caches_dropped: bool,
-    /// Whether the run has reported that a host cannot drop caches. A run reports this only once.
+    /// Whether this run has already reported that a host cannot drop its caches. It reports this
+    /// once.
     has_noted_caches: bool,
-    /// Whether the run has reported the command that runs on all hosts. A run reports it only once.
+    /// Whether this run has already reported which command it runs on all hosts. It reports this
+    /// once.
     has_noted_command: bool,
 }
 
-/// The effect of an answer on the loop that waits for answers.
+/// The meaning of an answer for the loop that waits for answers.
 enum Turn {
-    /// The loop does not wait for this answer, and the answer shows no progress.
+    /// The loop does not wait for this answer. The answer does not show progress either.
     Other,
-    /// The phase made progress, which restarts the time limit.
+    /// The phase has made progress, so the time limit begins again.
     Moved,
-    /// All expected answers have arrived.
+    /// All answers for which the loop waits have arrived.
     Complete,
 }
 
@@ -68,7 +70,7 @@ fn protocol(what: &str) -> Error {
 }
 
 impl Fleet {
-    /// Starts agents on all hosts, measures their clock offsets, and starts all workers.
+    /// Starts agents on all hosts, measures the offsets of their clocks, and starts all workers.
     ///
     /// # Errors
     /// Fails if a host cannot be reached, or a process cannot be started.
@@ -97,12 +99,12 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Records that processes of another program run on the first `count` hosts.
+    /// Records that the processes of an external program run on the first `count` hosts.
     pub(crate) fn mark_hosts(&mut self, count: usize) {
         self.records.iter_mut().take(count).for_each(|record| record.has_processes = true);
     }
 
-    /// Returns the records of all hosts.
+    /// Returns the records of all hosts of the run.
     pub(crate) fn records(&self) -> Vec<HostRecord> {
         self.records.clone()
     }
@@ -111,8 +113,8 @@ impl Fleet {
         self.links.iter_mut().for_each(|link| link.send(order));
     }
 
-    /// Passes answers to `take` until `take` returns [`Turn::Complete`]. Fails after `patience`
-    /// without progress.
+    /// Passes each answer to `take` until `take` returns [`Turn::Complete`]. Fails if there is no
+    /// progress for `patience`.
     fn wait(
         &mut self,
         what: &str,
@@ -138,7 +140,7 @@ impl Fleet {
             }
             if skep_env::now() - moved > patience {
                 let seconds = patience.as_secs();
-                let what = format!("{what}: no progress for {seconds} s");
+                let what = format!("{what}: no process made progress for {seconds} s");
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
         }
@@ -167,7 +169,7 @@ impl Fleet {
         let result = self.wait("waiting for agents", START_PATIENCE, |_, number, answer| {
             let Answer::Hello(environment) = answer else {
                 return Err(protocol(
-                    "an agent sent another message before the description of its host",
+                    "the first message of an agent is not the description of its host",
                 ));
             };
             found[number] = Some(environment);
@@ -197,8 +199,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Measures how far a host's clock is ahead of the controller's. Of several round trips, the
-    /// shortest gives the best estimate.
+    /// Measures how far a host's clock is ahead of the clock of the controller. It makes several
+    /// round trips, and uses the shortest one, which gives the best estimate.
     fn compare_clock(&mut self, number: usize) -> Result<()> {
         let here = Environment::of_this_host(None).boot_id;
         if !here.is_empty() && self.records[number].environment.boot_id == here {
@@ -230,7 +232,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts all workers. Ranks are assigned to hosts in turn.
+    /// Starts all workers. Ranks are assigned to the hosts in turn.
     fn start_workers(&mut self, setup: &Setup<'_>) -> Result<()> {
         let (hosts, of) = (self.hosts, self.processes);
         for number in 0..hosts {
@@ -249,8 +251,8 @@ impl Fleet {
         })
     }
 
-    /// Returns the error for an answer that the controller does not expect, such as a failure that
-    /// the agent reports.
+    /// Returns the error for an answer that the controller does not expect at this point. An
+    /// example is a failure that the agent reports.
     fn unexpected(&mut self, number: usize, answer: &Answer) -> Error {
         let host = self.links[number].name.clone();
         match answer {
@@ -260,7 +262,7 @@ impl Fleet {
                 Error::new(ErrorCode::Io, what)
             }
             Answer::Failed(what) => Error::new(ErrorCode::Io, format!("host {host}: {what}")),
-            other => protocol(&format!("host {host} sent an unexpected {other:?}")),
+            other => protocol(&format!("host {host} sent an unexpected message {other:?}")),
         }
     }
 }

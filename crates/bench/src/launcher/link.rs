@@ -11,18 +11,18 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Arguments of `skep` that start an agent.
+/// Arguments that make `skep` run as an agent.
 const AGENT_ARGUMENTS: [&str; 2] = ["bench", "agent"];
 
-/// Events from the threads that read from agents.
+/// A report of a thread that reads the output of an agent.
 #[derive(Debug)]
 pub(super) enum AgentEvent {
     Answer(Box<Answer>),
-    /// The agent has exited. The value is the end of the agent's error output.
+    /// The agent has exited. The text is the end of its error output.
     Ended(String),
 }
 
-/// An agent, from the view of the controller.
+/// An agent, as the controller sees it.
 pub(super) struct Link {
     pub(super) name: String,
     child: Child,
@@ -31,7 +31,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts an agent. A thread puts the agent's answers into `inbox`, each with `number`.
+    /// Starts an agent on a host. A thread puts the agent's answers into `inbox`, each with
+    /// `number`.
     ///
     /// # Errors
     /// Fails if the command that reaches the host cannot be started.
@@ -42,7 +43,7 @@ impl Link {
     ) -> Result<Self> {
         let named = |error: std::io::Error| {
             let by = host.enter.first().map_or("skep", String::as_str);
-            let what = format!("host {} cannot be reached by '{by}': {error}", host.name);
+            let what = format!("cannot reach host {} by '{by}': {error}", host.name);
             Error::new(ErrorCode::Disconnected, what)
         };
         let program = program_on(host).map_err(named)?;
@@ -60,8 +61,8 @@ impl Link {
         Ok(Self { name: host.name.clone(), child, input, reader: Some(reader) })
     }
 
-    /// Sends an order to the agent. Ignores a write error, since the loop that waits for the answer
-    /// gets [`AgentEvent::Ended`] if the agent has exited.
+    /// Sends an order to the agent. Ignores a write error, because if the agent has exited, the
+    /// loop that waits for the answer gets [`AgentEvent::Ended`].
     pub(super) fn send(&mut self, order: &Order) {
         if self.input.as_mut().is_some_and(|input| write_line(input, order).is_err()) {
             self.input = None;
@@ -82,19 +83,19 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.input = None;
-        // At this point the agent has had time to exit by itself.
+        // The agent has had the time to exit by itself, so it is killed now.
         if !self.has_ended() {
             let _ = self.child.kill();
         }
-        // The wait has a limit, because an agent that hangs in the kernel exits only when the
-        // kernel releases it.
+        // The wait has a limit. An agent that hangs in a system call exits only when the system
+        // call returns.
         let _ = within(LAST_PATIENCE, || self.has_ended());
         drop(self.reader.take());
     }
 }
 
-/// Polls `is_over` until it returns true or `limit` has passed. Returns whether `is_over` returned
-/// true.
+/// Calls `is_over` again and again until it returns true or the time `limit` has passed. Returns
+/// whether it has returned true.
 fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let deadline = skep_env::now() + limit;
     while !is_over() {
@@ -106,8 +107,9 @@ fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns the program to run on a host. On a host behind ssh, this is `skep` in the search path of
-/// that host. On any other host, it is the executable of this process.
+/// Returns the path of the program `skep` for a host. If the host is reached by ssh, the name
+/// `skep` is returned, which is in the search path there. Otherwise, it is the executable of this
+/// process.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));
     if is_remote { Ok("skep".into()) } else { std::env::current_exe() }
@@ -119,7 +121,8 @@ fn read_agent(
     errors: ChildStderr,
     inbox: &SyncSender<(usize, AgentEvent)>,
 ) {
-    // A separate thread reads the error output, since an agent with a full error pipe would block.
+    // A separate thread reads the error output. Otherwise an agent whose error pipe is full would
+    // block.
     let complaints = skep_env::spawn_thread(format!("errors-{number}"), None, || last_of(errors));
     let mut output = BufReader::new(output);
     let why = loop {
@@ -133,14 +136,15 @@ fn read_agent(
             Err(error) => break error.to_string(),
         }
     };
-    // A worker may hold the error pipe of a killed agent open, so the wait has a limit.
+    // If the agent was killed, one of its workers may keep the error pipe open, so the wait has a
+    // limit.
     let complaints = complaints.ok().filter(|it| within(LAST_PATIENCE, || it.is_finished()));
     let said = complaints.filter(|_| why.is_empty()).and_then(|it| it.join().ok());
     let what = [why, said.unwrap_or_default()].concat();
     let _ = inbox.send((number, AgentEvent::Ended(what.trim().to_owned())));
 }
 
-/// Reads a stream to its end, and returns its last bytes.
+/// Reads a stream until it ends, and returns its last bytes.
 fn last_of(mut from: impl Read) -> String {
     let keep = KEPT_ERRORS_BYTES as usize;
     let mut last = Vec::new();

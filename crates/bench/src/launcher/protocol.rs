@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
 
-/// The work of a run.
+/// The work of the workers in a run, as the plan of one of the engines.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
@@ -22,23 +22,24 @@ pub(crate) enum Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seat {
     pub(crate) rank: u32,
-    /// Number of processes over all hosts.
+    /// Number of all processes of the run, on all hosts.
     pub(crate) of: u32,
     /// Name of the host on which the process runs.
     pub(crate) host: String,
 }
 
-/// A phase of a job.
+/// One phase in one repetition of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) phase: String,
     /// The repetition, counted from 1.
     pub(crate) repetition: u32,
-    /// Number of bytes or operations of all processes in the whole phase, for the progress display.
+    /// Number of bytes or operations of all processes in the whole phase. The display of the
+    /// progress needs it.
     pub(crate) total: u64,
 }
 
-/// Orders of the controller.
+/// An order of the controller to an agent. The agent forwards some orders to its workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
@@ -56,28 +57,29 @@ pub(crate) enum Order {
     Prepare(Step),
     /// To all workers: begin the prepared phase.
     Go,
-    /// To all workers: give up the phase.
+    /// To all workers: give up the current phase.
     Abort,
     /// To all workers: remove the files of the run. The first worker of an agent also removes the
     /// files of the workers in `dead`, which have exited.
     Clean { dead: Vec<u32> },
-    /// To all workers: the run has succeeded, so do not remove the remaining files. Without this
-    /// order, a worker removes its files at the end of its input.
+    /// To all workers: the run has succeeded, so the remaining files stay. Without this order, a
+    /// worker removes its files when its input ends.
     Finish,
 }
 
-/// Answers of an agent.
+/// An answer of an agent to the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Hello(Environment),
     /// The time of the agent's clock, in seconds since boot.
     Clock(f64),
-    /// The reason why caches were not dropped, or `None` if they were dropped.
+    /// The answer to `DropCaches`: the reason why the caches were not dropped, or `None` if they
+    /// were.
     CachesDropped(Option<String>),
-    /// The reason why the shell command failed, or `None` if it succeeded.
+    /// The answer to `Run`: the reason why the shell command failed, or `None` if it succeeded.
     Ran(Option<String>),
-    /// A message of a worker.
+    /// A message of a worker, which the agent forwards.
     Worker {
         rank: u32,
         message: WorkerMessage,
@@ -88,41 +90,40 @@ pub(crate) enum Answer {
         how: String,
     },
     /// All workers of the agent have ended a phase. The value is the share of the phase in which
-    /// CPUs were busy, from 0 to 1.
+    /// the CPUs of the host were busy, from 0 to 1.
     CpuBusy(f64),
-    /// The agent could not follow an order, for the reason in the text.
+    /// The agent could not carry out an order. The text gives the reason.
     Failed(String),
 }
 
-/// Messages of a worker.
+/// A message of a worker to its agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerMessage {
-    /// The worker has read its job.
+    /// The worker has received its job.
     Ready,
-    /// The worker has prepared a phase, or failed to prepare it for the reason in the error.
+    /// The worker has prepared a phase, or could not prepare it. The error gives the reason.
     Prepared(Result<(), String>),
-    /// Bytes or operations that this worker has finished in the current phase.
+    /// The number of bytes or operations that this worker has finished in the current phase so far.
     Moved(u64),
-    /// The worker has ended a phase. `failure` is the reason if the phase failed.
+    /// The worker has ended a phase. If the phase failed, `failure` gives the reason.
     Done { measure: Measure, failure: Option<String> },
     /// The worker has removed its files.
     Cleaned,
 }
 
-/// The results of a process in a phase. Times are in seconds, on the clock of the host that runs
-/// the process.
+/// The results of one process in a phase. Times are in seconds, by the clock of the process's host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
-    /// Time at which the process began the phase.
+    /// Time at which the process began its work in the phase.
     pub begin_s: f64,
-    /// Time at which the process had finished the phase.
+    /// Time at which the process finished its work in the phase.
     pub end_s: f64,
-    /// Seconds spent in `open`.
+    /// Number of seconds that the process spent in `open`.
     pub open_s: f64,
-    /// Seconds spent in `fsync` and `close`.
+    /// Number of seconds that the process spent in `fsync` and `close`.
     pub close_s: f64,
-    /// Number of bytes that the process moved.
+    /// Number of bytes that the process transferred.
     pub bytes: u64,
     /// Number of operations that the process did.
     pub operations: u64,
@@ -130,34 +131,34 @@ pub struct Measure {
     pub errors: u64,
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
-    /// The command line of the external program, if one did the work.
+    /// The command line of the external program, if one was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The report of the external program, as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<serde_json::Value>,
-    /// The measured links, if the job measures links. In records of a run, the times in this list
-    /// are also on the controller's time line.
+    /// The links that the process has measured. In the records of a run, the times in this list are
+    /// converted to the clock of the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkMeasure>,
 }
 
-/// The results that a process measured for the link to one service.
+/// The results that a process has measured for the link to one service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
     /// Node id of the service.
     pub node: u32,
     /// The address of the service that accepted the connection.
     pub address: String,
-    /// Number of bytes moved over all streams.
+    /// Number of bytes that all streams transferred.
     pub bytes: u64,
     /// Begin and end of each stream, in seconds.
     pub streams: Vec<(f64, f64)>,
-    /// Durations of all round trips, in microseconds.
+    /// Durations of the single round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
 }
 
-/// Writes a message as one line, and flushes the stream.
+/// Writes a message as one line, and flushes the output.
 pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io::Result<()> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');
@@ -165,7 +166,7 @@ pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io
     to.flush()
 }
 
-/// Reads a message from one line. Returns `None` at the end of the input.
+/// Reads one line and parses the message in it. Returns `None` at the end of the input.
 ///
 /// # Errors
 /// - The error of the read.
@@ -208,7 +209,7 @@ mod tests {
         assert!(read_line::<Order>(&mut input).unwrap().is_none());
         let refused = read_line::<Order>(&mut "Welcome to a host!\n".as_bytes()).unwrap_err();
         assert!(refused.to_string().contains("Welcome"), "{refused}");
-        // A line without an end must not fill the memory.
+        // A line that never ends must not fill the memory.
         let endless = vec![b'x'; 2 * MAX_LINE_BYTES];
         assert!(read_line::<Order>(&mut endless.as_slice()).is_err());
     }

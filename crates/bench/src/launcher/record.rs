@@ -1,4 +1,4 @@
-//! The record of a phase, including a record of each process.
+//! The record of a phase, which contains a record of each process.
 
 use super::Measure;
 use crate::environment::Environment;
@@ -9,32 +9,33 @@ use serde::{Deserialize, Serialize};
 pub struct HostRecord {
     /// Name of the host in the plan.
     pub name: String,
-    /// Whether processes ran on the host. If not, only its caches were dropped.
+    /// Whether processes of the run ran on the host. If not, only its caches were dropped.
     pub has_processes: bool,
     /// The environment of the host, such as its kernel and CPU.
     pub environment: Environment,
-    /// How far the host's clock was ahead of the controller's at the start of the run, in seconds.
+    /// How far the host's clock was ahead of the controller's clock at the start of the run, in
+    /// seconds.
     pub clock_offset_s: f64,
-    /// Upper bound for the error of `clock_offset_s`, in seconds.
+    /// Maximum error of `clock_offset_s`, in seconds.
     pub clock_error_s: f64,
 }
 
-/// A phase of a run. Times are in seconds since the controller's host booted.
+/// The results of one phase. Times are in seconds since the host of the controller was booted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     /// Name of the phase.
     pub phase: String,
     /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Time at which the first process began the phase.
+    /// Time at which the first process began its work in the phase.
     pub begin_s: f64,
-    /// Time at which the last process ended the phase.
+    /// Time at which the last process finished its work in the phase.
     pub end_s: f64,
     /// Time from `begin_s` to `end_s`.
     pub seconds: f64,
-    /// Bytes moved by all processes.
+    /// Number of bytes that all processes transferred.
     pub bytes: u64,
-    /// Operations of all processes.
+    /// Number of operations that all processes did.
     pub operations: u64,
     /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,
@@ -48,20 +49,20 @@ pub struct PhaseRecord {
     pub first_error: Option<String>,
     /// Whether caches were dropped on all hosts before the phase.
     pub caches_dropped: bool,
-    /// The record of each process, by rank.
+    /// The results of each process, in the order of their ranks.
     pub processes: Vec<ProcessRecord>,
     /// The CPU use of each host with processes.
     pub hosts: Vec<HostUse>,
 }
 
-/// A process in a phase.
+/// The results of one process in a phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessRecord {
     /// Rank of the process, counted from 0.
     pub rank: u32,
     /// Name of the host on which the process ran.
     pub host: String,
-    /// Results of the process. The times are on the controller's time line.
+    /// Results of the process. The times are converted to the clock of the controller.
     #[serde(flatten)]
     pub measure: Measure,
 }
@@ -77,7 +78,7 @@ pub struct HostUse {
 }
 
 impl PhaseRecord {
-    /// Combines the results of all processes into the record of a phase.
+    /// Creates the record of a phase from the results of all processes.
     pub(crate) fn new(
         phase: String,
         repetition: u32,
@@ -90,7 +91,7 @@ impl PhaseRecord {
         let end_s = times(|it| it.end_s).fold(f64::NEG_INFINITY, f64::max);
         let sum = |of: fn(&Measure) -> u64| processes.iter().map(|it| of(&it.measure)).sum();
         let (bytes, operations): (u64, u64) = (sum(|it| it.bytes), sum(|it| it.operations));
-        // Clocks have a resolution of one nanosecond. The lower bound also avoids a division by
+        // Clocks have a resolution of one nanosecond. This minimum also prevents a division by
         // zero.
         let seconds = (end_s - begin_s).max(1e-9);
         Self {
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phase_lasts_from_first_begin_to_last_end() {
+    fn phase_lasts_from_first_process_start_to_last_process_end() {
         let process = |rank, begin_s, end_s| {
             let measure =
                 Measure { begin_s, end_s, bytes: 3 << 20, operations: 3, ..Measure::default() };

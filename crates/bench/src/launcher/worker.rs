@@ -1,7 +1,7 @@
-//! A worker is one process of a run.
+//! The worker, which is one process of a run.
 //!
-//! The main thread does the work. A second thread reads orders, so that the worker sees an abort or
-//! the end of its input at any time. A third thread reports progress.
+//! The main thread does the work. A second thread reads orders, so that the worker notices an
+//! abort, or the end of its input, at any time. A third thread reports the progress.
 
 use super::protocol::{Job, Measure, Order, Seat, Step, WorkerMessage, read_line, write_line};
 use crate::io::IoEngine;
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 
 /// The work of a process in the phases of a job.
 pub(crate) trait Engine {
-    /// Prepares a phase, outside of the measured time.
+    /// Prepares a phase. This is not part of the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
-    /// Runs a phase, and adds its results to `measure`. The caller sets the begin and end times,
-    /// unless the engine has set them.
+    /// Runs a phase, and stores its results in `measure`. The caller sets the times of the begin
+    /// and the end, unless the engine has set them.
     fn perform(
         &mut self,
         step: &Step,
@@ -29,11 +29,11 @@ pub(crate) trait Engine {
         control: &Arc<Control>,
     ) -> std::result::Result<(), String>;
 
-    /// Removes the files of this process and of the processes with the ranks in `dead`.
+    /// Removes the files of this process, and the files of the processes with the ranks in `dead`.
     fn clean(&mut self, dead: &[u32]);
 }
 
-/// State that a running engine shares with the other threads of its process.
+/// The state that a running engine shares with the other threads of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     is_aborted: AtomicBool,
@@ -42,23 +42,23 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Whether the engine must give up the phase.
+    /// Whether the engine must stop its work in the phase.
     pub(crate) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::Relaxed) || self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Makes the engine give up the phase.
+    /// Makes the engine stop its work in the phase.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
     }
 
-    /// Adds `amount` bytes or operations to the progress.
+    /// Adds `amount` bytes or operations to the progress of this process.
     pub(crate) fn move_on(&self, amount: u64) {
         self.moved.fetch_add(amount, Ordering::Relaxed);
     }
 }
 
-/// Standard output. A thread locks it to write one line.
+/// The standard output. A thread locks it to write one line.
 type Out = Arc<Mutex<std::io::Stdout>>;
 
 fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
@@ -66,13 +66,13 @@ fn send(out: &Out, message: &WorkerMessage) -> Result<()> {
     Ok(write_line(&mut *out, message)?)
 }
 
-/// Follows the orders of the agent until the input ends.
+/// Carries out the orders of the agent until the input ends.
 ///
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
 pub fn worker() -> Result<()> {
-    // When a parent exits, the kernel sends SIGHUP to its suspended children. This signal must not
-    // prevent the worker from removing its files.
+    // When an agent exits, the kernel may send SIGHUP to its workers, if they are stopped. This
+    // signal must not prevent a worker from removing its files.
     let _hang_up = skep_env::Signals::take(&[rustix::process::Signal::HUP.as_raw()])?;
     let mut input = BufReader::new(std::io::stdin());
     let Some(Order::Start { job, ranks, of, host }) = read_line(&mut input)? else {
@@ -101,15 +101,14 @@ pub fn worker() -> Result<()> {
     send(&out, &WorkerMessage::Ready)?;
     let result = follow(&mut *engine, &orders, &control, &out);
     if !matches!(result, Ok(End::Finished)) {
-        // The input has ended because the agent has exited, or the worker could not write an
-        // answer.
+        // Without `Finish`, the agent has exited, or this worker could not write an answer.
         engine.clean(&[]);
     }
     result.map(drop)
 }
 
-/// Forwards orders to the main thread. An abort order takes effect at once, since this thread also
-/// sets the abort flag.
+/// Forwards orders to the main thread. An abort takes effect at once, because this thread sets the
+/// flag for it.
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
     while let Ok(Some(order)) = read_line(&mut input) {
         if matches!(order, Order::Abort) {
@@ -121,7 +120,7 @@ fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, cont
     control.has_ended.store(true, Ordering::Relaxed);
 }
 
-/// How the orders of a worker end.
+/// The way in which the orders to a worker have ended: with `Finish`, or without it.
 enum End {
     Finished,
     Lost,
@@ -154,7 +153,7 @@ fn follow(
             _ => {
                 return Err(Error::new(
                     ErrorCode::Protocol,
-                    "received a message that is not for workers",
+                    "a worker process received a message that is not for worker processes",
                 ));
             }
         }
@@ -180,7 +179,7 @@ fn perform(
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    // An engine that knows the times more precisely has already set them.
+    // Some engines know the times more precisely, and have set them already.
     if measure.end_s == 0.0 {
         measure.end_s = skep_env::now().as_secs_f64();
     }

@@ -1,10 +1,11 @@
-//! The paths of the directories of a tree, and of the items in them. Pure functions.
+//! Computes the paths of the directories in a tree, and of the items in these directories. This
+//! module does no I/O.
 
 use super::plan::Plan;
 use std::path::{Path, PathBuf};
 
-/// Returns the directories of a tree below `top`, parents before children. As in mdtest, the
-/// children of directory `k` have the numbers from `k * b + 1` to `k * b + b`, where `b` is the
+/// Returns the directories of a tree below `top`. Parents come before their children. As in mdtest,
+/// the children of directory `k` have the numbers `k * b + 1` to `k * b + b`, where `b` is the
 /// branching factor.
 pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     let name = |index: u64| match plan.unique_trees {
@@ -23,7 +24,7 @@ pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the paths of a process's items in a tree, directory by directory.
+/// Returns the paths of one process's items in a tree, directory by directory.
 pub(crate) fn items<'a>(
     plan: &Plan,
     tree: &'a [PathBuf],

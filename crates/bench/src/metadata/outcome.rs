@@ -1,4 +1,4 @@
-//! Rates of the phases in the results of a run.
+//! Computes the rates of phases from the results of a run.
 
 use super::plan::Plan;
 use crate::statistics::Summary;

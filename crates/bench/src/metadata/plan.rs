@@ -1,4 +1,4 @@
-//! The plan of a run in mdtest's terms, and the check of a plan.
+//! The plan of a run, which has the same options as mdtest, and the check of a plan.
 
 use crate::launcher::Host;
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_DIRECTORIES, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// A test with mdtest's options. The doc of a field begins with the letter of its option.
+/// The options of a test. The doc of each field begins with the letter of the corresponding option
+/// of mdtest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// `-d`: the absolute path of an existing directory. `{host}` in it stands for the name of the
     /// host on which a process runs.
     pub directory: String,
-    /// `-n`: number of items of each process, over all directories.
+    /// `-n`: number of items of each process in all directories together.
     pub items: Option<u64>,
     /// `-I`: number of items of each process in each directory.
     pub items_per_directory: Option<u64>,
@@ -45,20 +46,20 @@ pub struct Plan {
     pub read_bytes: u64,
     /// `-y`: processes sync each file after writing.
     pub sync: bool,
-    /// `-N`: distance between ranks. A process stats the items of the process whose rank is larger
-    /// by `stride`. It reads the items of the process at twice that distance, and removes the items
-    /// at three times that distance.
+    /// `-N`: difference between ranks. A process stats the items of the process whose rank is
+    /// larger by `stride`. It reads the items of the process whose rank is larger by twice the
+    /// stride, and removes the items of the process whose rank is larger by three times the stride.
     pub stride: u32,
     /// A number in the name of the run's directory. It makes the names of each run unique, because
-    /// hosts could still cache names that an earlier run removed. `None` for a run that uses the
-    /// items of another run.
+    /// hosts may still cache names that an earlier run has removed. `None` means that the run uses
+    /// the items of another run.
     pub run: Option<u32>,
-    /// Whether hosts keep their caches between phases.
+    /// Whether the hosts keep their caches between phases.
     pub keep_caches: bool,
-    /// Shell command that each host with processes runs before each phase, for example to remount.
-    /// `{host}` in it stands for the host's name.
+    /// Shell command that each host with processes runs before each phase, for example to remount
+    /// the file system. `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts that run no processes, but also drop their caches.
+    /// Hosts that run no processes, but whose caches are dropped too.
     pub server_hosts: Vec<Host>,
     /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
@@ -94,8 +95,8 @@ impl Default for Plan {
     }
 }
 
-/// All measured operations, in the order of mdtest's table. Each entry has the operation's name in
-/// results, and its name in the table of mdtest.
+/// All operations that are measured, in the order of mdtest's table. Each entry has the name of the
+/// operation in results, and its name in mdtest's table.
 pub const OPERATIONS: [(&str, &str); 9] = [
     ("directory_creation", "Directory creation"),
     ("directory_stat", "Directory stat"),
@@ -108,7 +109,7 @@ pub const OPERATIONS: [(&str, &str); 9] = [
     ("tree_removal", "Tree removal"),
 ];
 
-/// The operation of a phase.
+/// The operation that a phase does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Create,
@@ -117,7 +118,7 @@ pub(crate) enum Act {
     Remove,
 }
 
-/// The kind of object to which a phase applies its operation.
+/// The kind of object on which a phase does its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Object {
     Tree,
@@ -125,7 +126,8 @@ pub(crate) enum Object {
     File,
 }
 
-/// All phases with their names, in the order in which a run must run them.
+/// All phases, in the order in which a run does them. Each has its name, its kind of object, and
+/// its operation.
 #[rustfmt::skip]
 const PHASES: [(&str, Object, Act); 9] = [
     ("tree_creation", Object::Tree, Act::Create),
@@ -139,7 +141,7 @@ const PHASES: [(&str, Object, Act); 9] = [
     ("tree_removal", Object::Tree, Act::Remove),
 ];
 
-/// Returns the phase with this name.
+/// Returns the kind of object and the operation of the phase with the name `name`.
 pub(crate) fn phase_named(name: &str) -> Option<(Object, Act)> {
     let found = PHASES.iter().find(|(phase, ..)| *phase == name);
     found.map(|(_, object, act)| (*object, *act))
@@ -165,7 +167,7 @@ impl Plan {
         must(self.branching > 0, "the tree must have branches (-b)");
         must(
             !(self.files_only && self.directories_only),
-            "-F (only files) and -D (only directories) exclude each other",
+            "-F (only files) and -D (only directories) cannot be used together",
         );
         must(
             self.create || self.stat || self.read || self.remove,
@@ -183,11 +185,11 @@ impl Plan {
         must(most <= MAX_TRANSFER_BYTES, "files (-w, -e) have at most 1 GiB");
         must(
             !self.create || self.read_bytes <= self.write_bytes,
-            "the bytes to read (-e) must not exceed those to write (-w)",
+            "the number of bytes to read (-e) must not exceed the number of bytes to write (-w)",
         );
         must(
             self.patience_s > 0,
-            "the time without progress after which the run ends must not be 0",
+            "invalid limit of 0 s for the time without progress: expected at least 1 s",
         );
         let fits = self.tree_size().is_some_and(|size| size <= MAX_DIRECTORIES);
         must(fits, &format!("the tree (-z, -b) has more than {MAX_DIRECTORIES} directories"));
@@ -205,7 +207,7 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Returns the number of directories in a tree, or `None` on overflow.
+    /// Returns the number of directories in one tree, or `None` on overflow.
     pub(crate) fn tree_size(&self) -> Option<u64> {
         (0..=self.depth).try_fold(0_u64, |sum, level| {
             sum.checked_add(self.branching.checked_pow(level)?).filter(|it| *it <= 1 << 40)
@@ -226,14 +228,14 @@ impl Plan {
         self.items_per_directory.unwrap_or_else(|| self.items.unwrap_or(0) / directories)
     }
 
-    /// Returns the number of items of one process in all directories.
+    /// Returns the number of items of one process in all directories of the tree.
     pub fn items_of_process(&self) -> u64 {
         let range = self.directories_with_items();
         self.items_in_directory().saturating_mul(range.end - range.start)
     }
 
-    /// Returns the phases of a repetition in order, each with the number of operations of all
-    /// processes.
+    /// Returns the phases of a repetition in order. Each has the number of operations that all
+    /// processes do in it.
     pub(crate) fn phases(&self, processes: u32) -> Vec<(&'static str, u64)> {
         let is_wanted = |object, act| match (object, act) {
             (Object::File, _) if self.directories_only => false,
@@ -252,8 +254,8 @@ impl Plan {
         wanted.map(|(name, object, _)| (*name, count(*object))).collect()
     }
 
-    /// Returns the directory of a repetition (counted from 1), with the path that is valid on
-    /// `host`.
+    /// Returns the path on `host` of the directory that a repetition uses. Repetitions are counted
+    /// from 1.
     pub(crate) fn test_directory(&self, repetition: u32, host: &str) -> PathBuf {
         let directory = PathBuf::from(self.directory.replace("{host}", host));
         let number = repetition - 1;
@@ -286,7 +288,7 @@ mod tests {
         assert!(problem(|plan| (plan.depth, plan.branching) = (40, 2)).contains("has more than"));
         assert!(problem(|plan| (plan.depth, plan.branching) = (9, 2)).contains("than items"));
         let nothing = |plan: &mut Plan| (plan.files_only, plan.directories_only) = (true, true);
-        assert!(problem(nothing).contains("exclude each other"));
+        assert!(problem(nothing).contains("cannot be used together"));
         assert!(problem(|plan| plan.read_bytes = 1).contains("-e"));
         assert!(problem(|plan| (plan.remove, plan.repetitions) = (false, 2)).contains("-i"));
     }
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn only_enabled_operations_run() {
+    fn plan_has_phases_only_for_enabled_operations() {
         let names = |plan: &Plan| plan.phases(2).iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(&plan()).len(), 9);
         let some = Plan { files_only: true, stat: false, read: false, remove: false, ..plan() };

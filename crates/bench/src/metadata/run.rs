@@ -1,4 +1,5 @@
-//! The phases of a run, in mdtest's order, for the loop in [`crate::workload`].
+//! The phases of a run of `skep bench metadata`, in the order of mdtest. The loop in
+//! [`crate::workload`] runs them.
 
 use super::plan::Plan;
 use crate::launcher::Host;
@@ -8,11 +9,11 @@ use crate::workload::{self, Common, Outcome, Phase, Recording, Workload};
 use skep_types::Result;
 use std::path::PathBuf;
 
-/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to hosts in
-/// turn. If `runner` names a program, that program does the work instead of the built-in engine.
+/// Runs a plan with `processes_per_host` processes on each host. Ranks are assigned to the hosts in
+/// turn. If `runner` names an external program, this program is run instead of the built-in engine.
 ///
 /// # Errors
-/// Like [`crate::io::run`].
+/// The errors of [`crate::io::run`].
 pub fn run(
     runner: Option<&Runner>,
     plan: &Plan,
@@ -56,9 +57,9 @@ impl Workload for Plan {
         }
     }
 
-    /// Returns the phases of a repetition. An external program runs several phases in one
-    /// execution. The hosts then drop their caches only before each execution, and a phase that
-    /// cleans up ends the repetition.
+    /// Returns the phases of a repetition. If an external program is run, one execution of it does
+    /// several phases. In this case, the hosts drop their caches only before each execution, and
+    /// the last phase of the repetition cleans up.
     fn phases(&self, _repetition: u32, processes: u32, is_own: bool) -> Vec<Phase> {
         let phases = Self::phases(self, processes);
         if is_own {

@@ -1,4 +1,5 @@
-//! The work of one process of a run. The process creates, stats, reads and removes its items.
+//! The work of one process in a run of `skep bench metadata`. It creates, stats, reads and removes
+//! its items.
 
 use super::items::{items, tree};
 use super::plan::{Act, Object, Plan, phase_named};
@@ -9,14 +10,14 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A process of a `metadata` run.
+/// The engine of one process in a run of `skep bench metadata`.
 pub(crate) struct MetadataEngine {
     plan: Plan,
     seat: Seat,
     buffer: Vec<u8>,
-    /// The directory of the test, if this process created it.
+    /// The directory of the test. `None` if this process has not created it.
     made: Option<PathBuf>,
-    /// The directory of the test in the most recent phase.
+    /// The directory that the test used in the most recent phase.
     current: Option<PathBuf>,
 }
 
@@ -27,8 +28,8 @@ impl MetadataEngine {
         Self { plan, seat, buffer, made: None, current: None }
     }
 
-    /// Returns the rank whose items this process uses. As in mdtest, each operation shifts ranks by
-    /// a different multiple of the stride.
+    /// Returns the rank whose items this process uses for an operation. As in mdtest, each
+    /// operation uses another multiple of the stride.
     fn owner(&self, act: Act) -> u32 {
         let shifts = match act {
             Act::Create => 0,
@@ -41,7 +42,7 @@ impl MetadataEngine {
     }
 
     /// Creates or removes the directories of a tree. Each process does this for its own tree. For a
-    /// shared tree, rank 0 does this.
+    /// shared tree, only rank 0 does this.
     fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
@@ -102,7 +103,8 @@ impl MetadataEngine {
     }
 }
 
-/// Counts operations. [`Tally::count`] fails if an operation fails or the phase is aborted.
+/// Counts the operations of a phase. [`Tally::count`] fails if an operation has failed or the phase
+/// was aborted.
 struct Tally<'a> {
     measure: &'a mut Measure,
     control: &'a Control,
@@ -128,8 +130,8 @@ impl Engine for MetadataEngine {
         if makes && self.seat.rank == 0 {
             fs::create_dir(&top).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => format!(
-                    "{} exists, perhaps from a run with -C and no later run with -r; \
-                     name another directory (-d), or remove it",
+                    "directory {} exists already, perhaps from a run with -C and no later run with \
+                     -r; name another directory (-d), or remove this one",
                     top.display()
                 ),
                 _ => format!("make {}: {error}", top.display()),
@@ -152,9 +154,9 @@ impl Engine for MetadataEngine {
             return self.change_items(object, act, &top, &mut tally);
         }
         self.change_tree(act, &top, &mut tally)?;
-        // With one tree per process, the last process removes the directory that contains the
-        // trees. No process can find out whether it is the last, so each process tries to remove
-        // it.
+        // With one tree per process, the last process has to remove the directory that contains all
+        // trees. A process cannot know whether it is the last one, so each of them tries to remove
+        // this directory.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -169,7 +171,7 @@ impl Engine for MetadataEngine {
     fn clean(&mut self, dead: &[u32]) {
         let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
         let Some(top) = self.made.take().or(of_dead) else { return };
-        // Other processes may still create items, so this process retries the removal.
+        // The removal fails while other processes still create items, so it is retried.
         for _ in 0..CLEAN_TRIES {
             match fs::remove_dir_all(&top) {
                 Ok(()) => break,
@@ -190,7 +192,7 @@ mod tests {
         (0..of).map(|rank| MetadataEngine::new(plan.clone(), seat(rank))).collect()
     }
 
-    /// Runs all phases on all engines, and returns the number of operations of each phase.
+    /// Runs all phases with all engines, and returns the number of operations of each phase.
     fn run(
         plan: &Plan,
         engines: &mut [MetadataEngine],
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_created_found_and_removed() {
+    fn items_are_created_read_and_removed() {
         for unique_trees in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan {
@@ -247,7 +249,7 @@ mod tests {
         run(&all, &mut engines(&all, 2)).unwrap();
         let files = fs::read_dir(place.path().join("test-dir.0/mdtest_tree.0")).unwrap().count();
         assert_eq!(files, 10);
-        // A second run finds the directory, and leaves it unchanged.
+        // A second run finds the directory of the first run, and does not change it.
         let mut again = engines(&all, 2);
         assert!(run(&all, &mut again).unwrap_err().contains("exists"));
         again.iter_mut().for_each(|engine| engine.clean(&[]));
@@ -270,7 +272,7 @@ mod tests {
         };
         let mut engines = engines(&plan, 2);
         run(&plan, &mut engines).unwrap();
-        // The first process is dead, so another process removes its files.
+        // The process of rank 0 is dead, so another process removes its files.
         engines[1].clean(&[0]);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }

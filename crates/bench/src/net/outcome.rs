@@ -1,4 +1,5 @@
-//! The results of a network benchmark: each single measurement, and the hosts and services.
+//! The results of a network benchmark: every measurement, and the hosts and services that took
+//! part.
 
 use super::plan::{Measured, Plan, Server};
 use crate::launcher::{HostRecord, LinkMeasure};
@@ -6,14 +7,14 @@ use crate::statistics::median;
 use crate::storage::outliers::{Compared, Rules, Verdict, compare};
 use serde::{Deserialize, Serialize};
 
-/// The two ends of a link.
+/// The two ends of a link that is measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Name of the host or service that connects.
+    /// Name of the host or service that opens the connection.
     pub from: String,
-    /// Node id of the connecting end, if it is a service.
+    /// Node id of the service that opens the connection. `None` if a host opens it.
     pub from_node: Option<u32>,
-    /// Kind of the connecting end: `host`, or the kind of the service.
+    /// Kind of the end that opens the connection: `host`, or the kind of the service.
     pub from_kind: String,
     /// Name of the service that accepts the connection.
     pub to: String,
@@ -23,36 +24,37 @@ pub struct Pair {
     pub to_kind: String,
 }
 
-/// One measurement of a pair.
+/// One measurement of the link between a pair of ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Index in [`Outcome::pairs`].
+    /// Index of the pair in [`Outcome::pairs`].
     pub pair: usize,
-    /// The measured quantity.
+    /// The quantity that was measured.
     pub measured: Measured,
     /// The repetition, counted from 1.
     pub repetition: u32,
     /// Address of the service that accepted the connection.
     pub address: String,
-    /// Bytes moved over all streams, or zero for round trips.
+    /// Number of bytes that all streams transferred. Zero if round trips were measured.
     pub bytes: u64,
     /// Time from the begin of the first stream to the end of the last stream.
     pub seconds: f64,
-    /// `bytes` divided by `seconds`, in MiB/s, or `None` for round trips.
+    /// `bytes` divided by `seconds`, in MiB/s. `None` if round trips were measured.
     pub bandwidth_mib_per_s: Option<f64>,
     /// Begin and end of each stream, in seconds since the first stream began.
     pub streams: Vec<(f64, f64)>,
-    /// Median of the round trips in microseconds, or `None` if no round trips were measured.
+    /// Median of the round trips in microseconds. `None` if no round trips were measured.
     pub round_trip_us: Option<f64>,
-    /// Durations of all round trips, in microseconds.
+    /// Durations of the single round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
     /// Share of the measured time in which the CPUs of the connecting host were busy with any work,
-    /// from 0 to 1. `None` if a service connects, or if the time was too short to measure.
+    /// from 0 to 1. `None` if a service opened the connection, or if the time was too short to
+    /// measure.
     pub from_cpu_busy: Option<f64>,
 }
 
 impl Sample {
-    /// Combines the measurements of one or more processes into one measurement of a pair.
+    /// Creates one measurement of a pair from the measurements of one or more processes.
     pub(super) fn new(
         pair: usize,
         measured: Measured,
@@ -62,7 +64,7 @@ impl Sample {
         let all = || parts.iter().flat_map(|part| &part.streams);
         let begin = all().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
         let end = all().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
-        // Clocks have a resolution of one nanosecond. The lower bound also avoids a division by
+        // Clocks have a resolution of one nanosecond. This minimum also prevents a division by
         // zero.
         let seconds = (end - begin).max(1e-9);
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
@@ -83,21 +85,21 @@ impl Sample {
         }
     }
 
-    /// Returns the value that is compared between pairs. A larger value is better.
+    /// Returns the value that the comparison of pairs uses. A larger value is better.
     fn rate(&self) -> f64 {
         let trips = self.round_trip_us.map(|trip| 1e6 / trip);
         self.bandwidth_mib_per_s.or(trips).unwrap_or(0.0)
     }
 }
 
-/// A measurement of all pairs of hosts and services at the same time.
+/// A measurement in which all hosts sent to all services at the same time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// The measured quantity.
+    /// The quantity that was measured.
     pub measured: Measured,
     /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Bytes moved between all pairs.
+    /// Number of bytes that were transferred between all pairs.
     pub bytes: u64,
     /// Time from the begin of the first stream to the end of the last stream.
     pub seconds: f64,
@@ -107,14 +109,14 @@ pub struct Total {
     pub start_skew_s: f64,
 }
 
-/// The comparison of a pair with the other pairs of its kind.
+/// The comparison of a pair with all other pairs of the same kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Index in [`Outcome::pairs`].
+    /// Index of the pair in [`Outcome::pairs`].
     pub pair: usize,
-    /// The measured quantity that is compared.
+    /// The quantity that the comparison uses.
     pub measured: Measured,
-    /// The comparison. For round trips, the compared value is the number of round trips per second.
+    /// The result of the comparison. Round trips are compared by their number per second.
     #[serde(flatten)]
     pub compared: Compared,
 }
@@ -126,7 +128,7 @@ pub struct Outcome {
     pub plan: Plan,
     /// Start of the run, in seconds since 1970.
     pub started_unix_s: i64,
-    /// All client hosts with their environments.
+    /// All client hosts, with their environments.
     pub hosts: Vec<HostRecord>,
     /// Number of processes over all hosts.
     pub processes: u32,
@@ -134,11 +136,11 @@ pub struct Outcome {
     pub servers: Vec<Server>,
     /// All pairs that were measured.
     pub pairs: Vec<Pair>,
-    /// All measurements, in the order of time.
+    /// All measurements, in the order in which they were made.
     pub samples: Vec<Sample>,
-    /// Totals over all pairs, if the pairs were measured at the same time.
+    /// The totals of all pairs, if all pairs were measured at the same time.
     pub totals: Vec<Total>,
-    /// Each pair, compared with the other pairs of its kind.
+    /// The comparison of each pair with all other pairs of the same kind.
     pub judged: Vec<Judged>,
     /// Why the run ended before the plan was complete. `None` if the run completed the plan.
     pub failure: Option<String>,
@@ -160,7 +162,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the index of a pair in the list. Adds the pair if it is missing.
+    /// Returns the index of a pair in `pairs`. Adds the pair if it is missing.
     pub(super) fn place_of(&mut self, pair: Pair) -> usize {
         let found = self.pairs.iter().position(|it| *it == pair);
         found.unwrap_or_else(|| {
@@ -169,14 +171,14 @@ impl Outcome {
         })
     }
 
-    /// Returns all measurements of a pair: bandwidths in MiB/s, or medians of round trips in
+    /// Returns all measured values of a pair: bandwidths in MiB/s, or medians of round trips in
     /// microseconds.
     pub fn values(&self, pair: usize, measured: Measured) -> Vec<f64> {
         let found = self.samples.iter().filter(|it| it.pair == pair && it.measured == measured);
         found.filter_map(|it| it.bandwidth_mib_per_s.or(it.round_trip_us)).collect()
     }
 
-    /// Compares each pair with the other pairs of its kind.
+    /// Compares each pair with all other pairs of the same kind, and stores the results.
     pub(super) fn judge(&mut self, rules: Rules) {
         self.judged.clear();
         let mut kinds: Vec<(String, String)> = Vec::new();
@@ -210,7 +212,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the pairs that are slower than the other pairs of their kind, including pairs for
+    /// Returns the pairs that are slower than the other pairs of the same kind. Includes pairs for
     /// which the confidence is too low.
     pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
         self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_adds_up_all_processes_of_a_host() {
+    fn sample_covers_time_and_bytes_of_all_processes_of_a_host() {
         let parts = [part(10.0, 12.0, 6 << 20), part(10.25, 13.0, 6 << 20)];
         let sample = Sample::new(3, Measured::Send, 1, &parts);
         assert_eq!((sample.seconds, sample.bandwidth_mib_per_s), (3.0, Some(4.0)));
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_compared_only_with_pairs_of_its_kind() {
+    fn pair_of_nodes_is_compared_only_with_pairs_of_equal_kinds() {
         let mut outcome = Outcome::new(Plan::default(), Vec::new());
         let mut add = |from: &str, from_kind: &str, to: &str, rate: f64, trip_us: f64| {
             let pair = Pair {
@@ -270,7 +272,7 @@ mod tests {
         add("h1", "host", "s2", 101.0, 51.0);
         add("h2", "host", "s1", 60.0, 50.0);
         add("h2", "host", "s2", 99.0, 120.0);
-        // A slow pair, but the only one of its kind.
+        // This pair is slow, but it is the only pair of its kind.
         add("s1", "storage", "s2", 1.0, 9000.0);
         outcome.judge(Rules::default());
         let named: Vec<_> = outcome.outliers().map(|it| (it.pair, it.measured)).collect();

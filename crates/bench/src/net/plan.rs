@@ -1,5 +1,4 @@
-//! The plan of a network benchmark, which determines the measurements for each pair of hosts and
-//! services.
+//! The plan of a network benchmark. It determines which links are measured, and how.
 
 use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
@@ -7,30 +6,30 @@ use skep_rpc::link_benchmark::LinkPlan;
 use skep_types::{Error, ErrorCode, Result, TargetId};
 use std::fmt;
 
-/// The plan of a run.
+/// The options of a network benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Bytes of data in each message.
+    /// Number of bytes of data in each message.
     pub message_bytes: u32,
     /// Number of messages of each stream.
     pub messages: u32,
     /// Number of connections from each process to each service. Each connection has one message in
     /// flight.
     pub streams: u16,
-    /// Number of messages without data whose round trips are timed one by one. Zero means that no
-    /// round trips are measured.
+    /// Number of empty messages whose round trips are timed one by one. Zero means that no round
+    /// trips are measured.
     pub round_trips: u32,
     /// Number of repetitions.
     pub repetitions: u32,
-    /// Whether to measure links from hosts to services.
+    /// Whether to measure the links from hosts to services.
     pub from_hosts: bool,
-    /// Whether to measure links between services.
+    /// Whether to measure the links between services.
     pub between_servers: bool,
-    /// Whether all hosts send to all services at the same time. Otherwise one pair at a time uses
-    /// the network. Round trips are always measured one pair at a time.
+    /// Whether all hosts send to all services at the same time. Otherwise only one pair at a time
+    /// uses the network. Round trips are always measured for one pair at a time.
     pub all_at_once: bool,
-    /// Time limit to wait for a host or service, in seconds.
+    /// Time limit for a host or service to answer, in seconds.
     pub patience_s: u32,
 }
 
@@ -50,20 +49,21 @@ impl Default for Plan {
     }
 }
 
-/// A quantity that is measured for a pair.
+/// A quantity that is measured for a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
-    /// Bandwidth of data from the connecting end to the accepting end.
+    /// Bandwidth of data from the end that has opened the connection to the other end.
     Send,
-    /// Bandwidth of data from the accepting end to the connecting end.
+    /// Bandwidth of data to the end that has opened the connection.
     Receive,
-    /// Round-trip time of a request from the connecting end.
+    /// Time from sending a request to receiving its reply, at the end that has opened the
+    /// connection.
     RoundTrip,
 }
 
 impl Measured {
-    /// All measured quantities.
+    /// All quantities, in the order in which they are measured.
     pub const ALL: [Self; 3] = [Self::Send, Self::Receive, Self::RoundTrip];
 
     /// Returns the name of the quantity in results.
@@ -83,32 +83,32 @@ pub struct Server {
     pub node: u32,
     /// Name of the service.
     pub name: String,
-    /// `storage`, `metadata` or `management`.
+    /// Kind of the service: `storage`, `metadata` or `management`.
     pub kind: String,
     /// Version of the service's program.
     pub version: String,
-    /// Addresses on which the service listens.
+    /// Addresses at which the service can be reached.
     pub addresses: Vec<String>,
-    /// Ids of the service's storage targets. Messages go to the threads of these targets. Streams
-    /// are assigned to the targets in turn. If the list is empty, messages go to the service
-    /// itself.
+    /// Ids of the storage targets that the service serves. Messages are sent to the threads of
+    /// these targets, and the streams are assigned to the targets in turn. If the list is empty,
+    /// messages are sent to the service itself.
     pub targets: Vec<u32>,
 }
 
 impl Server {
-    /// Returns the ids of the service's targets, in the type that messages use.
+    /// Returns the ids of the service's targets in the type that messages contain.
     pub(crate) fn target_ids(&self) -> Vec<TargetId> {
         self.targets.iter().copied().map(TargetId::new).collect()
     }
 
-    /// Whether the service can connect to other services and measure those links.
+    /// Whether the service can open connections to other services and measure these links.
     pub(crate) fn is_source(&self) -> bool {
         self.kind != "management"
     }
 }
 
 impl Plan {
-    /// Returns the plan of the transfers over one link that measure this quantity.
+    /// Returns the plan for the measurement of one link. `measured` is the quantity to measure.
     pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
         let is_receiving = measured == Measured::Receive;
         match measured {
@@ -124,7 +124,7 @@ impl Plan {
         }
     }
 
-    /// Returns the quantities that are measured for each pair, in order.
+    /// Returns the quantities that are measured for each pair of ends, in order.
     pub(crate) fn measured(&self) -> Vec<Measured> {
         let mut all = vec![Measured::Send, Measured::Receive];
         if self.round_trips > 0 {
@@ -155,7 +155,7 @@ impl Plan {
         );
         must(
             self.patience_s > 0,
-            "the time without progress after which the run ends must not be 0",
+            "invalid limit of 0 s for the time without progress: expected at least 1 s",
         );
         for measured in self.measured() {
             if let Err(error) = self.link(measured).check() {
@@ -170,7 +170,7 @@ impl Plan {
     }
 }
 
-/// The join token of a cluster, as text. No program may print it.
+/// The text of a cluster's join token. It must never be printed.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 
@@ -180,26 +180,29 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The data that a process on a host needs for its measurements.
+/// The data that a process on a host needs to measure links.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) plan: Plan,
-    /// Names of all hosts. Rank `n` runs on host `n` modulo the number of hosts.
+    /// Names of all hosts. The process with rank `n` runs on the host with the index `n` modulo the
+    /// number of hosts.
     pub(crate) hosts: Vec<String>,
     pub(crate) servers: Vec<Server>,
     pub(crate) token: Key,
 }
 
-/// A phase in which processes on hosts measure links: the measured quantity and the measured pair.
+/// A phase in which processes on hosts measure links. The fields contain the measured quantity, and
+/// the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) measured: Measured,
-    /// Indexes of a host and a service. `None` means all hosts and all services at the same time.
+    /// The indices of a host and a service. `None` means all hosts and all services at the same
+    /// time.
     pub(crate) pair: Option<(usize, usize)>,
 }
 
 impl Assignment {
-    /// Returns all phases of a repetition, with their names.
+    /// Returns all phases of a repetition, each with its name.
     pub(crate) fn legs(&self) -> Vec<(String, Leg)> {
         let mut legs = Vec::new();
         for measured in self.plan.measured() {
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_phase_of_each_pair_has_a_unique_name() {
+    fn each_phase_of_each_pair_of_nodes_has_a_unique_name() {
         let mut assignment = Assignment {
             plan: Plan::default(),
             hosts: vec!["a".into(), "b".into()],

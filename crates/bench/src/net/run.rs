@@ -1,4 +1,4 @@
-//! Runs a plan: measures first the links from hosts to services, then the links between services.
+//! Runs a plan: first measures the links from hosts to services, then the links between services.
 
 use super::outcome::{Outcome, Pair, Sample, Total};
 use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
@@ -13,12 +13,12 @@ use skep_wire::benchmark::{MeasureLink, MeasureLinkReply};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Measures the links from hosts to services, with `processes_per_host` processes on each host.
-/// Returns an outcome without measurements if the plan does not request these links. `token` is the
-/// join token of the cluster, as text.
+/// Measures the links from hosts to services, with `processes_per_host` processes on each host. If
+/// the plan does not request this, returns an outcome without measurements. `token` is the text of
+/// the cluster's join token.
 ///
 /// # Errors
-/// Like [`crate::io::run`].
+/// The errors of [`crate::io::run`].
 pub fn from_hosts(
     plan: &Plan,
     hosts: &[Host],
@@ -61,7 +61,8 @@ pub fn from_hosts(
     Ok(outcome)
 }
 
-/// Returns the number of phases that measure links between servers, over all repetitions.
+/// Returns the number of phases in which links between services are measured, in all repetitions
+/// together.
 fn phases_between(plan: &Plan, servers: &[Server]) -> u64 {
     if !plan.between_servers {
         return 0;
@@ -98,7 +99,7 @@ fn measure_hosts(
     Ok(())
 }
 
-/// Reports the samples and totals that have not been reported yet. `known` has the numbers of
+/// Reports the samples and totals that were not reported before. `known` contains the numbers of
 /// samples and totals that were reported before.
 fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
     for sample in &outcome.samples[known.0..] {
@@ -110,7 +111,7 @@ fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progr
     }
 }
 
-/// Adds the results of a phase to the pairs that were measured in it.
+/// Stores the results of a phase in `outcome`, each with its pair.
 fn take(record: &PhaseRecord, leg: Leg, assignment: &Assignment, outcome: &mut Outcome) {
     for host in &assignment.hosts {
         for server in &assignment.servers {
@@ -154,12 +155,12 @@ fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Serve
     }
 }
 
-/// Orders services to measure links to other services, one pair at a time, if the plan requests
-/// this. Adds the results to the outcome. Earlier results stay in the outcome even if an error
-/// occurs.
+/// Makes services measure the links to other services, one pair at a time, if the plan requests
+/// this. Adds the results to the outcome. If a measurement fails, the outcome still contains the
+/// results so far.
 ///
 /// # Errors
-/// The reason for the failure, if the outcome has no measurement at all.
+/// The reason for the failure, if the outcome contains no measurement.
 pub async fn between_servers(
     mut outcome: Outcome,
     token: &str,
@@ -210,7 +211,7 @@ async fn measure_servers(
     Ok(())
 }
 
-/// Connects to the thread that measures links for a service. In a storage service, this is the
+/// Connects to the thread of a service that measures links. In a storage service, this is the
 /// thread of one target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
     let mut last = Error::new(ErrorCode::Disconnected, "the service has no address");
@@ -224,7 +225,8 @@ async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>>
     Err(last.within(&server.name))
 }
 
-/// Orders a service to measure a link, and waits for the results unless this run is interrupted.
+/// Makes a service measure a link, and returns the result. Ends early if the user interrupts this
+/// run.
 async fn ask(
     connection: &Rc<Connection>,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! A process on a host that measures links to services.
+//! The work of one process on a host in a network benchmark. It measures links to services.
 
 use super::plan::{Assignment, Leg, Measured, Server};
 use crate::launcher::{Control, Engine, LinkMeasure, Measure, Seat, Step};
@@ -9,7 +9,7 @@ use skep_types::{Error, ErrorCode, NodeId, NodeKind, Result};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A process of a `net` run.
+/// The engine of one process in a network benchmark.
 pub(crate) struct NetEngine {
     assignment: Assignment,
     seat: Seat,
@@ -26,7 +26,7 @@ pub(super) fn identity(token: &str) -> Result<Identity> {
     })
 }
 
-/// Converts the result of one link to a measurement of this process.
+/// Converts the result of one link to the form that the process reports.
 fn measure_of(server: &Server, result: &LinkResult) -> LinkMeasure {
     let streams = result.streams.iter();
     LinkMeasure {
@@ -48,18 +48,18 @@ impl NetEngine {
         found.map(|(_, leg)| leg).ok_or_else(|| format!("unknown phase {}", step.phase))
     }
 
-    /// Returns the services to which this process measures links in a phase.
+    /// Returns the services to which this process measures links in the phase `leg`.
     fn servers(&self, leg: Leg) -> Vec<Server> {
         let hosts = self.assignment.hosts.len();
         let rank = self.seat.rank as usize;
         let Some((host, server)) = leg.pair else { return self.assignment.servers.clone() };
-        // Only one process per host measures round trips.
+        // Only one process on each host measures round trips.
         let is_one = leg.measured != Measured::RoundTrip || rank < hosts;
         let is_mine = rank % hosts == host && is_one;
         is_mine.then(|| self.assignment.servers[server].clone()).into_iter().collect()
     }
 
-    /// Measures the links to several services at the same time.
+    /// Measures the links to all `servers` at the same time.
     fn measure(
         &self,
         servers: Vec<Server>,
@@ -93,8 +93,9 @@ impl NetEngine {
             }
             Ok(links)
         };
-        skep_env::block_on(all)
-            .map_err(|error| Error::new(ErrorCode::Io, format!("event loop: {error}")))?
+        skep_env::block_on(all).map_err(|error| {
+            Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}"))
+        })?
     }
 }
 

@@ -4,14 +4,14 @@ use super::plan::Plan;
 use crate::statistics::Summary;
 use serde::{Deserialize, Serialize};
 
-/// A measured target.
+/// A target that was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetRecord {
     /// Target id.
     pub id: u32,
-    /// Node id of the target's service.
+    /// Node id of the service that serves the target.
     pub node: u32,
-    /// Name of the target's service.
+    /// Name of the service that serves the target.
     pub node_name: String,
     /// Directory of the target on its server.
     pub path: String,
@@ -22,11 +22,11 @@ pub struct TargetRecord {
 pub struct Sample {
     /// Id of the target.
     pub target: u32,
-    /// `write` or `read`.
+    /// The phase: `write` or `read`.
     pub phase: String,
     /// The repetition, counted from 1.
     pub repetition: u32,
-    /// Bytes moved by all threads of the target.
+    /// Number of bytes that all threads of the target transferred.
     pub bytes: u64,
     /// Time from the begin of the first thread to the end of the last thread.
     pub seconds: f64,
@@ -45,16 +45,16 @@ pub struct Outcome {
     pub plan: Plan,
     /// Start of the run, in seconds since 1970.
     pub started_unix_s: i64,
-    /// All targets of the run.
+    /// All targets that were measured.
     pub targets: Vec<TargetRecord>,
-    /// All measurements, in the order of time.
+    /// All measurements, in the order in which they were made.
     pub samples: Vec<Sample>,
     /// Why the run ended before the plan was complete. `None` if the run completed the plan.
     pub failure: Option<String>,
 }
 
 impl Outcome {
-    /// Returns the bandwidths of a target in a phase, in MiB/s.
+    /// Returns the bandwidths of a target in a phase, for all repetitions, in MiB/s.
     pub fn bandwidths(&self, target: u32, phase: &str) -> Vec<f64> {
         let of_both = self.samples.iter().filter(|it| it.target == target && it.phase == phase);
         of_both.map(|sample| sample.bandwidth_mib_per_s).collect()

@@ -1,59 +1,57 @@
-//! Finds targets that are slower than the other targets, and the confidence of each verdict.
+//! Finds targets that are slower than the other targets, each with the confidence of this verdict.
 //!
-//! The module compares the median of a target with the median of the other targets. It also gives
-//! the difference in units of the median absolute deviation. A few slow targets hardly affect the
-//! median or this deviation. The Mann-Whitney test gives the probability that the difference is due
-//! to chance. If all samples come from one distribution, this is the probability that the target's
-//! samples are so far below the other samples. The module multiplies the probability by the number
-//! of targets, since any target could look slow by chance (Bonferroni correction). The test assumes
-//! no particular distribution of the rates.
+//! The module compares the median of a target with the median of all other targets, and gives the
+//! difference also in units of the median absolute deviation. A few slow targets hardly affect the
+//! medians or this deviation. The Mann-Whitney test gives the probability that the target's samples
+//! are so far below the other samples, if all samples come from one distribution. This probability
+//! is multiplied by the number of targets, because any of them could look slow by chance
+//! (Bonferroni correction). The test does not assume a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
 use serde::{Deserialize, Serialize};
 
-/// The verdict about a target.
+/// The verdict on a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The target is as fast as the other targets, or the difference is too small to matter.
     Fine,
-    /// The target is slower than the other targets, with sufficient confidence.
+    /// The target is slower than the other targets, and the confidence in this is sufficient.
     Slow,
     /// The target seems slower, but the confidence is too low. More repetitions can decide.
     Unclear,
 }
 
-/// The verdict about a target in a phase.
+/// The verdict on a target in one phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Id of the target.
     pub target: u32,
-    /// `write` or `read`.
+    /// The phase: `write` or `read`.
     pub phase: String,
     /// Number of measurements of the target.
     pub samples: usize,
     /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
-    /// How far the target's median is below the median of the other targets' medians, as a fraction
-    /// of the median of the others. Negative if the target's median is above.
+    /// How far the target's median is below m, as a fraction of m, which is the median of the other
+    /// targets' medians. Negative if the target's median is higher.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians, or `None` if
-    /// this deviation is zero.
+    /// The same difference in units of the median absolute deviation of all targets' medians.
+    /// `None` if this deviation is zero.
     pub deviations: Option<f64>,
-    /// Confidence that the target is slower at all, from 0 to 1.
+    /// Confidence that the target is slower than the others, by any amount. From 0 to 1.
     pub confidence: f64,
     /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
 }
 
-/// The thresholds at which a target counts as slow. A slow target reaches both thresholds.
+/// The thresholds for a slow target. A target counts as slow only if it reaches both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// A target is slow only if it is slower than the other targets by at least this fraction, from
-    /// 0 to 1.
+    /// The target must be slower than the other targets by at least this fraction, from 0 to 1.
     pub slower_by: f64,
-    /// Minimum confidence that the target is slower, from 0 to 1.
+    /// The confidence that the target is slower must be at least this value, from 0 to 1.
     pub confidence: f64,
 }
 
@@ -63,7 +61,7 @@ impl Default for Rules {
     }
 }
 
-/// Judges all targets in all measured phases.
+/// Returns the verdicts on all targets in all phases that were measured.
 pub fn judge(outcome: &Outcome, rules: Rules) -> Vec<Judged> {
     let mut judged = Vec::new();
     for phase in ["write", "read"] {
@@ -102,20 +100,20 @@ pub struct Compared {
     pub samples: usize,
     /// Median of the object's measurements.
     pub median: f64,
-    /// How far the object's median is below the median of the other objects' medians, as a fraction
-    /// of the median of the others. Negative if the object's median is above.
+    /// How far the object's median is below m, as a fraction of m, which is the median of the other
+    /// objects' medians. Negative if the object's median is higher.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians, or `None` if
-    /// this deviation is zero.
+    /// The same difference in units of the median absolute deviation of all objects' medians.
+    /// `None` if this deviation is zero.
     pub deviations: Option<f64>,
-    /// Confidence that the object is slower at all, from 0 to 1.
+    /// Confidence that the object is slower than the others, by any amount. From 0 to 1.
     pub confidence: f64,
     /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
 }
 
-/// Compares the samples at `index` with all other samples. Larger values are better. Returns `None`
-/// if there are no samples at `index`.
+/// Compares the samples of the object at `index` with the samples of all other objects. Larger
+/// values are better. Returns `None` if the object has no samples.
 pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared> {
     let samples = &all[index];
     let medians: Vec<f64> = all.iter().filter_map(|samples| median(samples)).collect();
@@ -145,19 +143,19 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
 }
 
 /// Maximum number of pairs of samples for which all orders are counted. For more pairs, the normal
-/// distribution is a sufficient approximation.
+/// distribution is used as an approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
-/// Returns the p-value of the one-sided Mann-Whitney test. If both lists come from one
-/// distribution, this is the probability that the first list is at least as far below the second as
-/// observed. A tie counts as "not below".
+/// Returns the p-value of the one-sided Mann-Whitney test. It is the probability that the first
+/// list is at least as far below the second as observed, if both lists come from one distribution.
+/// A tie counts as "not below".
 fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     let (n, m) = (first.len(), second.len());
     if n == 0 || m == 0 {
         return 1.0;
     }
-    // Number of pairs in which the first value is not below the second. Zero if the whole first
-    // list is below the second.
+    // Number of pairs in which the value from the first list is not below the value from the second
+    // list. It is zero if all values of the first list are below all values of the second list.
     let pairs = first.iter().map(|own| second.iter().filter(|other| own >= other).count());
     let above: usize = pairs.sum();
     if n * m <= COUNTED_PAIRS {
@@ -169,11 +167,11 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
 }
 
 /// Considers all orders of `n` values of a first list and `m` values of a second list. Returns the
-/// fraction of orders in which at most `above` pairs have the first value above the second.
+/// fraction of these orders in which at most `above` pairs have the larger value in the first list.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
-    // If `i` of the values taken so far are from the first list, `shares[i][u]` counts the orders
-    // of these values in which `u` pairs have the first value above the second. The counts are
-    // stored as fractions of all orders, since they would overflow any integer type.
+    // `shares[i][u]` is about the values taken so far, if `i` of them are from the first list. It
+    // is the fraction of their orders in which `u` pairs have the larger value in the first list.
+    // Fractions are stored, because counts of orders would overflow any integer type.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;
     for taken in 1..=n + m {
@@ -185,8 +183,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
             let total = taken as f64;
             let mut next = vec![0.0; n * m + 1];
             for (pairs, place) in next.iter_mut().enumerate() {
-                // Either the largest value taken so far is from the second list, or it is from the
-                // first list and above all values of the second list.
+                // The largest value taken so far is either from the second list, or it is from the
+                // first list and larger than all values of the second list.
                 let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
                 let of_first = match own > 0 && pairs >= other {
                     true => shares[own - 1][pairs - other] * own as f64,
@@ -200,8 +198,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
     shares[n][..=above.min(n * m)].iter().sum::<f64>().min(1.0)
 }
 
-/// Returns the cumulative standard normal distribution at `value` (Abramowitz and Stegun 26.2.17,
-/// to 7 digits).
+/// Returns the cumulative distribution function of the standard normal distribution at `value`
+/// (Abramowitz and Stegun 26.2.17, exact to 7 digits).
 fn normal_below(value: f64) -> f64 {
     const FACTORS: [f64; 5] =
         [0.319_381_530, -0.356_563_782, 1.781_477_937, -1.821_255_978, 1.330_274_429];
@@ -256,9 +254,10 @@ mod tests {
         let slow: &[f64] = &[71.0, 69.0, 70.0, 73.0, 68.0];
         assert_eq!(verdicts(&[fine, other, slow, fine]), [Fine, Fine, Slow, Fine]);
         assert_eq!(verdicts(&[fine, other, fine, other]), [Fine; 4]);
-        // A single measurement of each target decides nothing, however large the difference.
+        // With one measurement of each target, the confidence is too low, however large the
+        // difference is.
         assert_eq!(verdicts(&[&[100.0], &[99.0], &[10.0]]), [Fine, Fine, Unclear]);
-        // A target with a small difference counts as fine, even with high confidence.
+        // If the difference is small, the target counts as fine, even with a high confidence.
         let little: &[f64] = &[95.0, 95.1, 95.2, 95.3, 95.4];
         assert_eq!(verdicts(&[fine, other, little]), [Fine; 3]);
         assert_eq!(verdicts(&[fine]), [Fine]);
@@ -266,20 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn confidence_and_distance_are_reported() {
+    fn slow_target_is_reported_with_slowdown_and_confidence() {
         let fine: &[f64] = &[100.0, 98.0, 103.0, 101.0, 99.0];
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // The chance is 1 of 15504 orders, multiplied by four targets.
+        // The probability is 1 in 15504 orders, multiplied by the four targets.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }
 
     #[test]
-    fn exact_counts_agree_with_the_normal_distribution() {
-        // Two lists of three values can be merged in 20 orders. In 1, 1, 2, 3, 3, 3, ... of these
-        // orders, 0, 1, 2, 3, 4, 5, ... pairs have the greater value in the first list.
+    fn exact_rank_test_agrees_with_its_normal_approximation() {
+        // Two lists of three values can be merged in 20 orders. The number of pairs with the larger
+        // value in the first list is 0, 1, 2, 3, 4, 5, ... in 1, 1, 2, 3, 3, 3, ... of these
+        // orders.
         for (above, orders) in [(0, 1.0), (1, 2.0), (2, 4.0), (3, 7.0), (4, 10.0), (9, 20.0)] {
             assert!((share_of_orders(3, 3, above) - orders / 20.0).abs() < 1e-12, "{above}");
         }

@@ -4,24 +4,25 @@ use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// The work of each target.
+/// The work of each target in a benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Whether to measure writing. Targets always write, since reading needs the data. If this
-    /// field is false, the run drops the results of writing.
+    /// Whether to measure writing. Targets write in any case, because reading needs the data. If
+    /// this is false, the run drops the results of writing.
     pub write: bool,
     /// Whether to measure reading.
     pub read: bool,
-    /// Number of files of each target. The target writes or reads all of them at the same time.
+    /// Number of files of each target. The target writes or reads all of them at the same time,
+    /// with one thread each.
     pub threads: u16,
     /// Size of each file in bytes.
     pub size_bytes: u64,
-    /// Size of a transfer in bytes.
+    /// Number of bytes of one transfer.
     pub block_bytes: u32,
     /// Number of repetitions.
     pub repetitions: u32,
-    /// Whether targets work one after another, instead of all at the same time.
+    /// Whether the targets work one after the other, instead of all at the same time.
     pub one_by_one: bool,
     /// Seconds without progress of any target after which the run fails.
     pub patience_s: u32,
@@ -67,7 +68,7 @@ impl Plan {
         );
         must(
             self.patience_s > 0,
-            "the time without progress after which the run ends must not be 0",
+            "invalid limit of 0 s for the time without progress: expected at least 1 s",
         );
         if problems.is_empty() {
             return Ok(());

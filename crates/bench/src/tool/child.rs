@@ -1,4 +1,4 @@
-//! An external program as a child process of a worker.
+//! Runs an external program as a child process of a worker.
 
 use crate::launcher::Control;
 use crate::limits::{KEPT_ERRORS_BYTES, MAX_OUTPUT_BYTES, TOOL_END_PATIENCE, TOOL_LOOK};
@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
-/// The output of a program, and the time at which the program ended, in seconds since boot.
+/// The output of a program, and the time at which it ended, in seconds since boot.
 pub(super) struct Printed {
     pub(super) text: String,
     pub(super) end_s: f64,
 }
 
-/// Reads a stream to its end, and returns at most the first `keep` bytes.
+/// Reads a stream until it ends, and returns its first bytes, at most `keep`.
 fn drain(mut from: impl Read, keep: usize) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 16 << 10];
@@ -25,13 +25,14 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A child process with its own process group. Dropping the value ends all processes of the group.
+/// A child process in its own process group. When this is dropped, all processes of the group are
+/// ended.
 struct Group(Child);
 
 impl Group {
     fn signal(&self, signal: Signal) {
         let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // The error is ignored, since the process may have exited by itself.
+        // An error is ignored, because the processes may have exited by themselves.
         let _ = group.map(|group| kill_process_group(group, signal));
     }
 }
@@ -41,7 +42,8 @@ impl Drop for Group {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // `mpirun` ends its remote processes if it gets SIGTERM, but not if it gets SIGKILL.
+        // On SIGTERM, `mpirun` also ends the processes that it has started on other hosts. On
+        // SIGKILL, it does not.
         self.signal(Signal::TERM);
         let deadline = skep_env::now() + TOOL_END_PATIENCE;
         while skep_env::now() < deadline && matches!(self.0.try_wait(), Ok(None)) {
@@ -55,21 +57,21 @@ impl Drop for Group {
 /// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// A text for users. It has the reason why the command could not be started, or the way in which
-/// the command failed and the end of its output.
+/// A text for users. It contains the reason why the command could not be started, or the way in
+/// which it failed and the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.process_group(0).spawn();
-    let mut child = Group(child.map_err(|error| format!("{program} cannot be started: {error}"))?);
+    let mut child = Group(child.map_err(|error| format!("cannot start {program}: {error}"))?);
     let (Some(output), Some(errors)) = (child.0.stdout.take(), child.0.stderr.take()) else {
         return Err("a child without pipes".into());
     };
     let (finished, waits) = sync_channel::<(String, f64)>(1);
     let read = move || {
         let text = drain(output, MAX_OUTPUT_BYTES);
-        // The end of the output is taken as the end of the command.
+        // The end of the output is taken as the time at which the command ended.
         let _ = finished.send((text, skep_env::now().as_secs_f64()));
     };
     let failed = |error: std::io::Error| error.to_string();
@@ -144,7 +146,7 @@ mod tests {
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
         assert!(running.join().unwrap().unwrap().contains("aborted"));
-        // A process that inherited the pipe may not have exited yet.
+        // The process to which the pipe was passed may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))

@@ -1,4 +1,4 @@
-//! A process of a run in which an external program does the work.
+//! The engine of a process that runs an external program.
 
 use super::mdtest::Part;
 use super::mpi::{self, Dialect};
@@ -13,18 +13,18 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Name of the phase that removes the directory of a repetition.
+/// Name of the phase that removes the directory of the repetition.
 pub(crate) const CLEAN_UP: &str = "clean up";
 
-/// A process that starts an external program. With MPI, only the first process starts the program,
-/// as one job for all processes.
+/// The engine of one process that runs an external program. With MPI, only one process exists, and
+/// it starts the MPI job.
 pub(crate) struct ToolEngine {
     assignment: Assignment,
     seat: Seat,
-    /// Files and directories that the program has created or may have begun to create, and that are
-    /// not removed yet.
+    /// Files and directories that the program has created or may have created, and that are not
+    /// removed yet.
     made: Vec<PathBuf>,
-    /// Results for later phases. One execution of mdtest can report several phases.
+    /// Results for later phases, because one execution of mdtest can report several phases.
     reports: BTreeMap<String, (Report, String)>,
 }
 
@@ -34,13 +34,13 @@ fn at(path: &Path, what: &str) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what} {}: {error}", path.display())
 }
 
-/// Whether a program is in the search path.
+/// Whether a program is in the search path, or is given with its path.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())
 }
 
-/// A path with a unique name. Dropping the value removes the file at this path.
+/// A unique path for a temporary file. When this is dropped, the file is removed.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -52,12 +52,12 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The error is ignored, since the program may not have created the file.
+        // An error is ignored, because the program may not have created the file.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// The results of a program in a phase.
+/// The results of one execution of a program in a phase.
 struct Done {
     report: Report,
     command: String,
@@ -86,12 +86,12 @@ impl ToolEngine {
         starter.map_or(Ok(()), |starter| {
             Err(format!(
                 "{starter} is not installed on host {host}: install the package mpich or \
-                 openmpi-bin, or name another with --mpirun"
+                 openmpi-bin, or name another command with --mpirun"
             ))
         })
     }
 
-    /// Returns the files that are used by the program that this process starts.
+    /// Returns the files that the program of this process uses.
     fn files(&self, plan: &IoPlan) -> Vec<PathBuf> {
         let host = &self.seat.host;
         match (plan.file_per_process, self.tool().is_mpi()) {
@@ -103,8 +103,8 @@ impl ToolEngine {
         }
     }
 
-    /// Refuses existing files, like the built-in engine. Creates the files that the program cannot
-    /// create correctly.
+    /// Returns an error if a file exists, as the built-in engine does. Also creates the files that
+    /// the program would not create correctly.
     fn prepare_write(&mut self, plan: &IoPlan) -> InWords<()> {
         let is_maker = plan.file_per_process || self.seat.rank == 0;
         if plan.use_existing || !is_maker {
@@ -113,15 +113,15 @@ impl ToolEngine {
         let files = self.files(plan);
         if let Some(file) = files.iter().find(|file| fs::symlink_metadata(file).is_ok()) {
             return Err(format!(
-                "{} exists: name another path (-o), or overwrite it with -E; then it is not \
-                 removed",
+                "file {} exists already: name another path (-o), or use -E, which overwrites the \
+                 file and does not remove it at the end of the run",
                 file.display()
             ));
         }
         self.made.clone_from(&files);
         if self.tool() == Tool::Fio && !plan.file_per_process {
-            // fio would create the file with too small a size, and with a different size in each
-            // process.
+            // Each process of fio would create the shared file with the size of its own data, which
+            // is too small.
             let file = OpenOptions::new().write(true).create_new(true).open(&files[0]);
             let total = plan.total_bytes(self.seat.of).unwrap_or(0);
             file.and_then(|file| file.set_len(total)).map_err(at(&files[0], "make"))?;
@@ -129,13 +129,13 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Returns the rank whose data this process reads.
+    /// Returns the rank whose data this process reads in a phase.
     fn reads(&self, plan: &IoPlan) -> u32 {
         reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Checks that files are long enough to read, since external programs would create missing
-    /// files.
+    /// Checks that the files are long enough. This is needed because the programs would create
+    /// missing files.
     fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
@@ -148,10 +148,12 @@ impl ToolEngine {
             let len = file.metadata().map_err(at(&path, "look at"))?.len();
             if len < needed {
                 let name = path.display();
-                return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
+                return Err(format!(
+                    "cannot read {name}: it has {len} bytes, and the plan reads {needed} bytes"
+                ));
             }
             if !plan.keep_caches {
-                // A file system without a page cache ignores or refuses this advice.
+                // A file system that has no page cache ignores or refuses this advice.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }
@@ -163,7 +165,7 @@ impl ToolEngine {
         if step.phase == "tree_creation" {
             let refuse = |error: std::io::Error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => format!(
-                    "{} exists: name another directory (-d), or remove it",
+                    "directory {} exists already: name another directory (-d), or remove this one",
                     directory.display()
                 ),
                 _ => at(&directory, "make")(error),
@@ -174,7 +176,7 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Runs a program as an MPI job, in `directory` on each host.
+    /// Runs a program as an MPI job. It runs in the directory `directory` on each host.
     fn run_by_mpi(
         &self,
         program: &[String],
@@ -186,7 +188,10 @@ impl ToolEngine {
         let dialect = Dialect::of(&version.text);
         let hosts = mpi::host_file(&self.assignment, dialect)?;
         if hosts.is_some() && directory.contains("{host}") {
-            return Err("hosts behind ssh must use the same path: remove {host} from it".into());
+            return Err(
+                "all hosts of an MPI job must use the same path: remove {host} from the path"
+                    .into(),
+            );
         }
         let file = hosts.as_ref().map(|_| Temporary::new());
         if let (Some(file), Some(text)) = (&file, &hosts) {
@@ -226,8 +231,8 @@ impl ToolEngine {
         Ok(Done { report, command: command.join(" "), end_s: printed.end_s })
     }
 
-    /// Returns the result of a phase. Runs mdtest for the part that contains the phase, unless an
-    /// earlier phase has run that part.
+    /// Returns the result of a phase. If the execution of mdtest that contains this phase has not
+    /// run yet, runs it.
     fn work_on_names(
         &mut self,
         plan: &MetadataPlan,
@@ -263,10 +268,10 @@ impl ToolEngine {
         Ok(())
     }
 
-    /// Removes the empty directories that mdtest leaves behind.
+    /// Removes the empty directories that mdtest does not remove.
     fn remove_empty(&self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
-        // Only some versions of mdtest leave this directory.
+        // Only some versions of mdtest leave this directory behind.
         let _ = fs::remove_dir(directory.join("test-dir.0-0"));
         fs::remove_dir(&directory).map_err(at(&directory, "remove"))
     }
@@ -309,13 +314,14 @@ impl Engine for ToolEngine {
 
     fn clean(&mut self, dead: &[u32]) {
         for path in std::mem::take(&mut self.made) {
-            // Files that cannot be removed stay. The error of the run names their directory.
+            // If the removal fails, the files stay. The error of the run then names their
+            // directory.
             self.made = vec![path];
             let _ = self.remove();
         }
         let Work::Io(plan) = &self.assignment.work else { return };
-        // A process that died may not have created its files, so a missing file is not an error.
-        // The plan creates files only where none existed before, so no other file is removed.
+        // A process that died may not have created its files, so a missing file is not an error. A
+        // run creates files only where none existed, so this removes no file of other programs.
         for rank in dead.iter().filter(|rank| plan.file_per_process || **rank == 0) {
             if plan.write && !plan.use_existing && !self.tool().is_mpi() {
                 let _ = fs::remove_file(plan.file_of(*rank, &self.seat.host));

@@ -1,19 +1,20 @@
-//! fio's command line and results: one job for each process.
+//! The command line of fio, and the parser of its results. fio runs one job for each process.
 
 use super::{Report, number, refused, words};
 use crate::io::plan::Plan;
 use serde_json::Value;
 
-/// Returns the options of a plan that fio does not support.
+/// Returns the options of the plan that fio does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
-        (plan.verify_write || plan.verify_read, "comparing (-W, -R) as IOR does"),
+        (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
         (plan.segments > 1 && !plan.file_per_process, "segments (-s) in one file of all processes"),
     ])
 }
 
-/// Returns fio's command line for the data of the process `rank` in `file`.
+/// Returns the command line that makes fio write or read the data of the process `rank` in
+/// `file`.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec<String> {
     let order = match (is_write, plan.random) {
         (true, false) => "write",
@@ -28,7 +29,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
     let mut all = words(["fio", "--name=skep", "--output-format=json", "--ioengine=psync"]);
     all.extend(words(["--thread", "--fallocate=none"]));
     all.extend([
-        // fio splits a list of file names at colons.
+        // fio splits its list of file names at colons, so these must be escaped.
         format!("--filename={}", file.replace(':', "\\:")),
         format!("--rw={order}"),
         format!("--bs={}", plan.transfer_bytes),
@@ -44,7 +45,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
 
 /// Parses fio's JSON report.
 pub(super) fn parse(text: &str, is_write: bool) -> Result<Report, String> {
-    // Other messages may precede the report.
+    // fio may print other messages before the report.
     let begin = text.find('{').ok_or("fio printed no result")?;
     let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
     let value = match values.next() {
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_translated() {
+    fn plan_becomes_the_command_line_of_fio() {
         let line = |plan: &Plan, is_write| command(plan, is_write, "/m/a:b", 3).join(" ");
         let same = "fio --name=skep --output-format=json --ioengine=psync --thread \
                     --fallocate=none --filename=/m/a\\:b";
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_fio_is_read() {
+    fn fio_report_is_parsed() {
         let text = include_str!("recorded/fio-3.33-write.json");
         let written = parse(text, true).unwrap();
         assert_eq!((written.bytes, written.operations), (1 << 20, 16));

@@ -1,30 +1,30 @@
-//! IOR's command line and results.
+//! The command line of IOR, and the parser of its results.
 
 use super::{Report, number, refused, words};
 use crate::io::plan::Plan;
 use serde_json::Value;
 
-/// Returns the options of a plan that IOR does not support.
+/// Returns the options of the plan that IOR does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
         (
             plan.verify_write || plan.verify_read,
-            "comparing (-W, -R): the JSON output of IOR does not contain the number of wrong \
-            transfers",
+            "comparison of data (-W, -R), because the JSON output of IOR does not contain the \
+             number of wrong transfers",
         ),
-        (plan.seed != 0, "--seed: IOR chooses the seed of its random orders itself"),
+        (plan.seed != 0, "--seed, because IOR itself chooses the seed of its random orders"),
         (file_name(plan).is_none(), "{host} in the name of the file (-o)"),
     ])
 }
 
-/// Returns the file's name if it is the same on all hosts.
+/// Returns the name of the file. `None` if the name depends on the host.
 fn file_name(plan: &Plan) -> Option<&str> {
     let (_, name) = plan.path.rsplit_once('/')?;
     (!name.contains("{host}")).then_some(name)
 }
 
-/// Returns IOR's command line for one phase. IOR writes its results to the file `summary`, and does
-/// not remove the data files.
+/// Returns the command line that makes IOR do one phase. IOR writes its results to the file
+/// `summary`. It does not remove the data files.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
     let mut all = words(["ior", "-a", "POSIX", "-k"]);
     let name = file_name(plan).unwrap_or_default();
@@ -64,8 +64,8 @@ pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Repo
     Ok(Report {
         bytes: total_bytes,
         operations: 0,
-        // IOR prints times with only four digits, but rates with more, so the time is computed from
-        // the rate.
+        // IOR prints times with four digits, and rates with more. For this reason, the time is
+        // computed from the rate.
         seconds: total_bytes as f64 / f64::from(1 << 20) / number(found, "bwMiB")?,
         open_s: number(found, "openTime")?,
         close_s: number(found, "closeTime")?,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_translated_letter_by_letter() {
+    fn plan_becomes_the_command_line_of_ior() {
         let line = |plan: &Plan, is_write| command(plan, is_write, "s").join(" ");
         let end = "-O summaryFile=s -O summaryFormat=JSON";
         assert_eq!(
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_ior_is_read() {
+    fn ior_report_is_parsed() {
         let text = include_str!("recorded/ior-4.1.0-write.json");
         let written = parse(text, true, 2 << 20).unwrap();
         let said = written.said["result"]["bwMiB"].as_f64().unwrap();

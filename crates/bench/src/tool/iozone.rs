@@ -1,17 +1,21 @@
-//! IOzone's command line and results: one process per execution, in IOzone's throughput mode.
+//! The command line of IOzone, and the parser of its results. Each execution has one process, in
+//! the throughput mode of IOzone.
 
 use super::{Report, refused, words};
 use crate::io::plan::Plan;
 
-/// Smallest record size in bytes. All sizes must be multiples of it.
+/// Number of bytes in a KiB. All sizes must be multiples of it.
 const KIBIBYTE: u64 = 1024;
 
-/// Returns the options of a plan that IOzone does not support.
+/// Returns the options of the plan that IOzone does not support.
 pub(super) fn problems(plan: &Plan) -> Vec<String> {
     refused(&[
-        (!plan.file_per_process, "one file shared by all processes: use one file per process (-F)"),
-        (plan.random, "random order (-z): its random test mixes reads and writes"),
-        (plan.verify_write || plan.verify_read, "comparing (-W, -R) as IOR does"),
+        (!plan.file_per_process, "a file that all processes share; use one file per process (-F)"),
+        (
+            plan.random,
+            "random order (-z), because the random test of IOzone mixes reads and writes",
+        ),
+        (plan.verify_write || plan.verify_read, "comparison of data (-W, -R) as in IOR"),
         (plan.signature.is_some(), "a signature (-G)"),
         (
             !plan.transfer_bytes.is_multiple_of(KIBIBYTE),
@@ -20,11 +24,12 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// Returns IOzone's command line for one file. IOzone does not remove the file.
+/// Returns the command line that makes IOzone write or read one file. IOzone does not remove the
+/// file.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     let test = if is_write { "0" } else { "1" };
-    // `-+n` omits the second test on the existing file, `-w` keeps the file, and `-c` includes the
-    // close in the time.
+    // `-+n` leaves out the retests, which write or read the same file a second time. `-w` leaves
+    // the file in place. `-c` includes the close in the measured time.
     let mut all = words(["iozone", "-i", test, "-t", "1", "-+n", "-w", "-c"]);
     let kibibytes = |bytes: u64| format!("{}k", bytes / KIBIBYTE);
     all.extend(["-r".to_owned(), kibibytes(plan.transfer_bytes)]);
@@ -39,7 +44,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     all
 }
 
-/// Parses the text that IOzone prints for users, since IOzone prints no JSON.
+/// Parses the text that IOzone prints for people. IOzone has no JSON output.
 pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, String> {
     let title = if is_write { "initial writers" } else { "readers" };
     let is_line = |line: &&str| {
@@ -79,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_translated() {
+    fn plan_becomes_the_command_line_of_iozone() {
         let line = |plan: &Plan, is_write| command(plan, is_write, "/m/f").join(" ");
         let sizes = "-r 64k -s 4096k";
         assert_eq!(line(&plan(), true), format!("iozone -i 0 -t 1 -+n -w -c {sizes} -e -F /m/f"));
@@ -91,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_iozone_is_read() {
+    fn iozone_output_is_parsed() {
         let rate = |report: &Report| report.bytes as f64 / 1024.0 / report.seconds;
         let text = include_str!("recorded/iozone-3.471-write.txt");
         let written = parse(text, &plan(), true).unwrap();

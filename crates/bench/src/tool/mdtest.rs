@@ -1,10 +1,10 @@
-//! mdtest's command line and results.
+//! The command lines of mdtest, and the parser of its results.
 
 use super::{Report, words};
 use crate::metadata::plan::{OPERATIONS, Plan};
 use std::collections::BTreeMap;
 
-/// A part of a test. Each part is one execution of mdtest.
+/// A part of a test that one execution of mdtest does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Create,
@@ -14,7 +14,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Returns the part that contains a phase.
+    /// Returns the part of the test that contains the phase `phase`.
     pub(super) fn of(phase: &str) -> Option<Self> {
         let (_, act) = phase.rsplit_once('_')?;
         Some(match act {
@@ -36,7 +36,8 @@ impl Part {
     }
 }
 
-/// Returns mdtest's command line. mdtest must run in the directory that contains `name`.
+/// Returns the command line for a part of the test. mdtest must run in the directory that contains
+/// `name`.
 pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     let mut all = words(["mdtest", part.letter(), "-d", name]);
     let values = [
@@ -65,7 +66,8 @@ pub(super) fn command(plan: &Plan, part: Part, name: &str) -> Vec<String> {
     all
 }
 
-/// Parses mdtest's table. `counts` lists the phases with their numbers of operations.
+/// Parses the table that mdtest prints. `counts` contains the phases and the numbers of operations
+/// in them.
 pub(super) fn parse(
     text: &str,
     counts: &[(&'static str, u64)],
@@ -81,10 +83,12 @@ pub(super) fn parse(
         let row = row.ok_or_else(|| format!("mdtest's summary has no line '{title}'"))?;
         let numbers: Vec<f64> = row.split_whitespace().flat_map(str::parse).collect();
         let [max, min, mean, deviation] = numbers[..] else {
-            return Err(format!("its line '{title}' does not have four numbers: {row}"));
+            return Err(format!(
+                "line '{title}' of mdtest's summary does not have four numbers: {row}"
+            ));
         };
         if mean <= 0.0 {
-            return Err(format!("its line '{title}' reports no operations"));
+            return Err(format!("line '{title}' of mdtest's summary reports no operations"));
         }
         let said = serde_json::json!({
             "version": version, "max": max, "min": min, "mean": mean, "std_dev": deviation,
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_translated_letter_by_letter() {
+    fn plan_becomes_the_command_line_of_mdtest() {
         let line = |plan: &Plan, part| command(plan, part, "t").join(" ");
         assert_eq!(line(&plan(), Part::Create), "mdtest -C -d t -n 10 -z 1 -b 3 -w 100 -u");
         let other = Plan {
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_mdtest_is_read() {
+    fn mdtest_output_is_parsed() {
         let counts = |part| {
             let mut counts = plan().phases(2);
             counts.retain(|(phase, _)| Part::of(phase) == Some(part));

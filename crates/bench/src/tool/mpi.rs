@@ -1,9 +1,9 @@
-//! MPI jobs. An MPI job starts a number of processes on several hosts.
+//! Forms the commands that start MPI jobs, which have processes on several hosts.
 
 use super::Assignment;
 use std::path::Path;
 
-/// Implementations of MPI, whose options differ.
+/// The implementations of MPI. The options of their `mpirun` differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// MPICH and its derivatives.
@@ -12,7 +12,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the implementation that printed `version` as the output of `mpirun --version`.
+    /// Returns the implementation by the output of `mpirun --version`.
     pub(super) fn of(version: &str) -> Self {
         if version.contains("Open MPI") || version.contains("OpenRTE") {
             Self::OpenMpi
@@ -22,16 +22,16 @@ impl Dialect {
     }
 }
 
-/// Whether the launcher reaches a host over ssh, which `mpirun` uses by itself.
+/// Whether the prefix command of a host is ssh. `mpirun` itself also uses ssh for such a host.
 fn is_remote(enter: &[String]) -> bool {
     enter.first().is_some_and(|word| word.ends_with("ssh"))
 }
 
-/// Returns the contents of a host file, or `None` if no host is reached over ssh.
+/// Returns the content of a host file for `mpirun`. `None` if no host is reached by ssh.
 ///
 /// # Errors
-/// Fails if only some hosts are reached over ssh, because one MPI job cannot start processes on
-/// both kinds of hosts.
+/// Fails if some hosts are reached by ssh and others are not, because one MPI job cannot start
+/// processes on both kinds of hosts.
 pub(super) fn host_file(
     assignment: &Assignment,
     dialect: Dialect,
@@ -42,20 +42,25 @@ pub(super) fn host_file(
         return Ok(None);
     }
     if remote < hosts.len() {
-        return Err("either all hosts of an MPI job are reached by ssh, or no host is".into());
+        return Err(
+            "cannot run an MPI job on this host and by ssh on others: use only hosts that are \
+             reached by ssh, or only this host"
+                .into(),
+        );
     }
     let each = assignment.processes / hosts.len().max(1) as u32;
     let line = |name: &str| match dialect {
-        // Hydra assigns one process to each line in turn, and starts again at the first line.
+        // Hydra starts one process for each line in turn, and then begins again with the first
+        // line.
         Dialect::Hydra => format!("{name}:1\n"),
         Dialect::OpenMpi => format!("{name} slots={each}\n"),
     };
     Ok(Some(hosts.iter().map(|host| line(&host.name)).collect()))
 }
 
-/// Returns the command that starts a program on all hosts, with process 0 on the first host,
-/// process 1 on the second host, and so on. Each process works in `directory`, as seen from its
-/// host.
+/// Returns the command that starts a program on all hosts. Process 0 runs on the first host,
+/// process 1 on the second host, and so on. Each process works in `directory`, in which `{host}`
+/// stands for the name of its host.
 pub(super) fn command(
     assignment: &Assignment,
     program: &[String],
@@ -85,7 +90,7 @@ pub(super) fn command(
         }
         let count = if is_one { assignment.processes } else { 1 };
         words.extend(["-np".to_owned(), count.to_string(), "-wdir".into(), of(&host.name)]);
-        // `mpirun` itself runs on the first host, so that host needs no prefix.
+        // `mpirun` itself runs on the first host, so the processes there need no prefix.
         if rank % hosts.len() > 0 {
             words.extend_from_slice(&host.enter);
         }
@@ -114,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_get_processes_in_turn() {
+    fn mpi_processes_are_assigned_to_hosts_round_robin() {
         let here = assignment(&[Host::here()], 4);
         let hydra = (Dialect::Hydra, None);
         let place = "/mnt/{host}";
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_behind_ssh_are_listed_in_a_file() {
+    fn mpirun_gets_a_host_file_if_hosts_are_reached_over_ssh() {
         let mut far = assignment(&[Host::over_ssh("a"), Host::over_ssh("b")], 4);
         let file = Path::new("/tmp/h");
         assert_eq!(host_file(&far, Dialect::Hydra), Ok(Some("a:1\nb:1\n".into())));

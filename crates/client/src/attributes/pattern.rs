@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 /// Reads and sets the stripe patterns of files and directories, as text.
 pub trait Patterns {
-    /// Returns the stripe pattern of a file with its groups, or the pattern that new entries of a
-    /// directory inherit. The text has the format of [`pattern_text`].
+    /// Returns the stripe pattern of a file, including the file's groups, or the pattern that new
+    /// entries of a directory inherit. The text has the format of [`pattern_text`].
     ///
     /// # Errors
-    /// Returns `NoAttribute` if a directory has no pattern of its own, or if the inode is of a kind
-    /// without a pattern.
+    /// Returns `NoAttribute` if a directory has no pattern of its own, or if the inode is neither a
+    /// file nor a directory.
     fn pattern(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
     /// Returns where the bytes of a file are stored: one line for each group of each component, in
@@ -145,10 +145,10 @@ impl Client {
         )
     }
 
-    /// Waits until metadata has acknowledged all closes of a file by this mount: `close(2)` returns
-    /// to the program before that. If the file is still open on this mount, waits for a shorter
-    /// time, since the kernel may send the release to this mount only after `close(2)` has
-    /// returned.
+    /// Waits until metadata has acknowledged all closes of a file by this mount, because `close(2)`
+    /// returns to the program before metadata acknowledges the close. If a handle of the file is
+    /// not being closed yet, waits for a shorter time, since the kernel sometimes sends the release
+    /// of this handle after `close(2)` has returned.
     async fn closes_acknowledged(&self, inode: InodeId) {
         let started = skep_env::now();
         loop {

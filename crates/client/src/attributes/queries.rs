@@ -1,8 +1,8 @@
 //! Answers queries that administration tools send through a mount, for users without the cluster's
 //! token. The queries return the clients that use a file, and the directories above an inode.
 //!
-//! Before each query, the kernel checks that the user may read the file or directory. Does not own
-//! the names of the extended attributes that return the results (`skep_fuse`).
+//! Before each query, the kernel checks that the user may read the file or directory. The names of
+//! the extended attributes that return the results are defined in `skep_fuse`.
 
 use crate::client::Client;
 use skep_types::codec::{Codec, record};
@@ -13,21 +13,22 @@ use skep_wire::metadata::GetEntryInfo;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum size of an answer in bytes. The kernel limits the value of an attribute to 64 KiB.
+/// Maximum size of a query's result in bytes. The kernel limits the value of an attribute to 64
+/// KiB.
 const MAX_ANSWER_BYTES: usize = 60_000;
-/// Maximum number of directories above an inode.
+/// Maximum number of directories above an inode in the result of a query.
 const MAX_DEPTH: usize = 4096;
-/// Time limit for the names of the clients' hosts. An answer without these names is still useful
-/// while management is unreachable.
+/// Time limit for one request to management for the names of the clients' hosts. A result without
+/// these names is still useful while management is unreachable.
 const HOSTS_PATIENCE: Duration = Duration::from_secs(2);
 
 record! {
     /// A page of the clients that have a file open or locked.
     #[derive(Default)]
     pub struct FileUsers {
-        /// The sessions with their opens, locks and waits.
+        /// The number of opens, the locks and the lock waits of each session that uses the file.
         pub uses: Vec<FileUse>,
-        /// The clients of these sessions. Empty while management is unreachable.
+        /// The clients that own these sessions. Empty while management is unreachable.
         pub clients: Vec<ClientEntry>,
         /// Position of the next page. `None` means that this is the last page.
         pub next: Option<(SessionId, InodeId)>,
@@ -36,8 +37,9 @@ record! {
 
 /// Queries about files and directories.
 pub trait Queries {
-    /// Returns the encoded page of [`FileUsers`] of a regular file that begins after the position
-    /// `after`. The previous page contains this position; zeros request the first page.
+    /// Returns one encoded page ([`FileUsers`]) of the clients that use a regular file. The page
+    /// begins after the position `after`, which the previous page contains as `next`. If both
+    /// numbers of `after` are zero, the page is the first one.
     ///
     /// # Errors
     /// Returns the errors of a request to metadata.
@@ -76,8 +78,8 @@ impl Queries for Client {
             }
             if above.len() == MAX_DEPTH {
                 let what = format!(
-                    "cannot list the directories above inode {inode}: there are more than \
-                     {MAX_DEPTH}"
+                    "cannot list the directories above inode {inode}: the path has more than \
+                     {MAX_DEPTH} directories"
                 );
                 return Err(Error::new(ErrorCode::TooLarge, what));
             }
@@ -98,8 +100,8 @@ impl Client {
             if known.contains_key(&used.client) || used.client.raw() == 0 {
                 continue;
             }
-            // The reply begins with this client, and contains many of the clients with the next
-            // higher ids.
+            // The reply contains this client and many clients with the next higher ids, so most of
+            // the following elements of `uses` need no further request.
             let request = ListClients { after: NodeId::new(used.client.raw() - 1) };
             let Ok(page) = management.call(&request, Some(HOSTS_PATIENCE)).await else { break };
             known.extend(page.clients.into_iter().map(|client| (client.node, client)));
@@ -108,7 +110,8 @@ impl Client {
     }
 }
 
-/// Returns the uses that fit into one answer, but at least one use, and the clients of these uses.
+/// Returns the first elements of `uses` that fit into the result of a query (at least one element),
+/// and the clients of these uses.
 fn page_of(
     uses: Vec<FileUse>,
     known: &BTreeMap<NodeId, ClientEntry>,
@@ -136,7 +139,7 @@ mod tests {
     use skep_types::Timestamp;
 
     #[test]
-    fn a_page_of_opens_and_locks_fits_into_one_xattr() {
+    fn page_of_open_files_and_locks_fits_into_one_xattr() {
         let client = |node| ClientEntry {
             node: NodeId::new(node),
             host: "h".repeat(200),
@@ -155,6 +158,7 @@ mod tests {
             held_count: 0,
             waiting: Vec::new(),
             waiting_count: 0,
+            longest_wait_ms: 0,
         };
         let known = (1..=200).map(|node| (NodeId::new(node), client(node))).collect();
         let mut left: Vec<FileUse> = (1..=200).map(used).collect();

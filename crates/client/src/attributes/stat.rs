@@ -47,10 +47,10 @@ pub trait InodeAttributes {
     /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Returns the attributes that let the kernel keep its cached pages of a file: the attributes
-    /// that the mount has sent to the kernel before, with the present size. The kernel requests
-    /// attributes before it reads through `handle`. `None` means that the kernel must get the
-    /// present attributes, because the pages may be out of date, or because this mount has not
+    /// Returns the attributes that let the kernel keep its cached pages of a file. These are the
+    /// attributes that the mount has sent to the kernel before, with the current size. The kernel
+    /// requests attributes before it reads through `handle`. `None` means that the kernel must get
+    /// the current attributes, because the pages may be out of date, or because this mount has not
     /// written to the file.
     fn attributes_for_reading(
         &self,
@@ -59,15 +59,16 @@ pub trait InodeAttributes {
         std::future::ready(None)
     }
 
-    /// Returns the attributes of a file that the mount last sent to the kernel, if only writes in
-    /// the kernel's cached pages have changed them since.
+    /// Returns the attributes of a file that the mount last sent to the kernel. `None` means that
+    /// these attributes may be out of date. If they are out of date only because of writes whose
+    /// bytes are also in the kernel's cached pages, the function still returns them.
     fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
         None
     }
 
-    /// Returns the attributes of a directory after a change of an entry by this mount, if the mount
-    /// sent the change less than `max_age` ago and has not seen another change of the directory
-    /// since. Also returns how long ago the mount sent the change.
+    /// Returns the attributes of a directory after a change of an entry by this mount. `None` means
+    /// that the mount sent the change more than `max_age` ago, or has seen another change of the
+    /// directory since. Also returns how long ago the mount sent the change.
     fn after_own_change(
         &self,
         _directory: InodeId,
@@ -93,12 +94,12 @@ pub trait InodeAttributes {
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
     /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// cache an out-of-date access control list. This is the case if another mount has changed the
-    /// inode since the kernel read the list.
+    /// have an out-of-date access control list in its cache. This is the case if another mount has
+    /// changed the inode since the kernel read the list.
     fn note_shown(&self, attributes: &Attributes) -> bool;
 
-    /// Sets the function that makes the kernel drop its cached attributes of a file that becomes
-    /// shared.
+    /// Sets the function that the client calls when a file becomes shared. The function makes the
+    /// kernel drop its cached attributes of the file.
     fn set_forget(&self, forget: Forget);
 }
 
@@ -109,8 +110,8 @@ impl InodeAttributes for Client {
             match self.report_written(&state, ModifyOptions::default()).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
-                // The report fails if the session was lost and the file removed. Metadata may still
-                // have the inode under another name.
+                // The report fails if the session was lost and the file was removed. The inode may
+                // still exist at metadata under another name, so request its attributes.
                 Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 Err(error) => return Err(error),
             }
@@ -165,8 +166,8 @@ impl InodeAttributes for Client {
                 ModifyOptions { truncates: change.size.is_some(), ..ModifyOptions::default() };
             return self.send_attributes(change, how).await;
         };
-        // A report of earlier writes must not arrive after this change, since it would overwrite
-        // the new times or the new size.
+        // A report of earlier writes must not arrive after this change, since the report would
+        // overwrite the new times or the new size.
         if change.size.is_none() {
             let changes_times = change.modified.is_some() || change.accessed.is_some();
             let _changing = match changes_times {
@@ -183,7 +184,8 @@ impl InodeAttributes for Client {
         let truncation = async move {
             let how =
                 ModifyOptions { is_driven: true, truncates: true, ..ModifyOptions::default() };
-            // Metadata truncates only the chunk files that clients have reported as written.
+            // Metadata truncates only the chunk files that clients have reported as written, so the
+            // client reports its own writes first.
             client.report_written(&state, how).await?;
             let attributes = client.send_attributes(change, how).await?;
             truncating.done(&attributes, skep_env::now());
@@ -228,7 +230,7 @@ impl Client {
             Some(Err(error)) => {
                 tracing::warn!("cannot read the attributes of the root directory: {error}")
             }
-            None => tracing::warn!("metadata does not reply yet: operations wait until it does"),
+            None => tracing::warn!("metadata does not reply yet: operations wait until it replies"),
         }
     }
 
@@ -239,8 +241,8 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Records attributes from metadata. Also raises the size in `attributes` to the end of this
-    /// mount's writes.
+    /// Remembers attributes that metadata has sent. Also raises the size in `attributes` to the end
+    /// of the range that this mount has written.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_xattrs(attributes);
         self.mount().directory_changes.observe(attributes);
@@ -260,8 +262,8 @@ impl Client {
         how: ModifyOptions,
     ) -> Result<Attributes> {
         let reply = self.modify(change.inode, change, how, |_, _| ()).await;
-        // If the inode is a directory, a late reply to a change of an entry must not restore the
-        // old attributes.
+        // Make the mount forget the attributes of directories, so that a late reply to an earlier
+        // change of an entry cannot restore the attributes from before this change.
         if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {
             self.forget_directories();
         }

@@ -71,8 +71,8 @@ impl Xattrs for Client {
                 Err(error)
             }
             // The inode was removed, but a program may still have it open. The kernel requests the
-            // access control list before each lookup in a directory, and checks the mode bits if
-            // there is no list.
+            // access control list before each lookup in a directory. The reply "no attribute" makes
+            // the kernel check the mode bits instead.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>
@@ -97,7 +97,8 @@ impl Xattrs for Client {
         if name == b"security.capability"
             && let Some(state) = self.mount().inodes.get(inode)
         {
-            // A later report of earlier writes would remove the attribute again.
+            // If the client reported earlier writes only after this change, the report would remove
+            // the attribute again.
             self.report_written(&state, ModifyOptions::default()).await?;
         }
         self.mount().xattr_absence.forget(inode, name, skep_env::now());
@@ -129,8 +130,9 @@ impl Client {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Makes the mount forget the attributes of directories after its own changes. The caller has
-    /// changed attributes of an inode, and the reply does not contain the new attributes.
+    /// Makes the mount forget the attributes of all directories that it has changed. The caller has
+    /// changed attributes of an inode, and the reply to the change does not contain the new
+    /// attributes.
     pub(crate) fn forget_directories(&self) {
         let changes = &self.mount().directory_changes;
         changes.forget_all(changes.send(skep_env::now()));

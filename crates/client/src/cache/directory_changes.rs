@@ -1,17 +1,18 @@
 //! The attributes of directories after this mount's own changes of their entries.
 //!
 //! After each change of an entry the kernel drops its cached attributes of the directory (Linux
-//! 6.18), and requests them before the next system call that passes through the directory. Metadata
-//! has sent these attributes with the reply to the change. So the mount answers this request of the
-//! kernel without asking metadata. The kernel may cache the attributes only for a limited time,
-//! which begins when the mount sends the change.
+//! 6.18). It requests these attributes before the next system call that resolves a path through the
+//! directory. Metadata has sent these attributes with the reply to the change. So the mount answers
+//! this request of the kernel without asking metadata. The kernel may cache the attributes only for
+//! a limited time, which begins when the mount sends the change.
 //!
 //! # Hazard: replies out of order
 //! Two threads change one directory, and the reply to the earlier change arrives later. The
-//! attributes in this reply do not include the other change. So the table keeps the attributes with
-//! the highest version. A full table drops the oldest directories with their versions, but not
-//! sooner than [`LONGEST_REPLY`] after they were recorded. So the table ignores a reply that took
-//! longer than this time.
+//! attributes in this reply do not include the effect of the later change. So the table keeps the
+//! attributes with the highest version. A full table drops the oldest directories with their
+//! versions, but not sooner than [`LONGEST_REPLY`] after they were recorded. A reply that took
+//! longer than this time may be older than a version that the table has dropped, so the table
+//! ignores the reply.
 //!
 //! # Hazard: removed directories
 //! The reply to a change may arrive after the reply to the removal of the same directory. The reply
@@ -26,10 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The mount uses the attributes in the reply to a change only if the reply arrives within this
-/// time. In this time a mount changes fewer directories than the table holds.
+/// time. In this time a mount changes fewer directories than fit into the table.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
-/// The attributes of directories after own changes.
+/// The attributes of directories after this mount's own changes of their entries.
 #[derive(Debug)]
 pub(crate) struct DirectoryChanges {
     recent: Recent<Noted>,
@@ -57,12 +58,12 @@ impl DirectoryChanges {
         Self { recent: Recent::new(MAX_REMEMBERED_SPECIAL), epoch: AtomicU64::new(0) }
     }
 
-    /// Returns a mark for a change that the mount sends now.
+    /// Returns the current moment, for a change that the mount sends now.
     pub(crate) fn send(&self, now: Duration) -> SentChange {
         SentChange { time: now, epoch: self.epoch.load(Ordering::SeqCst) }
     }
 
-    /// Records the attributes in the reply to a change.
+    /// Records the attributes of a directory from the reply to a change of one of its entries.
     pub(crate) fn note(&self, sent: SentChange, attributes: &Attributes, now: Duration) {
         if now.saturating_sub(sent.time) > LONGEST_REPLY {
             return;
@@ -74,8 +75,8 @@ impl DirectoryChanges {
         });
     }
 
-    /// Records attributes of any inode that metadata has sent, but not in the reply to a change of
-    /// an entry.
+    /// Records attributes of an inode that metadata has sent in any reply other than the reply to a
+    /// change of an entry.
     pub(crate) fn observe(&self, attributes: &Attributes) {
         if attributes.kind == FileKind::Directory {
             let version = attributes.change_counter;
@@ -94,17 +95,18 @@ impl DirectoryChanges {
         });
     }
 
-    /// Forgets the attributes of all directories: a change of this mount may have removed a
-    /// directory, or has changed a directory in a way that no reply describes. Returns a mark for
-    /// the reply to this change. `None` means that the table has forgotten all directories since
-    /// the mount sent this change.
+    /// Forgets the attributes of all directories. The reason is that a change of this mount may
+    /// have removed a directory, or has changed a directory in a way that no reply describes.
+    /// Returns the moment to pass to [`Self::note`] with the reply to this change. `None` means
+    /// that another change has made the table forget all directories since the mount sent this
+    /// change, so that the reply is out of date.
     pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
         let before = self.epoch.fetch_add(1, Ordering::SeqCst);
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })
     }
 
-    /// Returns the attributes of a directory after an own change that the mount sent less than
-    /// `max_age` ago, and how long ago it sent the change.
+    /// Returns the attributes of a directory after a change that this mount sent less than
+    /// `max_age` ago, and how long ago the mount sent the change.
     pub(crate) fn get(
         &self,
         directory: InodeId,
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_without_attributes_makes_earlier_attributes_invalid() {
+    fn reply_without_attributes_invalidates_earlier_attributes() {
         let changes = DirectoryChanges::new();
         changes.note(changes.send(NOW), &attributes(5), NOW);
         changes.forget(D);
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_attributes_are_valid_until_they_are_too_old() {
+    fn directory_attributes_expire_after_the_timeout() {
         let changes = DirectoryChanges::new();
         assert_eq!(version(&changes, NOW), None);
         changes.note(changes.send(NOW), &attributes(5), NOW + SECOND / 20);
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_makes_known_attributes_and_pending_replies_invalid() {
+    fn directory_removal_drops_attributes_and_pending_replies() {
         let changes = DirectoryChanges::new();
         let (on_its_way, removal) = (changes.send(NOW), changes.send(NOW));
         changes.note(changes.send(NOW), &attributes(5), NOW);

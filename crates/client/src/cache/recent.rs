@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 /// Values for a limited number of inodes. A full table drops the values that were recorded first.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
-    /// Each mutex protects only its part. No thread locks two parts at once.
+    /// Each mutex protects one part of the table. No thread locks two parts at once.
     parts: Vec<Mutex<TablePart<V>>>,
     /// Maximum number of inodes in `young` of each part.
     most: usize,
@@ -34,7 +34,7 @@ impl<V: Clone> Recent<V> {
         self.with(inode, |part| part.get(inode).cloned())
     }
 
-    /// Records a value, and returns the previous value of the inode.
+    /// Records a value for an inode, and returns the previous value of the inode.
     pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }

@@ -5,8 +5,8 @@ use crate::limits::MAX_REMEMBERED_SPECIAL;
 use skep_types::{Attributes, InodeId};
 use std::sync::{Mutex, PoisonError};
 
-/// The last attributes of directories, pipes, sockets and devices. A program may still have such an
-/// inode open when it is removed, and the kernel does not report these opens to this mount.
+/// The last attributes of directories, pipes, sockets and devices. When such an inode is removed, a
+/// program may still have it open, and the kernel does not report these opens to this mount.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,
@@ -27,7 +27,7 @@ impl SeenAttributes {
         self.special.note(attributes.inode, attributes.clone());
     }
 
-    /// Returns the attributes of a directory or special file that the mount saw last.
+    /// Returns the newest attributes of a directory or special file that the mount has seen.
     pub(crate) fn special(&self, inode: InodeId) -> Option<Attributes> {
         self.special.get(inode)
     }

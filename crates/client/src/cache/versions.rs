@@ -1,19 +1,20 @@
-//! The version of each file that the kernel's page cache may hold (for a directory: the version of
-//! the cached listing), and the version of the attributes that the mount last sent to the kernel.
-//! These versions show an open whether the cached pages and attributes are still valid, and whether
-//! the kernel may cache an out-of-date access control list.
+//! The version of each file that the kernel's page cache may contain, and the version of the
+//! attributes that the mount last sent to the kernel. For a directory, the first of these two is
+//! the version of the cached listing. At each open, the mount compares these versions with the
+//! version that metadata has sent. So it finds whether the cached pages and attributes are still
+//! valid, and whether the kernel may have cached an out-of-date access control list.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
-//! one. A metadata target never uses a version twice: at each start it raises all versions above
-//! the versions that a power loss may have reverted. If the reply to this mount's own change has a
-//! counter that is exactly one higher than the recorded version, no other client has changed the
-//! file since. Then the kernel's cache, which includes this mount's writes, is still valid.
+//! one. A metadata target never uses a version twice, because at each start it raises all versions
+//! above the versions that a power loss may have reverted. If the reply to this mount's own change
+//! has a counter that is exactly one higher than the recorded version, no other client has changed
+//! the file since. Then the kernel's cache, which includes this mount's writes, is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
 use skep_types::InodeId;
 
-/// Cached versions by inode.
+/// For each inode, the versions of the data and of the attributes in the kernel's caches.
 #[derive(Debug)]
 pub(crate) struct CachedVersions {
     pages: Recent<u64>,
@@ -45,9 +46,9 @@ impl CachedVersions {
         self.pages.note(inode, version) == Some(version)
     }
 
-    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// still cache the access control list of another version, or that the other version has no
-    /// list.
+    /// Records that the mount sends these attributes to the kernel. Returns whether the kernel's
+    /// cached access control list may be out of date. The kernel may have cached the list of
+    /// another version of the inode, or the fact that another version has no list.
     pub(crate) fn shown(&self, inode: InodeId, now: ShownVersion) -> bool {
         match self.attributes.note(inode, now) {
             Some(before) => before.version != now.version && (before.has_acl || now.has_acl),
@@ -60,7 +61,7 @@ impl CachedVersions {
         self.attributes.get(inode).is_some_and(|shown| shown.version == version)
     }
 
-    /// Records the version after a change by this mount.
+    /// Records the version of an inode after a change of the inode by this mount.
     pub(crate) fn changed_by_us(&self, inode: InodeId, version: u64) {
         self.pages.update_if(inode, |held| (held + 1 == version).then_some(version));
         self.attributes.update_if(inode, |held| {
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_by_other_clients_make_the_cache_invalid() {
+    fn only_changes_by_other_clients_invalidate_the_cache() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.opened(inode, 5), "never seen");
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn shown_attributes_stay_valid_after_own_changes() {
+    fn attributes_sent_to_the_kernel_stay_valid_after_own_changes() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
         assert!(!caches.is_shown(inode, 5));

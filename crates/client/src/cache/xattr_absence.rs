@@ -1,33 +1,36 @@
 //! The inodes that do not have the extended attributes that the kernel requests by itself: before
 //! writes, before it runs a program, and to check permissions. Almost no inode has such an
-//! attribute. Without this table, the mount would send a request to metadata each time.
+//! attribute. Without this table, the mount would send a request to metadata for each of these
+//! requests of the kernel.
 
 use crate::cache::recent::Recent;
 use crate::limits::{LATE_ATTRIBUTES, MAX_REMEMBERED_XATTR_ABSENCE};
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
 use std::time::Duration;
 
-/// Returns whether the kernel requests an attribute by itself.
+/// Returns whether `name` is an extended attribute that the kernel requests by itself.
 pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
     [CAPABILITY, ACCESS_ACL, DEFAULT_ACL].contains(&name)
 }
 
-/// The last record about an inode.
+/// The newest information about the extended attributes of one inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
     /// Attributes from metadata that arrived at this time showed that the inode does not have any
     /// of these extended attributes.
     Since(Duration),
-    /// The inode may have one of these extended attributes: a program has set such an attribute
-    /// through this mount, or attributes from metadata showed one. The table ignores attributes
-    /// from metadata that arrive before this time, since they may be out of date.
+    /// The inode may have one of these extended attributes, because a program has set such an
+    /// attribute through this mount, or because attributes from metadata showed one. The table
+    /// ignores attributes from metadata that arrive before this time, since they may be out of
+    /// date.
     NotUntil(Duration),
 }
 
 /// The inodes without the extended attributes that the kernel requests by itself.
 #[derive(Debug)]
 pub(crate) struct XattrAbsence {
-    /// Time for which a record is valid. The kernel may cache attributes for the same time.
+    /// Time for which an entry of the table is valid. The kernel may cache attributes for the same
+    /// time.
     valid: Duration,
     all: Recent<Absence>,
     /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
@@ -40,7 +43,7 @@ pub(crate) struct XattrAbsence {
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl XattrAbsence {
-    /// Creates an empty table, whose records are valid for the time `valid`. Zero means that every
+    /// Creates an empty table, whose entries are valid for the time `valid`. Zero means that every
     /// request goes to metadata.
     pub(crate) fn new(valid: Duration) -> Self {
         let most = MAX_REMEMBERED_XATTR_ABSENCE;
@@ -57,16 +60,16 @@ impl XattrAbsence {
         });
     }
 
-    /// Records a reply of metadata: the inode does not have this extended attribute. The mount sent
-    /// the request at the time `sent`.
+    /// Records that metadata has replied that the inode does not have this extended attribute. The
+    /// mount sent the request at the time `sent`.
     pub(crate) fn note_missing(&self, inode: InodeId, name: &[u8], sent: Duration) {
         if name == CAPABILITY {
             self.no_capability.note(inode, sent);
         }
     }
 
-    /// Returns whether the inode lacks this extended attribute, according to replies that the
-    /// kernel may still cache.
+    /// Returns whether the inode lacks this extended attribute, according to replies that are not
+    /// older than the time for which the kernel may cache attributes.
     pub(crate) fn is_absent(&self, inode: InodeId, name: &[u8], now: Duration) -> bool {
         if !is_asked_by_kernel(name) {
             return false;
@@ -77,7 +80,7 @@ impl XattrAbsence {
             Some(Absence::Since(at)) if is_recent(at) => true,
             noted => {
                 // A reply to an earlier request is not valid, since a program may have set the
-                // capability after it.
+                // capability after metadata executed this request.
                 let from = match noted {
                     Some(Absence::NotUntil(until)) => until,
                     _ => Duration::ZERO,
@@ -104,7 +107,7 @@ mod tests {
     const VALID: Duration = Duration::from_secs(1);
 
     #[test]
-    fn missing_xattr_is_cached_until_it_is_set_or_time_has_passed() {
+    fn missing_xattr_is_cached_until_it_is_set_or_the_timeout() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_capability_is_cached_for_as_long_as_attributes() {
+    fn missing_capability_is_cached_for_the_attribute_timeout() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let at = Duration::from_secs(9);
         absence.note_missing(inode, ACCESS_ACL, at);
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_from_before_a_set_of_the_capability_is_ignored() {
+    fn setting_a_capability_ends_its_cached_absence() {
         let (absence, inode) = (XattrAbsence::new(Duration::from_secs(60)), InodeId::new(4));
         let second = Duration::from_secs;
         absence.note_missing(inode, CAPABILITY, second(9));

@@ -68,7 +68,8 @@ pub trait Allocates {
 
     /// Returns the first offset at or after `offset` that lies in data or in a hole, depending on
     /// `what`. The end of the file counts as a hole. `None` means that no data follows, or that the
-    /// file ends at or before `offset`. Targets report holes in blocks of their file systems.
+    /// file ends at or before `offset`. Targets report holes in units of the blocks of their file
+    /// systems.
     ///
     /// # Errors
     /// Returns `Stale` if the handle is not open or its file was removed.
@@ -94,7 +95,8 @@ impl Allocates for Client {
             return Ok(());
         }
         self.confirm_locks(&file).await?;
-        // Fails before any change if the file has no groups for a part of the range.
+        // This call returns an error, before the client changes any bytes, if the file has no
+        // groups for a part of the range.
         pieces(&file.pattern, range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
         let writing = begin_write(&file.inode).await;
@@ -142,7 +144,8 @@ impl Allocates for Client {
             return Ok(None);
         }
         let found = self.first_in_range(&file, offset..size, what).await?;
-        // Bytes may be missing because they are a hole, or because the file was removed.
+        // Bytes may be missing because they are a hole, or because the file was removed. So ask
+        // metadata whether the file still exists.
         self.attributes_after_truncation(&file.inode).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
@@ -184,8 +187,8 @@ impl Client {
     }
 }
 
-/// Allocates a range of a file once. After an error, the range keeps no space beyond the end of the
-/// file.
+/// Makes one attempt to allocate a range of a file. After an error, no space beyond the end of the
+/// file stays allocated.
 async fn allocate_once(
     client: &Client,
     file: &Arc<OpenFile>,
@@ -205,16 +208,16 @@ async fn allocate_once(
     let reserved =
         change(worker, file, writing, (range, generation), ChunkFileChange::Reserve).await;
     if reserved.is_err() {
-        // A failed request, such as one for too much space, must not keep the space that it has
-        // allocated.
+        // If the request fails, for example because a target is full, the client must release the
+        // space that the request has allocated so far.
         clear_behind(client, file, writing, range).await;
     }
     reserved
 }
 
-/// Changes a range in all chunk files that hold a part of it. `generation` is the truncate
-/// generation of the file when the operation began. Waits for all requests, even after one has
-/// failed, and returns the first error.
+/// Changes a range of a file, in each chunk file that contains a part of the range. `generation` is
+/// the truncate generation of the file when the operation began. Waits for all requests, even after
+/// one has failed, and returns the first error.
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -294,8 +297,8 @@ async fn change_chunk(
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
         // If a later reply comes from another incarnation, the host may have lost the earlier
-        // steps. So the next sync must compare the incarnation of the host with that of the first
-        // reply.
+        // steps. So the next sync must compare the incarnation of the host with the incarnation in
+        // the first reply.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);
@@ -305,16 +308,16 @@ async fn change_chunk(
 }
 
 /// Clears the bytes and the space that a failed operation left beyond the end of the file, within
-/// `range`. Returns no error: if storage does not reply, the bytes stay, and later operations of
-/// programs fail as well.
+/// `range`. If storage does not reply, the bytes stay. This function then returns no error, because
+/// later operations of programs fail as well.
 pub(crate) async fn clear_behind(
     client: &Client,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
     range: &Range<u64>,
 ) {
-    // A clear would remove bytes that other clients have written beyond the end but not reported
-    // yet. So a mount may send a clear only if no other client uses the file.
+    // Clearing the range would remove bytes that other clients have written beyond the end but not
+    // reported yet. So a mount may clear the range only if no other client uses the file.
     let Some(_alone) = file.inode.try_alone() else {
         return client.trim(file.inode.id).await;
     };
@@ -326,7 +329,7 @@ pub(crate) async fn clear_behind(
     let what = (&behind, end.truncate_generation);
     if let Err(error) = change(&client.0, file, writing, what, ChunkFileChange::Clear).await {
         tracing::debug!(
-            "file {}: cannot clear the bytes of a failed operation: {error}",
+            "file {}: cannot clear the bytes of a failed operation: {error:#}",
             file.inode.id
         );
     }

@@ -1,4 +1,4 @@
-//! The last step of a write: checks whether a truncation by another client has removed bytes of the
+//! The last step of a write. Checks whether a truncation by another client has removed bytes of the
 //! write, or removes the bytes of a failed write.
 //!
 //! # Writes to a shared file
@@ -7,17 +7,17 @@
 //! write, the client asks metadata before it acknowledges the write to the program. For a write
 //! beyond the recorded size, the client reports the new size. For any other write, it requests the
 //! attributes. Metadata replies to both requests only after the end of a truncation in progress. If
-//! the truncate generation in the reply is newer than that of the write, the truncation may have
-//! removed some of the bytes. The client then writes all of them again, at the new end of the file
-//! if the write is an append.
+//! the truncate generation in the reply is newer than the generation of the write, the truncation
+//! may have removed some bytes of the write. The client then writes all bytes again, at the new end
+//! of the file if the write is an append.
 //!
 //! # Writes that arrive late
 //! Each write names the truncate generation in which it began. Storage and metadata refuse the
 //! write with `EndMoved` if they have executed a newer truncation of the file. The client then asks
 //! metadata for the end of the file, and writes all bytes again.
 //!
-//! Does not own the requests to storage (`write`, `copy`, `allocate`) or the reports of a file that
-//! is not shared (`files::report`).
+//! `write`, `copy` and `allocate` send the requests to storage. `files::report` reports the sizes
+//! of files that are not shared.
 
 use crate::client::Client;
 use crate::inode_state::guards::WriteGuard;
@@ -29,17 +29,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A write that storage has not acknowledged yet. If the client cancels the write, its requests may
-/// still arrive at storage. So a drop of this value records that chunk files may reach up to the
-/// end of the write. A later truncation then includes these chunk files.
+/// still arrive at storage. So when this value is dropped, it records that chunk files may reach up
+/// to the end of the write. A later truncation then includes these chunk files.
 #[derive(Debug)]
 pub(crate) struct UnfinishedWrite<'a> {
     writing: &'a WriteGuard,
-    /// `None` means that all requests were answered.
+    /// `None` means that storage has answered all requests.
     end: Option<u64>,
 }
 
 impl<'a> UnfinishedWrite<'a> {
-    /// Begins a write of bytes up to `end`.
+    /// Begins a write that ends at the offset `end`.
     pub(crate) fn new(writing: &'a WriteGuard, end: u64) -> Self {
         Self { writing, end: Some(end) }
     }
@@ -101,16 +101,16 @@ impl Client {
         let attributes =
             self.send_report(state, Some(report.extent), ModifyOptions::default()).await?;
         state.reported(&report, &attributes, false, skep_env::now());
-        // A lower generation means that metadata has lost a truncation in a power loss. `fsync`
-        // reports that loss.
+        // A lower truncate generation in the reply means that metadata has lost a truncation in a
+        // power loss. `fsync` reports that loss.
         Ok(attributes.truncate_generation <= truncate_generation)
     }
 
-    /// Reads the end of a file again, after a server has refused a write with `EndMoved`. `before`
-    /// is the end that this mount had recorded when the write began.
+    /// Requests the end of a file from metadata again, after a server has refused a write with
+    /// `EndMoved`. `before` is the end that this mount had recorded when the write began.
     ///
     /// # Errors
-    /// Returns `Io` if the end in metadata has not changed since.
+    /// Returns `Io` if the end is still `before`.
     pub(crate) async fn follow_end(
         &self,
         state: &Arc<InodeState>,
@@ -121,7 +121,7 @@ impl Client {
         if state.end() != before {
             return Ok(());
         }
-        // Without this check, the client would repeat the write for ever.
+        // Return an error here, because the client would otherwise repeat the write for ever.
         let text = format!(
             "cannot write to file {}: storage has recorded a truncation that metadata does not \
              have; if metadata was restored from an older copy, restart the storage services: \
@@ -138,7 +138,8 @@ impl Client {
     ///
     /// # Errors
     /// - `Stale` if the file was removed.
-    /// - The refusal if a chunk file is lost or damaged.
+    /// - `refusal`, the error with which storage has refused the write, if a chunk file is lost or
+    ///   damaged.
     pub(crate) async fn explain_lost(
         &self,
         state: &Arc<InodeState>,
@@ -153,7 +154,8 @@ impl Client {
         Err(refusal)
     }
 
-    /// Waits for the end of a truncation in progress, and returns the attributes in metadata.
+    /// Waits for the end of a truncation in progress, and returns the attributes that metadata then
+    /// has.
     ///
     /// # Errors
     /// Returns `Stale` if the file was removed.
@@ -178,8 +180,8 @@ impl Client {
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(
-                    "cannot use file {inode}: a power loss of metadata lost the record of this \
-                     client's open, and another client then removed the file"
+                    "cannot use file {inode}: a power loss of metadata lost the record that this \
+                     client had the file open, and another client then removed the file"
                 );
                 Err(Error::new(ErrorCode::Stale, text))
             }
@@ -189,8 +191,8 @@ impl Client {
 
     /// Removes the bytes that a failed write left beyond the end of a shared file. Metadata
     /// truncates the chunk files and makes all other clients repeat their writes in progress, so no
-    /// acknowledged byte of these writes is lost. Returns no error: if a server fails, the bytes
-    /// stay, and later operations of programs fail as well.
+    /// acknowledged byte of these writes is lost. If a server fails, the bytes stay. This function
+    /// then returns no error, because later operations of programs fail as well.
     pub(crate) async fn trim(&self, inode: InodeId) {
         let how = ModifyOptions { truncates: true, ..ModifyOptions::default() };
         match self.modify(inode, TrimFile { inode }, how, |_, _| ()).await {

@@ -26,10 +26,10 @@ use std::sync::Arc;
 /// Copies bytes between files.
 pub trait Copies {
     /// Copies up to `length` bytes from one open file to another, or to another offset of the same
-    /// file. Offsets are in bytes. Returns the number of bytes copied: less than `length` at the
-    /// end of the source, and at most `MAX_COPIED_BYTES`. Holes may become zeros or stay holes.
-    /// After an error, any part of the range within the old size of the destination may have been
-    /// copied, and the size is unchanged.
+    /// file. Offsets are in bytes. Returns the number of bytes copied, which is at most
+    /// `MAX_COPIED_BYTES`, and less than `length` if the source ends earlier. Holes may become
+    /// zeros or stay holes. After an error, any part of the range within the old size of the
+    /// destination may have been copied, and the size is unchanged.
     ///
     /// # Errors
     /// - `InvalidArgument` if the ranges overlap in one file.
@@ -75,8 +75,8 @@ impl Copies for Client {
         };
         let copied = drive_for(WRITE_GRACE, work).await?;
         if end <= inline {
-            // The length of a chunk file records the end of the last write, but the inline bytes in
-            // metadata do not. So the client must report the new size.
+            // The length of a chunk file shows the end of the last write, but inline bytes in
+            // metadata do not show it. So the client must report the new size.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(copied)
@@ -88,7 +88,7 @@ impl Copies for Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     from: Piece,
-    /// Has the same length as `from`.
+    /// The destination piece, which has the same length as `from`.
     to: Piece,
 }
 
@@ -152,8 +152,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies a range of the source to `offset` of the file. Copies less if another client
-    /// truncates the source meanwhile. Returns the number of bytes copied.
+    /// Copies a range of the source to `offset` of the destination file. Copies less if another
+    /// client truncates the source meanwhile. Returns the number of bytes copied.
     async fn run(&self, client: &Client, mut source: Range<u64>, offset: u64) -> Result<u64> {
         loop {
             let length = source.end - source.start;
@@ -167,8 +167,8 @@ impl Copy {
                     let copied = source.end - source.start;
                     if copied < length {
                         self.writing.note_reach(offset + length);
-                        // Storage may have allocated space for the bytes that were not copied,
-                        // beyond the end of the file.
+                        // Release the space beyond the end of the file that storage may have
+                        // allocated for the bytes that were not copied.
                         let behind = offset + copied..offset + length;
                         clear_behind(client, &self.file, &self.writing, &behind).await;
                     }
@@ -180,7 +180,7 @@ impl Copy {
         }
     }
 
-    /// Copies all runs to `range` of the file.
+    /// Copies all runs to `range` of the destination file.
     async fn try_once(&self, client: &Client, runs: &[Run], range: Range<u64>) -> Result<Attempt> {
         let state = &self.file.inode;
         let before = state.end();
@@ -213,15 +213,16 @@ impl Copy {
             }
             Err(error) => {
                 self.writing.note_reach(range.end);
-                // Otherwise programs would read these bytes after the file has grown.
+                // Without this call, programs would read the bytes of the failed copy after the
+                // file has grown.
                 clear_behind(client, &self.file, &self.writing, &range).await;
                 Err(error)
             }
         }
     }
 
-    /// Copies all runs, and waits for all of them even after one has failed. Returns the missing
-    /// bytes of the source, or the first error.
+    /// Copies all runs, and waits for all of them even after one has failed. Returns the bytes of
+    /// the source that storage does not have, or the first error.
     async fn run_all(
         &self,
         worker: &Rc<Worker>,
@@ -334,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copied_runs_cover_source_and_destination_in_order(
+        fn copy_is_split_into_parts_that_cover_both_ranges_in_order(
             chunk in 0_u64..3, width in 1_u32..5, other_chunk in 0_u64..3, other_width in 1_u32..5,
             start in 0_u64..1 << 20, offset in 0_u64..1 << 20, length in 0_u64..1 << 20,
         ) {

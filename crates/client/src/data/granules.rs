@@ -5,7 +5,8 @@
 use skep_types::GRANULE_BYTES;
 use skep_types::codec::crc32c;
 
-/// Splits data that begins at `offset` of its chunk file at granule boundaries, in order.
+/// Splits data at granule boundaries, and returns the parts in order. `offset` is the position of
+/// the data in its chunk file.
 fn granules(offset: u64, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let first = ((GRANULE_BYTES - offset % GRANULE_BYTES) as usize).min(bytes.len());
     let (head, rest) = bytes.split_at(first);

@@ -1,5 +1,6 @@
-//! Finds out why storage does not have bytes of a file: they are a hole, the file was removed or
-//! truncated meanwhile, or a chunk file is lost. Only metadata can distinguish these cases.
+//! Finds out why storage does not have bytes of a file. The bytes may be a hole, the file may have
+//! been removed or truncated meanwhile, or a chunk file may be lost. Only metadata can distinguish
+//! these cases.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
@@ -35,8 +36,8 @@ pub(crate) enum Missing {
 }
 
 impl Client {
-    /// Finds out why storage does not have bytes that lie before `end`. `absent` contains the chunk
-    /// files of the file that do not exist.
+    /// Finds out why storage does not have bytes that lie before the end of the file (`end`).
+    /// `absent` contains the keys of chunk files that do not exist.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.
@@ -59,8 +60,9 @@ impl Client {
         self.check_lost(file, *key).await.map(|()| Missing::Changed)
     }
 
-    /// Checks again whether a chunk file exists that metadata has recorded as synced. After the
-    /// reply that it does not exist, another client may have created and synced it.
+    /// Checks again whether a chunk file exists that metadata has recorded as synced. Another
+    /// client may have created and synced the chunk file after storage had replied that the chunk
+    /// file does not exist.
     ///
     /// # Errors
     /// Returns `Corrupt` if the chunk file does not exist.

@@ -14,8 +14,8 @@ use skep_wire::inline::{ReadInline, SyncInline, WriteInline, WriteInlineReply};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Fills `into` with the inline bytes from `offset`. Bytes that were never written are zeros.
-/// Returns the truncate generation that the file had when metadata read the bytes.
+/// Fills `into` with the inline bytes that begin at `offset`. Bytes that were never written are
+/// zeros. Returns the truncate generation that the file had when metadata read the bytes.
 pub(crate) async fn read(
     worker: Rc<Worker>,
     (inode, generation): (InodeId, u32),
@@ -34,7 +34,7 @@ pub(crate) async fn read(
             into.zero(read.bytes.len()..into.len());
             return Ok(read.truncate_generation);
         }
-        // The first mismatch may be damage in transit, so the client reads once more.
+        // The first mismatch of a checksum may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let text = format!(
                 "cannot read {length} bytes at {offset} of file {inode}: the data from metadata \
@@ -66,15 +66,15 @@ pub(crate) struct InlineWrite {
     /// Truncate generation of the file when the write began. Metadata refuses the write with
     /// `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// Whether the bytes are a complete write, so that metadata also raises the size of the file to
-    /// the end of the bytes.
+    /// Whether these bytes are the whole write of a program, so that metadata also raises the size
+    /// of the file to the end of the bytes.
     pub(crate) extends: bool,
     /// Whether the write is an append. Metadata then refuses it with `EndMoved` if the file ends
     /// beyond the offset.
     pub(crate) appends: bool,
 }
 
-/// Writes bytes at an offset of the file.
+/// Writes inline bytes at an offset of the file.
 pub(crate) async fn write(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -82,7 +82,7 @@ pub(crate) async fn write(
     how: InlineWrite,
 ) -> Result<WriteInlineReply> {
     let InlineWrite { truncate_generation, extends, appends } = how;
-    let bytes = Bytes::from(data.bytes());
+    let bytes = Bytes::from(&*data.bytes());
     let request = Rc::new(WriteInline {
         inode: file.inode.id,
         generation: file.pattern.generation,
@@ -97,8 +97,8 @@ pub(crate) async fn write(
     let mut has_failed = false;
     loop {
         match client.modify_through(file, &request).await {
-            // `Protocol` means that the data was damaged in transit. The client sends the data once
-            // more.
+            // `Protocol` means that the data was damaged in transit, so the client sends the data
+            // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Ok(written) => {
                 let attributes = &written.attributes;
@@ -115,9 +115,9 @@ pub(crate) async fn write(
 
 impl Client {
     /// Waits until the inline bytes that this mount has written are durable, or until metadata
-    /// reports their loss. Returns the extent that this mount had reported before the sync, and the
-    /// attributes that are durable now. `None` means that there was nothing to sync, or that the
-    /// file was removed.
+    /// reports their loss. Returns the end of the file that this mount had reported before the
+    /// sync, and the attributes that are durable now. `None` means that there was nothing to sync,
+    /// or that the file was removed.
     pub(crate) async fn sync_inline(
         &self,
         state: &Arc<InodeState>,

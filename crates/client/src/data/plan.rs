@@ -5,9 +5,10 @@ use skep_cluster::striping::{Piece, pieces};
 use skep_types::{GRANULE_BYTES, Result, StripePattern};
 use std::ops::Range;
 
-/// Returns the pieces of a file range, in file order. Each piece fits into one message of at most
-/// `max_bytes`, a multiple of the granule. Pieces are split only at granules of the chunk file, so
-/// that no granule is written in two parts.
+/// Returns the pieces of a file range, in file order. Each piece has at most `max_bytes` bytes, so
+/// that it fits into one message. `max_bytes` is a multiple of the granule size. Pieces are split
+/// only at granule boundaries of the chunk file, so that a split never divides a granule between
+/// two messages.
 ///
 /// # Errors
 /// Returns the errors of [`pieces`].

@@ -63,21 +63,22 @@ impl Reads for Client {
             {
                 continue;
             }
-            // Metadata may have notified this mount of the file's removal before the bytes arrived.
+            // While the read was in progress, metadata may have notified this mount that the file
+            // was removed. The read then fails.
             file.check_live()?;
             return Ok(length);
         }
     }
 
     fn note_cached(&self, handle: HandleId) {
-        // If the handle is not open, the read itself returns the error.
+        // If the handle is not open, the following read returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.set_cached();
         }
     }
 
     fn note_direct_write(&self, handle: HandleId) {
-        // If the handle is not open, the write itself returns the error.
+        // If the handle is not open, the following write returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.inode.must_compare();
         }
@@ -96,8 +97,8 @@ impl Reads for Client {
 }
 
 impl Client {
-    /// Reads a range of a file whose end is `end`. Sets missing bytes to zero, and returns a record
-    /// of the missing bytes.
+    /// Reads a range of a file. `end` is the end of the file. Sets missing bytes to zero, and
+    /// returns a record of the missing bytes.
     async fn read_range(
         &self,
         file: &OpenFile,
@@ -134,7 +135,7 @@ impl Client {
 }
 
 impl OpenFile {
-    /// Returns the key of the chunk file that holds a piece.
+    /// Returns the key of the chunk file that contains a piece.
     pub(crate) fn key_of(&self, piece: &Piece) -> ChunkFileKey {
         ChunkFileKey {
             inode: self.inode.id,
@@ -157,9 +158,9 @@ pub(crate) struct PieceRead {
     pub(crate) into: Buf,
 }
 
-/// Reads one piece, and sets missing bytes to zero. Returns a record of the missing bytes: storage
-/// had fewer bytes than requested, or metadata read the inline bytes in another truncate
-/// generation. [`Client::explain_missing`] finds out the reason.
+/// Reads one piece, and sets missing bytes to zero. Returns a record of the missing bytes. Bytes
+/// are missing if storage had fewer bytes than requested, or if metadata read the inline bytes in
+/// another truncate generation. [`Client::explain_missing`] finds out the reason.
 pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<MissingBytes> {
     let _place = worker.pieces.acquire().await;
     let PieceRead { key, group, offset, truncate_generation, into } = what;
@@ -182,8 +183,8 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<Mi
         if error.code() != ErrorCode::Corrupt {
             return Err(error.within(format_args!("file {}", key.inode)));
         }
-        // The first mismatch may be damage in transit, or a write that changed the data during the
-        // read. So the client reads once more.
+        // The first mismatch of a checksum may be damage in transit, or a write that changed the
+        // data during the read. So the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let map = worker.router.map();
             let target = map.primary(group).map(|target| target.id.to_string());
@@ -200,7 +201,8 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<Mi
     }
 }
 
-/// Returns the number of bytes that storage had, and whether the chunk file exists.
+/// Makes one attempt to read a piece from storage. Returns the number of bytes that storage had,
+/// and whether the chunk file exists.
 async fn read_once(
     worker: &Rc<Worker>,
     key: ChunkFileKey,

@@ -46,11 +46,11 @@ pub trait Writes {
     /// - `DeviceFailed` if a storage target cannot write.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Writes all of `data` at the end of the file. `expected` is the end of the file that the
-    /// caller has cached. If `expected` is the end of another append in progress, this append waits
-    /// until the other append has completed. So the parts of one large append stay in order. The
-    /// kernel serializes all other appends of one mount. If several mounts share the file, their
-    /// clients serialize appends by a lock at metadata.
+    /// Writes all of `data` at the end of the file. `expected` is the end of the file according to
+    /// the caller's cache. If `expected` is the end of another append in progress, this append
+    /// waits until the other append has completed. So the parts of one large append stay in order.
+    /// The kernel serializes all other appends of one mount. If several mounts share the file,
+    /// their clients serialize appends by a lock at metadata.
     ///
     /// # Errors
     /// - The errors of [`Self::write`].
@@ -118,8 +118,8 @@ impl Client {
         drive_for(WRITE_GRACE, work).await
     }
 
-    /// Writes all of `data` once. Returns `false` if another client truncated the file meanwhile.
-    /// The caller must then write the bytes again.
+    /// Makes one attempt to write all of `data`. Returns `false` if another client truncated the
+    /// file meanwhile. The caller must then write the bytes again.
     async fn try_to_write(
         &self,
         file: &Arc<OpenFile>,
@@ -148,7 +148,8 @@ impl Client {
             result => result.map(|()| true),
         };
         if is_inline {
-            // Metadata has executed the whole write and the change of the size, or nothing.
+            // Metadata has executed either the whole write with the change of the size, or nothing.
+            // So there are no bytes to remove.
             return result;
         }
         if result.is_err() {
@@ -159,7 +160,8 @@ impl Client {
         let is_complete =
             result? && self.complete_write(&file.inode, writing, offset..end, generation).await?;
         if !is_complete && appends {
-            // The caller repeats the append at another offset.
+            // The caller repeats the append at another offset, so the bytes at this offset must not
+            // stay.
             writing.note_reach(end);
             write.clear_beyond_end(self, written).await;
         }
@@ -175,7 +177,7 @@ impl Client {
         data: Buf,
         part: AppendPart,
     ) -> Result<()> {
-        // Each append is a separate lock owner, as a process is.
+        // Each append uses a new lock owner, as if each append were made by another process.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
@@ -199,7 +201,8 @@ impl Client {
     }
 }
 
-/// The append lock, or the wait for it. A drop of this value releases the lock.
+/// The append lock of a file, or the request that waits for this lock. When this value is dropped,
+/// the client releases the lock.
 struct AppendLock {
     client: Client,
     handle: HandleId,
@@ -222,7 +225,10 @@ impl Drop for AppendLock {
         skep_env::spawn(async move {
             // If the request fails, metadata releases the lock when the handle is closed.
             if let Err(error) = client.set_lock(handle, unlocked, 0).await {
-                tracing::debug!("handle {}: cannot release the append lock: {error}", handle.raw());
+                tracing::debug!(
+                    "handle {}: cannot release the append lock: {error:#}",
+                    handle.raw()
+                );
             }
         })
         .detach();
@@ -306,8 +312,8 @@ impl Write<'_> {
     }
 
     /// Overwrites the bytes beyond the end of the file with zeros. Storage needs no more space for
-    /// the zeros, since the bytes are allocated already. Returns no error: if storage does not
-    /// reply, the bytes stay, and later operations of programs fail as well.
+    /// the zeros, since the bytes are allocated already. If storage does not reply, the bytes stay.
+    /// This function then returns no error, because later operations of programs fail as well.
     async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
         let FileEnd { size, truncate_generation } = self.file.inode.end();
         for piece in written {
@@ -327,7 +333,7 @@ impl Write<'_> {
             match write_piece(Rc::clone(&client.0), zeros).await {
                 Ok(acknowledged) => acknowledged.note(self.writing),
                 Err(error) => tracing::debug!(
-                    "file {}: cannot clear the bytes of a failed write: {error}",
+                    "file {}: cannot clear the bytes of a failed write: {error:#}",
                     self.file.inode.id
                 ),
             }
@@ -349,7 +355,8 @@ impl Write<'_> {
 }
 
 impl OpenFile {
-    /// Returns the stripe hint of the chunk file of a piece, for a write request.
+    /// Returns the stripe hint for a write request. The hint describes the stripe pattern of the
+    /// chunk file that contains the piece.
     pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
         let component = &self.pattern.components[usize::from(piece.component)];
         StripeHint {
@@ -384,8 +391,8 @@ pub(crate) struct PieceWrite {
     /// Truncate generation of the file when the write began. Storage and metadata refuse the piece
     /// with `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// Only for a piece in metadata: whether the piece is a complete write, so that metadata also
-    /// moves the end of the file.
+    /// Only for a piece in metadata: whether the piece is the whole write of a program, so that
+    /// metadata also moves the end of the file.
     pub(crate) extends: bool,
     /// Only together with `extends`: whether metadata refuses the piece with `EndMoved` unless the
     /// piece begins at the end of the file.
@@ -439,7 +446,7 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
         });
     };
     let (key, stripe) = (file.key_of(&piece), file.stripe_of(&piece));
-    let checksums = granules::checksums(offset, data.bytes());
+    let checksums = granules::checksums(offset, &data.bytes());
     let must_exist = file.inode.was_synced(&key);
     let request = WriteChunk { key, stripe, offset, truncate_generation, must_exist, checksums };
     let start = RequestStart { last_write: file.inode.last_write(), truncate_generation };
@@ -456,7 +463,8 @@ pub(crate) async fn write_piece(worker: Rc<Worker>, what: PieceWrite) -> Result<
                 return Ok(Acknowledged::DurableChunk(key, group, written.incarnation, start));
             }
             Ok(written) => return Ok(Acknowledged::Chunk(key, group, written.incarnation)),
-            // `Protocol` means that the data was damaged in transit. The client sends it once more.
+            // `Protocol` means that the data was damaged in transit, so the client sends the data
+            // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Err(error) => return Err(error.within(format_args!("chunk file {key}"))),
         }

@@ -1,5 +1,5 @@
 //! Closes files: `flush` for each `close(2)`, and `close` for each handle. `deferred_close` sends
-//! the closes without a waiting caller.
+//! the closes for which no caller waits.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Closes descriptors and handles.
 pub trait Closes {
-    /// Reports the written size to metadata, so that a later open returns this size. The kernel
+    /// Reports the written size to metadata, so that a later open returns this size. The FUSE layer
     /// calls this function for each `close(2)`.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Closes for Client {
         if !file.begin_close() {
             return Err(Error::new(
                 ErrorCode::Stale,
-                "cannot close the handle: another close of it has begun",
+                "cannot close the handle: another close of this handle has begun",
             ));
         }
         if !file.inode.is_locked()
@@ -87,7 +87,8 @@ impl Client {
         let request = Close { inode, open: file.mode, written };
         let attributes = match self.modify(inode, request, how, |_, _| ()).await {
             Ok(reply) => reply.attributes,
-            // The session was lost meanwhile, and the file was removed or this client was evicted.
+            // The session was lost during the request, and the file was removed or this client was
+            // evicted. So metadata has nothing left to close.
             Err(_) if file.is_stale() => return Ok(()),
             Err(error) => return Err(error.within(format_args!("file {inode}"))),
         };
@@ -108,10 +109,10 @@ impl Client {
         skep_env::spawn(async move {
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
             let request = Close { inode, open: mode, written: None };
-            // An error is only logged: metadata closes files that are still open at the end of the
-            // session.
+            // An error is only logged, because metadata closes files that are still open when the
+            // session ends.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
-                tracing::debug!("cannot close file {inode} of an interrupted open: {error}");
+                tracing::debug!("cannot close file {inode} of an interrupted open: {error:#}");
             }
         })
         .detach();

@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// A handle whose close has not been sent to metadata yet, and its file.
 pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
 
-/// Handles of one thread that are closed on this mount but still open at metadata, by group. The
-/// handles stay in the table of handles until metadata has replied. So after a lost session, the
-/// mount opens their files again in the next session, and each close still matches an open.
+/// Handles that one thread has closed, and that are still open at metadata, by group. The handles
+/// stay in the table of handles until metadata has replied. So after a lost session, the mount
+/// opens their files again in the next session, and each close still matches an open.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
 
 impl DeferredCloses {
-    /// Adds a close. Returns whether this is the only close that waits for the group.
+    /// Adds a close. Returns whether no other close waits to be sent to the group.
     pub(crate) fn add(&self, group: GroupId, closing: ClosingFile) -> bool {
         let mut waiting = self.0.borrow_mut();
         let queue = waiting.entry(group).or_default();
@@ -25,7 +25,7 @@ impl DeferredCloses {
         queue.len() == 1
     }
 
-    /// Removes and returns all closes that wait for a group.
+    /// Removes and returns all closes that wait to be sent to a group.
     pub(crate) fn take(&self, group: GroupId) -> Vec<ClosingFile> {
         self.0.borrow_mut().remove(&group).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! Deferred closes. If the mount has already reported all sizes of a file to metadata, it sends the
-//! close a few milliseconds later, in one message with other closes of the thread. No caller waits
-//! for this message. So metadata executes one transaction less for each file that a program creates
-//! and closes.
+//! close of the file a few milliseconds later. Other closes of the thread go in the same message.
+//! No caller waits for this message. So metadata executes one transaction less for each file that a
+//! program creates and closes.
 
 use crate::client::Client;
 use crate::files::closing_files::ClosingFile;
@@ -29,15 +29,15 @@ impl Client {
         .detach();
     }
 
-    /// Sends all closes that wait for a group. Closes that arrive meanwhile wait for the next
-    /// message.
+    /// Sends all closes that wait to be sent to a group. Closes that callers defer meanwhile wait
+    /// for the next message.
     async fn close_waiting(&self, group: GroupId) {
         for files in self.0.closes.take(group).chunks(MAX_CLOSES) {
             self.close_together(files).await;
         }
     }
 
-    /// Sends the deferred closes of all threads. The mount calls this function at its end.
+    /// Sends the deferred closes of all threads. The mount calls this function when it ends.
     pub(crate) async fn close_waiting_everywhere(&self) {
         let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
         for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
@@ -50,7 +50,7 @@ impl Client {
             let request = CloseMany { files: files.to_vec() };
             let how = ModifyOptions::of_session();
             if let Err(error) = self.modify(files[0].inode, request, how, |_, _| ()).await {
-                tracing::debug!("cannot close {} files at metadata: {error}", files.len());
+                tracing::debug!("cannot close {} files at metadata: {error:#}", files.len());
             }
         }
     }

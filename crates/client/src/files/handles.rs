@@ -23,8 +23,8 @@ impl HandleId {
     }
 }
 
-/// Returns the index of the table part that holds a number. Consecutive numbers have different
-/// parts.
+/// Returns the index of the table part that contains the handle with this number. Handles with
+/// consecutive numbers are in different parts.
 pub(crate) fn part_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
 }
@@ -36,7 +36,7 @@ fn stale(handle: HandleId) -> Error {
 /// All open files of a mount, by handle.
 #[derive(Debug)]
 pub(crate) struct Handles {
-    /// Each mutex protects only its part. No thread locks two parts at once.
+    /// Each mutex protects one part of the table. No thread locks two parts at once.
     parts: Vec<Mutex<HashMap<HandleId, Arc<OpenFile>>>>,
     next: AtomicU64,
     count: AtomicUsize,
@@ -66,8 +66,8 @@ impl Handles {
             return Ok(());
         }
         let text = format!(
-            "cannot open another file: the mount has {MAX_HANDLES} open files, which is the \
-             limit; close some"
+            "cannot open another file: the mount has {MAX_HANDLES} open files, which is the limit; \
+             close some of them"
         );
         Err(Error::new(ErrorCode::LimitReached, text))
     }
@@ -85,7 +85,7 @@ impl Handles {
         file.ok_or_else(|| stale(handle))
     }
 
-    /// Returns the open file of a handle if the handle is not being closed and still works.
+    /// Returns the open file of a handle if the handle is not being closed and is still valid.
     pub(crate) fn get_live(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
         let file = self.get(handle)?;
         if file.is_closing() {

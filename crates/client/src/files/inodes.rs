@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The states of inodes that are open, and of closed inodes with unsynced writes.
 #[derive(Debug)]
 pub(crate) struct Inodes {
-    /// Each mutex protects only its part. Lock order: the mutex of a part, then `closed`, then the
-    /// mutex in an [`InodeState`].
+    /// Each mutex protects one part of the table. Lock order: the mutex of a part, then `closed`,
+    /// then the mutex in an [`InodeState`].
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
-    /// Number of changes of this mount to names of files whose inode was not in the reply.
+    /// Number of changes by this mount to names of files whose inode this mount does not know,
+    /// because metadata's reply to the change did not contain the inode.
     changes: AtomicU64,
 }
 
@@ -37,8 +38,8 @@ impl Inodes {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a change to a name of a file with unknown inode. The client calls this function after
-    /// metadata has acknowledged the change, and before the operation returns.
+    /// Counts a change to a name of a file whose inode this mount does not know. The client calls
+    /// this function after metadata has acknowledged the change, and before the operation returns.
     pub(crate) fn count_name_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
@@ -69,8 +70,8 @@ impl Inodes {
         })
     }
 
-    /// Removes a handle of an inode. If too many closed inodes have unsynced writes, returns the
-    /// inode that was closed first. The caller must sync it now.
+    /// Counts a closed handle of an inode. If too many closed inodes have unsynced writes, returns
+    /// the one that was closed first. The caller must sync this inode now.
     pub(crate) fn close(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
         self.with(state.id, |part| {
             if !state.closed() {
@@ -85,7 +86,8 @@ impl Inodes {
     }
 
     /// Records truncated chunk files of an open or closed inode. If too many closed inodes have
-    /// unsynced changes, returns the inode that was closed first. The caller must sync it now.
+    /// unsynced changes, returns the one that was closed first. The caller must sync this inode
+    /// now.
     pub(crate) fn truncated(
         &self,
         inode: InodeId,
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_closed_inode_over_the_limit_must_be_synced() {
+    fn close_over_the_limit_requests_a_sync_of_the_oldest_inode() {
         let inodes = Inodes::new();
         for number in 1..=MAX_CLOSED_UNSYNCED as u64 {
             let state = dirty(&inodes, number);
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn each_handle_reports_a_loss_once() {
+    fn each_open_handle_reports_lost_writes_once() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         let pattern = StripePattern {

@@ -3,7 +3,7 @@
 //! writes, and no caller waits. So metadata executes one transaction less for each `fsync` of a
 //! database.
 //!
-//! Does not own the report itself (`report`).
+//! `report` sends the report itself.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -23,15 +23,15 @@ impl Client {
         skep_env::spawn(async move {
             skep_env::sleep(TIMES_DELAY).await;
             let Some(_reporting) = state.begin_times_report() else { return };
-            // An error is only logged: the close of the file then reports the times.
+            // An error is only logged, because the close of the file then reports the times.
             if let Err(error) = client.report_written(&state, ModifyOptions::default()).await {
-                tracing::debug!("file {}: cannot report the times: {error}", state.id);
+                tracing::debug!("file {}: cannot report the times: {error:#}", state.id);
             }
         })
         .detach();
     }
 
-    /// Begins a change of a file's times, or a close, after the end of a deferred report in
+    /// Begins a change of a file's times, or a close. Waits for the end of a deferred report in
     /// progress. Until the caller drops the guard, no deferred report begins.
     pub(crate) async fn change_times(&self, state: &Arc<InodeState>) -> TimesChangeGuard {
         let changing = state.change_times();

@@ -27,8 +27,8 @@ pub struct Created {
 pub struct OpenedFile {
     /// The new handle of the file.
     pub handle: HandleId,
-    /// Whether the kernel's page cache of the file is still valid: no other client has changed the
-    /// file since this mount last opened it.
+    /// Whether the kernel's page cache of the file is still valid, because no other client has
+    /// changed the file since this mount last opened it.
     pub keep_cache: bool,
     /// Whether the attributes of the file that the mount last sent to the kernel are still valid.
     pub are_attributes_shown: bool,
@@ -95,8 +95,8 @@ impl Opens for Client {
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
                 return Err(error);
             }
-            // The existing entry refers to an inode at another metadata group, or to an inode that
-            // is not a regular file.
+            // The metadata target could not open the existing entry itself, because its inode is at
+            // another metadata group or is not a regular file.
             match self.open_existing(&request, error).await {
                 Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 result => return result,
@@ -115,7 +115,8 @@ impl Opens for Client {
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.mount().notifications.position();
-        // Metadata removes a file without a name when the session of its open ends.
+        // When the session that has the file open ends, metadata removes the file, because it has
+        // no name. So the client can repeat this request in the next session.
         let opened = self.modify(directory, request, ModifyOptions::of_session(), orphan).await?;
         self.created(opened, open, before)
     }
@@ -165,7 +166,7 @@ impl Client {
     }
 
     /// Returns the reply to a request that opened a file. If the session of the request was lost,
-    /// metadata no longer has the file open, so this function opens it again first.
+    /// metadata no longer has the file open, so this function first opens the file again.
     async fn open_again(&self, done: Executed<OpenReply>, mode: OpenMode) -> Result<OpenReply> {
         let Executed { reply, was_session_lost } = done;
         if !was_session_lost || mode == OpenMode::No || reply.pattern.is_none() {
@@ -211,9 +212,9 @@ impl Client {
     }
 
     /// Sends the open of a file. Metadata refuses to open a file without a name unless this mount
-    /// has the file open. The kernel has then found the file by a cached name that another mount
-    /// has removed, and looks up the name again after the error. Without this check, a program
-    /// would write to a file without a name.
+    /// has the file open. If metadata refuses, the kernel has found the file by a cached name that
+    /// another mount has removed. The kernel looks up the name again after the error. Without this
+    /// check of metadata, a program would write to a file without a name.
     async fn send_open(
         &self,
         inode: InodeId,
@@ -230,9 +231,9 @@ impl Client {
         Box::pin(self.open_again(opened, open)).await
     }
 
-    /// Adds a handle for an opened file. The caller must not await between the reply and this call:
-    /// otherwise a dropped future could leave a file open without a handle. `before` is the
-    /// position in the notifications at the time when the caller sent the open.
+    /// Adds a handle for an opened file. The caller must not await between the reply and this call.
+    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
+    /// position in the sequence of notifications when the caller sent the open.
     fn add_handle(
         &self,
         opened: OpenReply,
@@ -251,8 +252,8 @@ impl Client {
             let keys: Vec<_> = chunk_files.map(key).collect();
             inode.recorded(&keys, attributes.truncate_generation);
         }
-        // Other clients may have opened the file before the reply arrived. The table now contains
-        // the inode, so later notifications have an effect.
+        // Other clients may have opened the file before the reply arrived. From now on the table
+        // contains the inode, so later notifications for the file have an effect.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
             mount.share(&inode);
         }

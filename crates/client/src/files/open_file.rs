@@ -1,4 +1,5 @@
-//! The state of the open file of one handle, with the reasons why a handle may no longer work.
+//! The state of the open file of one handle, including the reasons for which operations through the
+//! handle may fail.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
@@ -12,20 +13,21 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
-    /// Whether the session was lost, and this mount could not open the file again. If so, only
-    /// close works.
+    /// Whether the session was lost, and this mount could not open the file again. If so, every
+    /// operation through the handle except the close fails.
     is_stale: AtomicBool,
-    /// Whether locks of this handle were lost with the session. If so, only close works.
+    /// Whether locks of this handle were lost. If so, every operation through the handle except the
+    /// close fails.
     has_lost_locks: AtomicBool,
-    /// Whether the handle was open for writing when this client was evicted. If so, only close
-    /// works.
+    /// Whether the handle was open for writing when this client was evicted. If so, every operation
+    /// through the handle except the close fails.
     is_fenced: AtomicBool,
     is_closing: AtomicBool,
     /// Whether the program opened the handle with `O_SYNC` or `O_DSYNC`. Each write must then be
     /// durable when it returns.
     is_synced: AtomicBool,
-    /// The count of losses of the inode when this handle last reported a loss, or when it was
-    /// opened.
+    /// The inode's number of losses (`InodeState::losses`) when this handle last reported a loss to
+    /// the program, or when the handle was opened.
     seen_losses: AtomicU64,
 }
 
@@ -53,7 +55,8 @@ impl OpenFile {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// Marks the handle as fenced: another client may have changed the file since the eviction.
+    /// Marks the handle as fenced, because another client may have changed the file since the
+    /// eviction.
     pub(crate) fn set_fenced(&self) {
         self.inode.must_compare();
         self.is_fenced.store(true, Ordering::Release);
@@ -63,19 +66,20 @@ impl OpenFile {
         self.has_lost_locks.store(true, Ordering::Release);
     }
 
-    /// Returns whether the handle is stale or fenced, so that only close works.
+    /// Returns whether the handle is stale or fenced, so that only its close succeeds.
     pub(crate) fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// Checks that the handle still works. Fails if the file could not be opened again after its
-    /// session was lost, if another client may have changed the file since an eviction, or if locks
-    /// of this handle were lost.
+    /// Checks that operations through the handle may succeed. Fails if the file could not be opened
+    /// again after its session was lost, if another client may have changed the file since an
+    /// eviction, or if locks of this handle were lost.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(
                 "file {}: its locks were lost, since this client was disconnected for longer than \
-                its lease; close the file",
+                its lease, or since a metadata host lost power and another client got them; close \
+                the file",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Io, text));
@@ -86,13 +90,14 @@ impl OpenFile {
         if self.is_fenced.load(Ordering::Acquire) {
             let text = format!(
                 "file {}: this client was disconnected for longer than its lease, and other \
-                clients may have written to the file; open it again",
+                 clients may have written to the file; open the file again",
                 self.inode.id
             );
             return Err(Error::new(ErrorCode::Evicted, text));
         }
         let text = format!(
-            "file {}: it was removed while this client was disconnected for longer than its lease",
+            "file {}: the file was removed while this client was disconnected for longer than its \
+             lease",
             self.inode.id
         );
         Err(Error::new(ErrorCode::Stale, text))

@@ -1,5 +1,5 @@
 //! Reports the ends of this mount's writes to metadata. If only the chunk files show the end of a
-//! file, measures the file first.
+//! file, the client first computes the end from their sizes.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -31,8 +31,8 @@ impl Client {
                 break;
             }
             // Another client had truncated the file, so metadata ignored the reported end. Only the
-            // chunk files show the writes after the truncation, so the next report measures the
-            // chunk files.
+            // chunk files show the writes after the truncation, so for the next report the client
+            // computes the end from the sizes of the chunk files.
         }
         Ok(answer.map(|mut attributes| {
             state.merge_into(&mut attributes);

@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub trait Syncs {
     /// Waits until all bytes that this mount has written to a file, through any handle, are
     /// durable, together with the size and the name of the file. `fdatasync(2)` does the same,
-    /// since programs cannot read the data without the size. If only the times have changed, the
-    /// mount reports them to metadata a moment later.
+    /// since programs cannot read data beyond the recorded size of the file. If only the times have
+    /// changed, the mount reports them to metadata a moment later.
     ///
     /// # Errors
     /// - `Io`, once for each handle, if a host lost acknowledged writes in a power loss.
@@ -54,21 +54,22 @@ impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_file(&file.inode).await;
-        // A lost truncation fails the sync, and counts as a reverted change too. The program gets
-        // one error for both.
+        // If a power loss reverted a truncation, the sync fails, and the inode also counts a loss.
+        // The program gets one error for both.
         if let Err(error) = synced {
             if error.code() == ErrorCode::Io {
                 file.take_loss();
             }
             return Err(error);
         }
-        // This client may have been evicted meanwhile, and other clients may have changed the file.
+        // If this client was evicted during the sync, other clients may have changed the file, so
+        // the sync fails.
         file.check_live()?;
         check_losses(&file)
     }
 
     fn set_synced(&self, handle: HandleId) {
-        // If the handle is not open, the next operation returns the error.
+        // If the handle is not open, the next operation on it returns the error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.set_synced();
         }
@@ -108,7 +109,7 @@ impl Syncs for Client {
         }
         if self.mount().sessions.changes.take_name_reverted() {
             let text = "a metadata host lost power before acknowledged changes of names or \
-                        attributes were durable; the log of this mount names them";
+                        attributes were durable; the log of this mount names the lost changes";
             result = result.and(Err(Error::new(ErrorCode::Io, text)));
         }
         result
@@ -142,7 +143,8 @@ impl Client {
                 return Ok(());
             }
         }
-        // A write of another thread may have created a chunk file since, which this sync included.
+        // After this sync began, a write of another thread may have created a chunk file, which the
+        // sync of the data included.
         if !state.unrecorded().is_empty() {
             self.sync_metadata(state, None).await?;
         }
@@ -164,12 +166,13 @@ impl Client {
     }
 
     /// Waits until every report of this mount about a file is durable. If metadata lost a report in
-    /// a power loss, sends it again. `synced` is the result of [`Self::sync_data`]: the extent
-    /// reported before the sync, and the attributes that were durable after it.
+    /// a power loss, sends this report again. `synced` is the result of [`Self::sync_data`]: the
+    /// end of the file that was reported before the sync, and the attributes that were durable
+    /// after the sync.
     ///
     /// # Errors
-    /// Returns `Io` if a truncation was lost: the file has the truncated bytes again, and other
-    /// clients may have used them.
+    /// Returns `Io` if metadata lost a truncation. The file then has the truncated bytes again, and
+    /// other clients may have read them.
     async fn sync_reported(
         &self,
         state: &Arc<InodeState>,
@@ -195,8 +198,8 @@ impl Client {
             return Ok(());
         }
         tracing::warn!(
-            "file {}: the metadata host lost power before the reported size was durable; \
-             reporting it again",
+            "file {}: the metadata host lost power before the reported size was durable; reporting \
+             the size again",
             state.id
         );
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
@@ -265,7 +268,8 @@ impl Client {
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // A sync in the new session also makes all changes of the lost session durable.
+                // Repeat the sync in the new session, because it also makes all changes of the lost
+                // session durable.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };
@@ -286,8 +290,8 @@ impl Client {
     }
 }
 
-/// Records the result of a sync. `generation` is the truncate generation of the file when the sync
-/// began.
+/// Records the result of the sync of a chunk file. `generation` is the truncate generation of the
+/// file when the sync began.
 fn note_synced(
     state: &InodeState,
     generation: u64,

@@ -1,7 +1,7 @@
-//! Appends in progress, each with the range of the file that its caller expects. The kernel may
-//! send the parts of one large append at the same time, each with the end of the previous part as
-//! its offset. Each part must wait until the previous part is appended: otherwise the parts could
-//! end up in another order.
+//! Appends in progress, each with the range of the file to which the caller expects to append. The
+//! kernel may send the parts of one large append at the same time, each with the end of the
+//! previous part as its offset. Each part must wait until the previous part is appended. Otherwise
+//! the parts could end up in another order.
 
 use crate::inode_state::InodeState;
 use crate::limits::CONTENTION_PAUSE;
@@ -19,8 +19,8 @@ const FAILED: u8 = 2;
 pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
 
 impl AppendParts {
-    /// Adds an append. Returns its own outcome, and the outcome of the append that it must wait
-    /// for.
+    /// Adds an append. Returns the outcome of this append, and the outcome of the append that this
+    /// append must wait for.
     fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
         let before = self.0.iter().find(|(range, _)| range.end == expected.start);
         let before = before.map(|(_, outcome)| Arc::clone(outcome));
@@ -34,8 +34,8 @@ impl AppendParts {
     }
 }
 
-/// An append in progress. If the caller drops this value before [`Self::succeed`], the next append
-/// fails.
+/// An append in progress. If the caller drops this value before [`Self::succeed`], the append of
+/// the next part fails.
 #[derive(Debug)]
 pub(crate) struct AppendPart {
     inode: Arc<InodeState>,
@@ -44,11 +44,11 @@ pub(crate) struct AppendPart {
 }
 
 impl AppendPart {
-    /// Waits for the end of the append before this one.
+    /// Waits until the previous part of the same large append has ended.
     ///
     /// # Errors
-    /// Returns `Io` if the append before this one failed. The program's write then ends before that
-    /// append.
+    /// Returns `Io` if the append of the previous part failed. The kernel then reports to the
+    /// program that only the parts before the failed part were written.
     pub(crate) async fn wait_for_turn(&self) -> Result<()> {
         let Some(before) = &self.before else { return Ok(()) };
         loop {
@@ -56,7 +56,8 @@ impl AppendPart {
                 IN_PROGRESS => skep_env::sleep(CONTENTION_PAUSE).await,
                 FAILED => {
                     let text = format!(
-                        "file {}: cannot append a part of a write: the part before it failed",
+                        "cannot append to file {}: the write has several parts, and an earlier \
+                         part failed",
                         self.inode.id
                     );
                     return Err(Error::new(ErrorCode::Io, text));
@@ -66,7 +67,7 @@ impl AppendPart {
         }
     }
 
-    /// Records that the bytes are appended.
+    /// Records that the bytes of this append are in the file.
     pub(crate) fn succeed(&self) {
         self.outcome.store(DONE, Ordering::Release);
     }

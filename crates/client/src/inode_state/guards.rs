@@ -1,5 +1,5 @@
 //! Guards of operations in progress: writes, truncations, and operations that are allowed only
-//! while no other client uses the file. A drop of a guard ends its operation.
+//! while no other client uses the file. An operation ends when its guard is dropped.
 
 use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The state of an inode when the client sent a request to storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestStart {
-    /// Number of the last write.
+    /// Number of the last write of this mount to the file.
     pub(crate) last_write: u64,
     pub(crate) truncate_generation: u64,
 }
@@ -57,8 +57,8 @@ impl InodeState {
 }
 
 /// An operation in progress that is allowed only while no other client uses the file. If metadata
-/// notifies this mount that the file becomes shared, the mount waits until all these guards are
-/// dropped. Then it acknowledges the notification.
+/// notifies this mount that the file becomes shared, the mount acknowledges the notification only
+/// after all these guards are dropped.
 #[derive(Debug)]
 pub(crate) struct AloneGuard(Arc<InodeState>);
 
@@ -73,7 +73,7 @@ impl Drop for AloneGuard {
 pub(crate) struct WriteGuard(Arc<InodeState>);
 
 impl WriteGuard {
-    /// Records that a storage host of this incarnation acknowledged a piece.
+    /// Records that a storage host of this incarnation acknowledged a piece of the write.
     pub(crate) fn piece_written(
         &self,
         key: ChunkFileKey,
@@ -126,7 +126,8 @@ impl WriteGuard {
 
     /// Records that servers have acknowledged all pieces of a write, so the file ends at or beyond
     /// the end of `range`. `truncate_generation` is the generation when the write began. If the
-    /// file is shared, records nothing and returns `false`: metadata must first confirm the write.
+    /// file is shared, records nothing and returns `false`, because metadata must first confirm the
+    /// write.
     ///
     /// The caller must not call this function if a piece failed, since the size then stays
     /// unchanged.
@@ -144,7 +145,7 @@ impl WriteGuard {
         })
     }
 
-    /// Returns a report of a write of `range` to a shared file, together with all earlier
+    /// Returns a report that includes a write of `range` to a shared file, and all earlier
     /// unreported writes.
     pub(crate) fn report_with(&self, range: &Range<u64>) -> SizeReport {
         self.0.with(|parts| parts.size.report_with(range))
@@ -156,7 +157,8 @@ impl WriteGuard {
         self.0.with(|parts| parts.size.note_confirmed_write(end));
     }
 
-    /// Records that chunk files may now reach up to `end`, even if the file ends before.
+    /// Records that chunk files may now reach up to the offset `end`, even if the size of the file
+    /// is smaller.
     pub(crate) fn note_reach(&self, end: u64) {
         self.0.with(|parts| parts.size.note_reach(end));
     }
@@ -183,8 +185,8 @@ impl TruncationClaim {
         self.0.with(|parts| !parts.guards.has_writers())
     }
 
-    /// Records that the truncation is complete: earlier writes of this mount no longer affect the
-    /// size.
+    /// Records that the truncation is complete, so that earlier writes of this mount no longer
+    /// affect the size.
     pub(crate) fn done(&self, attributes: &Attributes, now: Duration) {
         self.0.with(|parts| parts.size.truncated(attributes, now));
     }
@@ -196,7 +198,7 @@ impl Drop for TruncationClaim {
     }
 }
 
-/// A planned report of a file's times, in progress.
+/// A planned report of a file's times that a task is sending.
 #[derive(Debug)]
 pub(crate) struct TimesReportGuard(pub(super) Arc<InodeState>);
 

@@ -7,13 +7,13 @@
 //! before.
 //!
 //! # Hazard: pages that are dropped during a write
-//! If the kernel drops a page while it writes this page, a read may cache the bytes from before the
-//! write. So if the mount sends attributes that make the kernel drop its pages during a write, the
-//! kernel must compare times again later, until it has dropped its pages while no write was in
-//! progress.
+//! If the kernel drops a page while it writes this page to the mount, a read may put the bytes from
+//! before the write into the cache. The mount may send attributes that make the kernel drop its
+//! pages during a write. Then the kernel must compare times again later, until it has dropped its
+//! pages while no write was in progress.
 //!
-//! Does not own the record whether other clients use the file (`opens`), or the check that the
-//! lease has not run out (`attributes::stat`).
+//! `opens` records whether other clients use the file. `attributes::stat` checks that the lease has
+//! not run out.
 
 use skep_types::Attributes;
 
@@ -22,22 +22,23 @@ use skep_types::Attributes;
 pub(super) struct KernelView {
     /// The attributes that the mount last sent to the kernel.
     shown: Option<Attributes>,
-    /// Number of writes of this mount that have begun.
+    /// Number of writes that this mount has begun.
     writes: u64,
-    /// The mount sets this value when it sends attributes that make the kernel drop its pages.
-    /// `None` means that the kernel has certainly dropped these pages.
+    /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
+    /// the kernel has no pages that it still has to drop.
     drop: Option<PageDrop>,
-    /// Whether the kernel must compare modification times again: a write has bypassed the kernel's
-    /// pages, or other clients may have changed the file without a notification.
+    /// Whether the kernel must compare modification times again, because a write has bypassed the
+    /// kernel's pages, or because other clients may have changed the file without a notification.
     must_compare: bool,
 }
 
-/// The writes of this mount when it sent attributes that make the kernel drop its pages.
+/// The count of this mount's writes at the moment when the mount sent attributes that make the
+/// kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that had begun at that time.
+    /// Number of writes that this mount had begun when it sent these attributes.
     writes: u64,
-    /// Whether a write was in progress.
+    /// Whether a write of this mount was in progress when the mount sent these attributes.
     is_writing: bool,
 }
 
@@ -65,7 +66,7 @@ impl KernelView {
     }
 
     /// Returns the attributes that the mount last sent to the kernel. `None` means that the kernel
-    /// must get the present attributes.
+    /// must get the current attributes.
     pub(super) fn shown(&mut self) -> Option<&Attributes> {
         if let Some(drop) = self.drop {
             if drop.is_writing || drop.writes != self.writes {
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_drops_pages_again_if_it_dropped_them_during_a_write() {
+    fn kernel_drops_pages_again_if_a_write_ran_during_the_drop() {
         let mut view = KernelView::default();
         view.note_shown(&attributes(1), false);
         assert_eq!(view.shown(), None, "this mount has not written");

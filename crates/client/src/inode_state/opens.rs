@@ -31,7 +31,8 @@ impl OpenHandles {
 
     pub(super) fn opened(&mut self) {
         if self.opens == 0 {
-            // The last close has released all locks.
+            // The file was closed, so nothing that was recorded about its last opens is valid. Its
+            // last close has also released all its locks.
             self.is_shared = false;
             self.is_locked = false;
             self.is_cached = false;
@@ -40,7 +41,7 @@ impl OpenHandles {
         self.opens += 1;
     }
 
-    /// Records that the handle that was counted last is open for writing.
+    /// Records that a handle that is already counted is open for writing.
     pub(super) fn opened_for_writing(&mut self) {
         self.writers += 1;
         self.debug_check();
@@ -63,8 +64,8 @@ impl OpenHandles {
             self.opens > 0 && self.closing > 0,
             "a close ended that had not begun: {self:?}"
         );
-        // In release builds, a close too many must not make the count wrap around to 4 billion
-        // handles.
+        // In release builds, a close without an open handle must not make the count wrap around to
+        // 4 billion handles.
         self.opens = self.opens.saturating_sub(1);
         self.closing = self.closing.saturating_sub(1);
         self.debug_check();
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opening_a_closed_file_begins_a_new_open_period() {
+    fn first_open_of_a_closed_file_begins_a_new_open_period() {
         let mut handles = OpenHandles::default();
         assert_eq!(handles.life(), None);
         handles.opened();

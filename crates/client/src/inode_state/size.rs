@@ -1,5 +1,6 @@
 //! The size of a file: the last size from metadata, the end of this mount's writes beyond that
-//! size, and the reports of these writes to metadata. Pure: times are arguments.
+//! size, and the reports of these writes to metadata. Pure: callers pass the current time as an
+//! argument.
 
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
@@ -7,12 +8,12 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A report of writes to metadata.
+/// A report about writes to a file, which the client sends to metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeReport {
     pub(crate) extent: WrittenExtent,
-    /// Whether the client must measure the end of the file in the chunk files before it sends the
-    /// report.
+    /// Whether the client must compute the end of the file from the sizes of the chunk files before
+    /// it sends the report.
     pub(crate) must_measure: bool,
     /// Number of the last write that the report includes.
     upto: u64,
@@ -25,7 +26,7 @@ pub(crate) struct FileEnd {
     pub(crate) truncate_generation: u64,
 }
 
-/// The extent of a file that metadata had acknowledged at some moment.
+/// The end and the truncate generation of a file that metadata had acknowledged at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportedExtent {
     end: u64,
@@ -53,7 +54,7 @@ pub(crate) enum ReportLoss {
 /// - `must_measure` is set only if `reported < unconfirmed`.
 #[derive(Debug, Default)]
 pub(super) struct FileSize {
-    /// Size in the newest attributes from metadata. The next two fields are from the same
+    /// Size in the newest attributes from metadata. The two fields below come from the same
     /// attributes.
     size: u64,
     truncate_generation: u64,
@@ -65,13 +66,13 @@ pub(super) struct FileSize {
     /// Whether a write in this generation began beyond the end of the file, or an operation punched
     /// a hole.
     may_leave_holes: bool,
-    /// Offset up to which this mount may have extended chunk files without a change of the size: by
-    /// failed writes, by allocations, and by writes within the size of a shared file.
+    /// Offset up to which this mount may have extended chunk files without changing the size of the
+    /// file. Failed writes, allocations and writes within the size of a shared file do this.
     reach: u64,
-    /// Number of the last write.
+    /// Number of the last write of this mount to the file.
     writes: u64,
-    /// Number of the last write or truncation that changed more than the times of the file: its
-    /// end, its possible holes, or the possible ends of its chunk files.
+    /// Number of the last write or truncation that changed more than the times of the file: the end
+    /// of the file, its possible holes, or the possible ends of its chunk files.
     moved: u64,
     /// Number of the last write that this mount acknowledged without a confirmation by metadata,
     /// because no other client had the file open.
@@ -118,8 +119,8 @@ impl FileSize {
         self.seen_at = now;
     }
 
-    /// Returns the size of the file: the last size from metadata, or the end of this mount's writes
-    /// if that is larger.
+    /// Returns the size of the file: the last size from metadata, or the end offset of this mount's
+    /// writes, whichever is larger.
     pub(super) fn size(&self) -> u64 {
         self.size.max(self.written_end)
     }
@@ -131,19 +132,20 @@ impl FileSize {
 
     /// Returns how long ago the last size from metadata arrived.
     pub(super) fn age(&self, now: Duration) -> Duration {
-        // Another thread may have called `observe` after this thread read its clock.
+        // The difference may be negative, because another thread may have called `observe` after
+        // this thread read its clock.
         now.saturating_sub(self.seen_at)
     }
 
-    /// Raises the size in `attributes` to the end of this mount's writes, unless the attributes are
-    /// from a newer truncate generation.
+    /// Raises the size in `attributes` to the end offset of this mount's writes, unless the
+    /// attributes are from a newer truncate generation.
     pub(super) fn merge_into(&self, attributes: &mut Attributes) {
         if attributes.truncate_generation <= self.truncate_generation {
             attributes.size = attributes.size.max(self.written_end);
         }
     }
 
-    /// Returns the number of the last write.
+    /// Returns the number of the last write of this mount to the file.
     pub(super) fn last_write(&self) -> u64 {
         self.writes
     }
@@ -170,7 +172,7 @@ impl FileSize {
         self.writes
     }
 
-    /// Counts a change that metadata already has, and returns its number.
+    /// Counts a change that metadata has already recorded, and returns the number of the change.
     pub(super) fn count_reported(&mut self) -> u64 {
         let is_all_reported = self.reported == self.writes;
         self.count_move();
@@ -194,12 +196,13 @@ impl FileSize {
             }
             self.written_end = self.written_end.max(range.end);
         } else {
-            // Another client truncated the file during the write, without opening it.
+            // Another client truncated the file during the write, by a system call that does not
+            // open the file.
             self.must_measure = true;
         }
     }
 
-    /// Returns a report of a write of `range` to a shared file, together with all earlier
+    /// Returns a report that includes a write of `range` to a shared file, and all earlier
     /// unreported writes.
     pub(super) fn report_with(&mut self, range: &Range<u64>) -> SizeReport {
         self.count_move();
@@ -217,8 +220,9 @@ impl FileSize {
     }
 
     /// Records that metadata confirmed a write that ends at `end`, within the size of a shared
-    /// file. The client still has to report the new times, and that chunk files now reach up to
-    /// `end`: a truncation may have extended the file to its size, without any bytes.
+    /// file. The client still has to report the new times. It also has to report that chunk files
+    /// now reach up to `end`, because a truncation may have extended the file to its size without
+    /// any bytes in chunk files.
     pub(super) fn note_confirmed_write(&mut self, end: u64) {
         self.writes += 1;
         if end > self.reach {
@@ -237,14 +241,15 @@ impl FileSize {
             self.reported_end = self.reported_end.max(end);
         }
         if is_all_reported {
-            // Counts the write as already reported.
+            // Count the write as already reported, because metadata knows its size and its times.
             self.count_move();
             self.reported = self.writes;
         }
         self.debug_check();
     }
 
-    /// Records that chunk files may now reach up to `end`, even if the file ends before.
+    /// Records that chunk files may now reach up to the offset `end`, even if the size of the file
+    /// is smaller.
     pub(super) fn note_reach(&mut self, end: u64) {
         self.count_move();
         self.reach = self.reach.max(end);
@@ -256,8 +261,8 @@ impl FileSize {
         self.may_leave_holes = true;
     }
 
-    /// Records that a truncation by this mount is complete: earlier writes no longer affect the
-    /// size.
+    /// Records that a truncation by this mount is complete, so that earlier writes no longer affect
+    /// the size.
     pub(super) fn truncated(&mut self, attributes: &Attributes, now: Duration) {
         self.count_move();
         self.reported = self.writes;
@@ -269,7 +274,7 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Returns the report that must be sent to metadata now, if any.
+    /// Returns the report of sizes and times that the client must send to metadata now, if any.
     pub(super) fn unreported(&self) -> Option<SizeReport> {
         (self.reported < self.writes).then_some(SizeReport {
             extent: WrittenExtent {
@@ -283,8 +288,8 @@ impl FileSize {
         })
     }
 
-    /// Records the reply to a report. `is_durable` means that metadata replied after the report was
-    /// durable.
+    /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
+    /// replied after the report was durable.
     pub(super) fn reported(
         &mut self,
         report: &SizeReport,
@@ -303,7 +308,8 @@ impl FileSize {
             if report.must_measure && self.truncate_generation == attributes.truncate_generation {
                 self.must_measure = false;
             }
-            // If metadata has all unconfirmed writes, it received them before any newer truncation.
+            // If metadata has reports of all unconfirmed writes, it received these reports before
+            // any newer truncation.
             self.must_measure &= self.reported < self.unconfirmed;
         }
         self.observe(attributes, now);
@@ -315,7 +321,7 @@ impl FileSize {
         self.durable < self.reported
     }
 
-    /// Returns the extent that metadata has acknowledged so far.
+    /// Returns the end of the file that metadata has acknowledged so far.
     pub(super) fn reported_extent(&self) -> ReportedExtent {
         ReportedExtent {
             end: self.reported_end,
@@ -324,8 +330,8 @@ impl FileSize {
         }
     }
 
-    /// Compares the acknowledged extent `sent` with the attributes that are durable at metadata.
-    /// Changes that metadata lost in a power loss count as unreported again.
+    /// Compares the acknowledged end of the file (`sent`) with the attributes that are durable at
+    /// metadata. Changes that metadata lost in a power loss count as unreported again.
     pub(super) fn compare(&mut self, sent: &ReportedExtent, durable: &Attributes) -> ReportLoss {
         self.durable = self.durable.max(sent.upto);
         let is_unchanged = self.truncate_generation == sent.truncate_generation;

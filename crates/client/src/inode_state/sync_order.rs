@@ -3,17 +3,17 @@
 //! - The bytes are durable when storage has synced the chunk files.
 //! - The size is durable when metadata has synced a report of it. A report does not depend on the
 //!   bytes, so both syncs run at the same time.
-//! - Metadata records the chunk files that were ever synced, so that the loss of such a file is an
-//!   error. So the first sync of a chunk file comes before the report that includes it.
+//! - Metadata records the chunk files that were ever synced, so that clients can detect the loss of
+//!   such a file. So the client reports a chunk file only after its first sync.
 //!
-//! Does not own the requests (`files::sync`).
+//! `files::sync` sends the requests.
 
 use super::Parts;
 
-/// Whether metadata must sync, and whether before, during or after the sync of unsynced bytes.
+/// Whether metadata must sync, and when it syncs relative to the sync of the bytes by storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncOrder {
-    /// Metadata need not sync: the size and the name of the file are durable.
+    /// Metadata need not sync, because the size and the name of the file are durable.
     DataOnly,
     /// Metadata syncs at the same time as storage syncs the bytes.
     Together,
@@ -22,16 +22,17 @@ pub(crate) enum SyncOrder {
     DataFirst,
 }
 
-/// The changes to names and attributes that this mount had made at some moment.
+/// How many changes to names and attributes this mount had made at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeCount {
-    /// Number of changes to names of files whose inode was not in the reply of metadata.
+    /// Number of changes to names of files whose inode this mount does not know, because metadata's
+    /// reply to the change did not contain the inode.
     of_mount: u64,
     /// Number of changes to names and attributes of this file.
     of_file: u64,
 }
 
-/// The changes of the name and the attributes of a file that are durable.
+/// Records how many of the changes to a file's name and attributes metadata has synced.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     /// The changes that this mount had made when metadata last synced names and attributes. `None`
@@ -47,7 +48,8 @@ impl Settled {
         self.of_file += 1;
     }
 
-    /// Returns the changes so far. `of_mount` is the number of changes to names of any file.
+    /// Returns the number of changes until now. `of_mount` is the number of changes to names of
+    /// files whose inode the mount does not know.
     pub(super) fn changes(&self, of_mount: u64) -> ChangeCount {
         ChangeCount { of_mount, of_file: self.of_file }
     }
@@ -58,13 +60,13 @@ impl Settled {
     }
 }
 
-/// Returns the steps of a sync of the file after these changes.
+/// Returns the steps that make these changes and the bytes of the file durable.
 pub(super) fn order(parts: &Parts, changes: ChangeCount) -> SyncOrder {
     if parts.size.must_measure() || parts.unsynced.may_be_unrecorded() {
         return SyncOrder::DataFirst;
     }
     let is_settled = parts.settled.changes == Some(changes);
-    // The size of a shared file may come from another client, which has not synced it.
+    // The recorded size of a shared file may come from another client that has not synced the size.
     let is_durable = is_settled && parts.size.is_end_durable() && !parts.handles.is_shared();
     if is_durable { SyncOrder::DataOnly } else { SyncOrder::Together }
 }

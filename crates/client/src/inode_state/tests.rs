@@ -62,7 +62,7 @@ fn write_during_a_report_is_reported_by_the_next_report() {
 }
 
 #[test]
-fn write_with_a_failed_piece_keeps_the_size_of_the_file() {
+fn write_with_a_failed_piece_does_not_change_the_file_size() {
     let state = opened(5);
     let writing = state.try_write().unwrap();
     writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));
@@ -91,11 +91,12 @@ fn truncation_waits_for_writes_and_clears_unreported_sizes() {
 }
 
 #[test]
-fn size_is_measured_after_a_truncation_by_another_client() {
+fn truncation_by_another_client_requires_a_size_query() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
-    // Metadata replies with a newer truncate generation, so it has ignored the reported end.
+    // Metadata replies with a newer truncate generation, which means that it has ignored the
+    // reported end.
     state.reported(&report, &attributes(0, 1, 5), false, NOW);
     assert_eq!(state.size(), 0);
     let mut again = state.unreported().unwrap();
@@ -107,15 +108,17 @@ fn size_is_measured_after_a_truncation_by_another_client() {
     assert!(!state.unreported().unwrap().must_measure);
 }
 
-/// Before the fix, the flag stayed set, so the mount assumed that the next write may leave holes.
+/// Before the fix, the flag `must_measure` stayed set, so the mount assumed that the next write may
+/// leave holes.
 #[test]
-fn size_is_not_measured_if_metadata_has_all_writes() {
+fn size_query_is_not_needed_if_metadata_has_all_writes() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     state.observe(&attributes(0, 1, 5), NOW);
     let measured = state.unreported().unwrap();
     assert!(measured.must_measure);
-    // Another truncation follows the measured report, and this mount observes it first.
+    // Another truncation follows the measured report, and this mount receives the attributes after
+    // the truncation before the reply to the report.
     state.observe(&attributes(0, 2, 7), NOW);
     state.reported(&measured, &attributes(700, 1, 6), false, NOW);
     assert_eq!(state.unreported(), None);
@@ -124,7 +127,7 @@ fn size_is_not_measured_if_metadata_has_all_writes() {
 }
 
 #[test]
-fn truncation_removes_confirmed_writes_from_the_size() {
+fn truncation_drops_confirmed_writes_from_the_reported_size() {
     let state = opened(1000);
     state.opened();
     state.set_shared();
@@ -200,7 +203,7 @@ fn chunk_files_written_during_a_sync_stay_unsynced() {
 }
 
 #[test]
-fn changed_incarnation_at_sync_or_write_is_a_loss() {
+fn changed_host_incarnation_at_sync_or_write_means_lost_writes() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     state.synced(&state.unsynced()[0], HostIncarnation::new(2));
@@ -234,7 +237,7 @@ fn open_or_unsynced_inode_is_not_idle() {
 /// the report, a later truncation or removal would leave the written bytes in the chunk files, and
 /// programs could read them later.
 #[test]
-fn report_contains_the_end_of_writes_within_the_size() {
+fn write_below_the_file_size_is_reported_with_its_end() {
     let state = opened(1000);
     state.opened();
     state.set_shared();
@@ -247,7 +250,7 @@ fn report_contains_the_end_of_writes_within_the_size() {
 }
 
 #[test]
-fn reach_beyond_the_end_is_reported_until_the_file_is_longer() {
+fn possible_write_end_is_reported_until_the_file_is_longer() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -259,7 +262,7 @@ fn reach_beyond_the_end_is_reported_until_the_file_is_longer() {
 }
 
 #[test]
-fn reports_lost_in_a_power_loss_are_repeated() {
+fn size_reports_lost_in_a_power_loss_are_repeated() {
     let state = opened(10);
     write(&state, 500, 0, 1);
     let report = state.unreported().unwrap();
@@ -286,7 +289,7 @@ fn truncation_lost_by_metadata_is_detected() {
     truncating.done(&attributes(20, 1, 2), NOW);
     drop(truncating);
     assert!(state.is_reported_undurably());
-    // The extent is from before the truncation, so the comparison must not detect a lost
+    // The acknowledged end is from before the truncation, so the comparison must not detect a lost
     // truncation.
     assert_eq!(state.compare(&told_before, &attributes(1000, 0, 1)), ReportLoss::Nothing);
     let told = state.reported_extent();
@@ -324,7 +327,7 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn newest_inline_mark_of_each_start_stays_until_its_sync() {
+fn newest_inline_mark_of_each_target_start_stays_until_synced() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {
@@ -339,8 +342,8 @@ fn newest_inline_mark_of_each_start_stays_until_its_sync() {
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
     assert!(state.is_idle());
-    // Metadata keeps the marks of only `MAX_STARTS` starts, so the write of the oldest start counts
-    // as lost.
+    // Metadata stores the inline marks of only `MAX_STARTS` starts of the target, so the write of
+    // the oldest start counts as lost.
     for start in 1..=MAX_STARTS as u64 + 1 {
         writing.inline_written(mark(start, start));
     }

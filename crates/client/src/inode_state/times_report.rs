@@ -1,10 +1,11 @@
 //! The report of a file's times that the mount sends a moment after an `fsync`. Pure.
 //!
 //! A report in progress must not reach metadata after a change of the times by a program, or after
-//! the close of the file: the report would replace the new times. So such a change waits for the
-//! report, and no report begins while the change is in progress.
+//! the close of the file, because the report would replace the new times. So a change of the times
+//! or a close waits for the report, and no report begins while the change or the close is in
+//! progress.
 //!
-//! Does not own the requests (`files::later_report`).
+//! `files::later_report` sends the requests.
 
 /// The state of the report.
 #[derive(Debug, Default)]
@@ -23,8 +24,8 @@ impl TimesReport {
         !std::mem::replace(&mut self.is_due, true)
     }
 
-    /// Begins the planned report. Returns `false` if a change is in progress: the change itself
-    /// reports all earlier writes.
+    /// Begins the planned report. Returns `false` if a change of the times or a close is in
+    /// progress, because this operation itself reports all earlier writes.
     pub(super) fn begin(&mut self) -> bool {
         self.is_due = false;
         self.is_sending = self.changes == 0;
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_of_times_and_change_of_times_exclude_each_other() {
+    fn times_are_not_reported_while_a_program_changes_them() {
         let mut report = TimesReport::default();
         assert!(report.plan() && !report.plan());
         assert!(report.begin());

@@ -1,5 +1,5 @@
-//! Acknowledged writes and truncations that may not be durable yet: the chunk files and inline
-//! marks to sync, and the number of possible losses of such changes.
+//! Acknowledged writes and truncations that may not be durable yet: the chunk files and the inline
+//! writes that the mount must sync. Also counts the possible losses of acknowledged changes.
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) group: GroupId,
-    /// Number of the last write before this record was made. A sync after that makes this write
-    /// durable.
+    /// Number of the last write to the chunk file when this value was created. If a later sync of
+    /// the chunk file succeeds, all writes up to this number are durable.
     upto: u64,
 }
 
@@ -32,15 +32,16 @@ struct ChunkFileState {
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedWrites {
     chunk_files: HashMap<ChunkFileKey, ChunkFileState>,
-    /// The mark of the newest unsynced inline write in each start.
+    /// For each start of the metadata target, the mark of the newest unsynced inline write.
     inline: Vec<InlineMark>,
     losses: u64,
     /// Synced chunk files that metadata has not recorded as synced.
     unrecorded: HashSet<ChunkFileKey>,
     /// Synced chunk files that metadata has recorded as synced.
     recorded: HashSet<ChunkFileKey>,
-    /// Truncate generation of the file in which both sets are valid. A truncation may have removed
-    /// all bytes of a chunk file, and the loss of a chunk file without bytes is not an error.
+    /// Truncate generation of the file in which `unrecorded` and `recorded` are valid. A truncation
+    /// may have removed all bytes of a chunk file, and the loss of a chunk file without bytes is
+    /// not an error.
     generation: u64,
 }
 
@@ -54,12 +55,12 @@ impl UnsyncedWrites {
         self.chunk_files.is_empty() && self.inline.is_empty()
     }
 
-    /// Returns how often acknowledged writes may have been lost.
+    /// Returns the number of events in which acknowledged writes may have been lost.
     pub(super) fn losses(&self) -> u64 {
         self.losses
     }
 
-    /// Counts a loss of acknowledged changes of another kind.
+    /// Counts a loss of acknowledged changes that are not writes, such as a change of attributes.
     pub(super) fn note_loss(&mut self) {
         self.losses += 1;
     }
@@ -107,7 +108,7 @@ impl UnsyncedWrites {
             Err(at) => marks.insert(at, mark),
         }
         if marks.len() > MAX_STARTS {
-            // Metadata does not keep the marks of more starts either.
+            // Metadata too stores the marks of at most [`MAX_STARTS`] starts.
             marks.remove(0);
             self.losses += 1;
         }
@@ -128,7 +129,7 @@ impl UnsyncedWrites {
             .collect()
     }
 
-    /// Forgets the synced chunk files if the file was truncated since.
+    /// Forgets the synced chunk files if the file was truncated since they were recorded.
     fn enter(&mut self, generation: u64) {
         if self.generation != generation {
             self.generation = generation;
@@ -186,7 +187,7 @@ impl UnsyncedWrites {
         synced: &UnsyncedChunkFile,
         incarnation: HostIncarnation,
     ) {
-        // The sync of another thread may already have removed the chunk file.
+        // The sync of another thread may already have removed the chunk file from this table.
         let Some(state) = self.chunk_files.get_mut(&synced.key) else { return };
         let is_lost = state.incarnation != incarnation;
         if state.last_write <= synced.upto {

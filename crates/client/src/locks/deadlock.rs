@@ -17,7 +17,7 @@ impl Client {
     /// again later.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
-        // A single metadata target detects all deadlock cycles by itself.
+        // If there is only one metadata target, it detects all deadlock cycles by itself.
         if groups.len() < 2 {
             return false;
         }
@@ -38,7 +38,7 @@ impl Client {
                 gives_way
             }
             Err(error) => {
-                tracing::debug!("cannot search for deadlock cycles: {error}");
+                tracing::debug!("cannot search for deadlock cycles: {error:#}");
                 false
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The last deadlock search of this mount.
+/// The result of the last deadlock search of this mount, and whether a search is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlockSearch {
     /// The time at which the search began, and the waits that were in both replies of each target.

@@ -14,7 +14,7 @@ use crate::driven::drive;
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
 use crate::limits::DEADLOCK_SEARCH_AFTER;
-use crate::locks::owners::{Owner, OwnerTurn};
+use crate::locks::owners::{Owner, OwnerTurn, RangeLock};
 use crate::session::request::ModifyOptions;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::{Error, ErrorCode, GroupId, Result};
@@ -47,14 +47,14 @@ pub enum LockOutcome {
     Refused,
     /// Metadata granted the lock or unlocked the range.
     Granted {
-        /// Whether the kernel's page cache of the file is still valid: no other client has changed
-        /// the file since this mount last opened or locked it.
+        /// Whether the kernel's page cache of the file is still valid, because no other client has
+        /// changed the file since this mount last opened or locked it.
         keep_cache: bool,
     },
 }
 
-/// A wait for a lock. A drop before the end of the wait notifies metadata that the client no longer
-/// waits.
+/// A wait for a lock. If this value is dropped before the wait has ended, the client notifies
+/// metadata that it no longer waits.
 struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
@@ -68,7 +68,7 @@ impl Drop for LockWaitGuard {
             // If this request is lost, metadata notifies the next waiter some seconds later.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!(
-                    "file {}: cannot notify metadata of the end of a lock wait: {error}",
+                    "file {}: cannot notify metadata of the end of a lock wait: {error:#}",
                     request.inode
                 );
             }
@@ -152,10 +152,11 @@ impl Locks for Client {
             if lock.kind == LockKind::Posix {
                 client.mount().locks.note_posix();
             }
+            client.mount().locks.note_use();
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
             // Metadata may have granted the new lock in a newer session than the earlier locks of
-            // this handle.
+            // this handle. The earlier locks were then lost together with their session.
             file.check_live()?;
             Ok(locked)
         };
@@ -230,7 +231,7 @@ impl Client {
         let request = SetLock { lock: request_of(turn.owner, lock), wait };
         let how = ModifyOptions { ends_with_session: true, ..how };
         let set = match self.modify(inode, request, how, |_, _| ()).await {
-            // The file and its locks were removed.
+            // The file was removed together with its locks, so there is nothing left to unlock.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
                 turn.with(|ranges| *ranges = LockRanges::default());
                 return Ok(LockOutcome::Granted { keep_cache: true });
@@ -239,13 +240,14 @@ impl Client {
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // Metadata released the old lock before it checked whether it can grant the lock in
-                // the other mode.
+                // Metadata has refused to change the mode of the lock, but it releases the lock in
+                // the old mode before it checks this.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
             return Ok(LockOutcome::Refused);
         }
-        turn.with(|ranges| ranges.set(lock.range.clone(), lock.mode.map(|_| handle)));
+        let held = lock.mode.map(|mode| RangeLock { handle, mode, pid: lock.pid });
+        turn.with(|ranges| ranges.set(lock.range.clone(), held));
         reported?;
         if lock.mode.is_none() {
             return Ok(LockOutcome::Granted { keep_cache: true });
@@ -279,7 +281,7 @@ impl Client {
         let owner = Owner { inode: file.inode.id, kind, owner };
         let Some(turn) = self.mount().locks.turn(owner, true).await else { return Ok(()) };
         let ranges = turn.with(|ranges| ranges.clone());
-        let is_of_handle = |(_, by): &(Range<u64>, HandleId)| *by == handle;
+        let is_of_handle = |(_, lock): &(Range<u64>, RangeLock)| lock.handle == handle;
         let unlocked: Vec<_> = match only_of_handle {
             true => ranges.iter().filter(is_of_handle).map(|(range, _)| range).collect(),
             false if ranges.is_empty() => Vec::new(),
@@ -292,17 +294,22 @@ impl Client {
         Ok(())
     }
 
-    /// Records that all locks at a group were lost with the session. The handles of these locks no
-    /// longer work.
+    /// Records that all locks at a group were lost with the session. From then on, operations
+    /// through the handles of these locks fail.
     pub(crate) fn lose_locks(&self, group: GroupId) {
         let mount = self.mount();
         let map = mount.map();
         let lost = mount.locks.lose(|inode| map.shard_group(inode.shard()) == Some(group));
         for handle in lost {
-            if let Ok(file) = mount.handles.get(handle) {
-                tracing::warn!("file {}: its locks were lost with the session", file.inode.id);
-                file.set_locks_lost();
-            }
+            self.lose_locks_of(handle, "with the session");
+        }
+    }
+
+    /// Records that locks of a handle were lost. From then on, operations through the handle fail.
+    pub(crate) fn lose_locks_of(&self, handle: HandleId, how: &str) {
+        if let Ok(file) = self.mount().handles.get(handle) {
+            tracing::warn!("file {}: its locks were lost {how}", file.inode.id);
+            file.set_locks_lost();
         }
     }
 
@@ -319,8 +326,8 @@ impl Client {
 }
 
 /// Returns the owner for requests to metadata. For `flock`, this is the number of the handle, which
-/// the mount never uses again. The kernel's own number of the open file is not suitable: the kernel
-/// may reuse this number while the unlock of the old file is still in progress.
+/// the mount never uses again. The kernel's own number of the open file is not suitable, because
+/// the kernel may reuse this number while the unlock of the old file is still in progress.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
         LockKind::Posix | LockKind::Append => lock.owner,
@@ -329,7 +336,7 @@ fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     Owner { inode: file.inode.id, kind: lock.kind, owner }
 }
 
-fn request_of(owner: Owner, lock: &FileLock) -> LockRequest {
+pub(crate) fn request_of(owner: Owner, lock: &FileLock) -> LockRequest {
     LockRequest {
         inode: owner.inode,
         kind: owner.kind,

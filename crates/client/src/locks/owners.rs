@@ -13,7 +13,7 @@ use crate::files::handles::HandleId;
 use crate::limits::CONTENTION_PAUSE;
 use skep_cluster::lock_ranges::LockRanges;
 use skep_types::InodeId;
-use skep_wire::file_locks::LockKind;
+use skep_wire::file_locks::{LockKind, LockMode};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +26,19 @@ pub(crate) struct Owner {
     pub(crate) owner: u64,
 }
 
+/// The handle and the process id in the request that locked a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RangeLock {
+    /// The handle of the lock request.
+    pub(crate) handle: HandleId,
+    pub(crate) mode: LockMode,
+    /// The process id in the lock request.
+    pub(crate) pid: u32,
+}
+
 #[derive(Debug, Default)]
 struct OwnedRanges {
-    /// The locked ranges, each with the handle of its lock request.
-    ranges: LockRanges<HandleId>,
+    ranges: LockRanges<RangeLock>,
     /// Whether a request of this owner is in progress.
     is_busy: bool,
 }
@@ -43,6 +52,7 @@ pub(crate) struct FileLocks {
     /// The mutex protects only the table. No task awaits while it holds this mutex.
     owners: Mutex<Table>,
     waits: AtomicU64,
+    is_used: AtomicBool,
     has_posix: AtomicBool,
 }
 
@@ -87,8 +97,9 @@ impl FileLocks {
     /// file with a request in progress.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
-        let of_handle =
-            |owned: &OwnedRanges| owned.is_busy || owned.ranges.iter().any(|it| it.1 == handle);
+        let of_handle = |owned: &OwnedRanges| {
+            owned.is_busy || owned.ranges.iter().any(|it| it.1.handle == handle)
+        };
         let owners = table.get(&inode).into_iter().flatten();
         owners.filter(|(_, owned)| of_handle(owned)).map(|(key, _)| *key).collect()
     }
@@ -99,12 +110,37 @@ impl FileLocks {
         let mut handles = Vec::new();
         for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
             for owned in owners.values_mut() {
-                handles.extend(std::mem::take(&mut owned.ranges).iter().map(|(_, handle)| handle));
+                handles.extend(std::mem::take(&mut owned.ranges).iter().map(|it| it.1.handle));
             }
         }
         handles.sort_unstable();
         handles.dedup();
         handles
+    }
+
+    /// Returns the owners of locks on files for which `is_wanted` returns `true`, with their locks.
+    pub(crate) fn owners(
+        &self,
+        is_wanted: impl Fn(InodeId) -> bool,
+    ) -> HashMap<Owner, LockRanges<RangeLock>> {
+        let mut found = HashMap::new();
+        for (inode, owners) in self.table().iter().filter(|it| is_wanted(*it.0)) {
+            for ((kind, owner), owned) in owners {
+                let owner = Owner { inode: *inode, kind: *kind, owner: *owner };
+                found.insert(owner, owned.ranges.clone());
+            }
+        }
+        found
+    }
+
+    /// Records that a program sets a lock.
+    pub(crate) fn note_use(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a program of this mount has ever set a lock.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
     }
 
     /// Returns a new number that identifies one attempt to get a lock.
@@ -117,15 +153,15 @@ impl FileLocks {
         self.has_posix.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a program has ever set a POSIX lock. After that, the kernel must send each
-    /// `close(2)` to this mount.
+    /// Returns whether a program has ever set a POSIX lock. From the first POSIX lock on, the
+    /// kernel must send each `close(2)` to this mount.
     pub(crate) fn has_posix(&self) -> bool {
         self.has_posix.load(Ordering::Relaxed)
     }
 }
 
 impl OwnerTurn {
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LockRanges<HandleId>) -> T) -> T {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut LockRanges<RangeLock>) -> T) -> T {
         let mut table = self.locks.table();
         let file = table.entry(self.owner.inode).or_default();
         let key = (self.owner.kind, self.owner.owner);

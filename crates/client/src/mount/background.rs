@@ -42,8 +42,8 @@ impl Mount {
 /// Applies events of the mount's membership to the mount.
 struct MountEvents {
     client: Client,
-    /// Wakes a sleeping task when the cluster's settings change, since the interval in the new
-    /// settings may be shorter.
+    /// Wakes the task that renews leases when the cluster's settings change, since the lease in the
+    /// new settings may be shorter.
     settings_changed: Rc<Notify>,
 }
 
@@ -66,13 +66,18 @@ impl ClientEvents for MountEvents {
 }
 
 /// Renews the lease of each session after a third of the lease. Each group has its own task, so a
-/// group that does not reply does not delay the others. If the lease in the cluster's settings
-/// changes, this task renews all sessions at once, since groups send the new lease in their
-/// replies.
+/// group that does not reply does not delay the renewals at other groups. If the lease in the
+/// cluster's settings changes, this task renews all sessions immediately, since groups send the new
+/// lease in their replies. The task also passes each new map to the observer of the mount.
 async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
+    let mut observed = None;
     loop {
-        let next = lease_of(client.mount().map().policy.lease_ms);
+        let map = client.mount().map();
+        if observed.replace(map.version) != Some(map.version) {
+            client.mount().options.map_observer.observe(&map);
+        }
+        let next = lease_of(map.policy.lease_ms);
         let third = client.mount().sessions.shortest_lease().min(next) / 3;
         for (group, id) in client.mount().sessions.open_sessions() {
             if !under_way.borrow_mut().insert(group) {

@@ -1,8 +1,9 @@
 //! Recovery from an eviction. If a client sends no heartbeats for longer than its lease, management
 //! removes it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
-//! The client then joins the cluster with a new id, and its operations continue. Only handles for
-//! writing no longer work, since other clients may have changed their files meanwhile.
+//! The client then joins the cluster with a new id, and its operations continue. Only operations
+//! through handles for writing fail, since other clients may have changed the files of these
+//! handles meanwhile.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -72,8 +73,8 @@ impl Worker {
     }
 
     /// Sends a request that changes an open file to a storage group. Fails if this client was
-    /// evicted since the file was opened, even if the client has joined again with another id:
-    /// other clients may have changed the file since.
+    /// evicted since the file was opened, even if the client has joined again with another id. The
+    /// reason is that other clients may have changed the file since the eviction.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
         file: &OpenFile,
@@ -81,8 +82,8 @@ impl Worker {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        // The order matters: the id is read first, so a handle that passes the check was opened
-        // with this client id or a newer id.
+        // The client reads its id before it checks the handle. So a handle that passes the check
+        // was opened with this id or a newer id.
         let node = self.mount.node();
         file.check_live()?;
         let options = CallOptions { only_as: Some(node), ..options };

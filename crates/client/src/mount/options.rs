@@ -1,7 +1,7 @@
 //! The options of a mount.
 
 use skep_rpc::{GAVE_UP, JoinToken};
-use skep_types::{Error, ErrorCode, InodeId, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result};
 use skep_wire::node::LogLevel;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ impl From<JoinToken> for ClusterAccess {
     }
 }
 
-/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]: its context
-/// contains [`GAVE_UP`].
+/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]. This is the
+/// case if the context of the error contains [`GAVE_UP`].
 pub fn has_given_up(error: &Error) -> bool {
     error.context().contains(GAVE_UP)
 }
@@ -48,6 +48,32 @@ pub struct MountOptions {
     pub attribute_timeout: Duration,
     /// Lets management change the log level of this process.
     pub log: LogControl,
+    /// The function to which the mount passes the newest cluster map from time to time.
+    pub map_observer: MapObserver,
+}
+
+/// A function whose argument is the newest cluster map.
+type ObserveMap = dyn Fn(&ClusterMap) + Send + Sync;
+
+/// A function to which a mount passes the newest cluster map at its start and after changes of the
+/// map, at most once in a third of the lease. The function must not block. The default `None` means
+/// that there is no such function.
+#[derive(Clone, Default)]
+pub struct MapObserver(pub Option<Arc<ObserveMap>>);
+
+impl MapObserver {
+    /// Passes a map to the function.
+    pub(crate) fn observe(&self, map: &ClusterMap) {
+        if let Some(observe) = &self.0 {
+            observe(map);
+        }
+    }
+}
+
+impl std::fmt::Debug for MapObserver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MapObserver")
+    }
 }
 
 /// Sets the log level of this process; the argument `None` keeps the level. Returns the resulting

@@ -8,9 +8,10 @@ use skep_wire::metadata::CloseSession;
 use std::rc::Rc;
 
 impl Client {
-    /// Ends the mount: reports all writes to metadata, closes the sessions with all their open
-    /// files, and leaves the cluster. If a server does not reply within `SHUTDOWN_PATIENCE`, the
-    /// session or registration at this server ends when its lease runs out.
+    /// Ends the mount: sends all outstanding reports to metadata, closes the sessions with all
+    /// their open files, and leaves the cluster. If a server does not reply within
+    /// `SHUTDOWN_PATIENCE`, the session or registration at this server ends when its lease runs
+    /// out.
     pub async fn shutdown(&self) {
         if !self.mount().member.begin_leave() {
             return;
@@ -36,7 +37,9 @@ impl Client {
                     let options = CallOptions { session, time_left, ..CallOptions::default() };
                     let closed = worker.router.call(group, &CloseSession {}, options).await;
                     if let Err(error) = closed {
-                        tracing::debug!("cannot close session {session} at group {group}: {error}");
+                        tracing::debug!(
+                            "cannot close session {session} at group {group}: {error:#}"
+                        );
                     }
                 })
             })
@@ -44,7 +47,8 @@ impl Client {
         for task in tasks {
             task.await;
         }
-        // The `Leave` request has its own time limit. This timeout includes the time to connect.
+        // The `Leave` request has a time limit of its own, but only this timeout includes the time
+        // to connect.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
     }
 }

@@ -56,7 +56,7 @@ pub trait Directories {
     /// Returns the capacity of the file system that storage targets have last reported.
     ///
     /// # Errors
-    /// The client returns no error; other implementations of this trait may.
+    /// `Client` returns no error, but other implementations of this trait may return errors.
     fn statfs(&self) -> impl Future<Output = Result<StatFs>>;
 }
 
@@ -87,8 +87,8 @@ impl Directories for Client {
                 Ok(false)
             }
             Some(Err(error)) => Err(error),
-            // Metadata did not reply in time. When the program reads the directory, the mount sends
-            // a request and waits for the reply.
+            // Metadata did not reply in time, so open the directory without its attributes. When
+            // the program reads the directory, the mount sends a request and waits for the reply.
             None => Ok(false),
         }
     }

@@ -91,9 +91,9 @@ pub trait Names {
     fn remove_directory(&self, directory: InodeId, name: &[u8])
     -> impl Future<Output = Result<()>>;
 
-    /// Renames an entry. Replaces an existing entry with the new name unless `no_replace` is set.
-    /// If `whiteout` is given, the old name refers to a new whiteout inode afterwards
-    /// (`RENAME_WHITEOUT`).
+    /// Renames an entry. If an entry with the new name exists, replaces this entry unless
+    /// `no_replace` is set. If `whiteout` is given, the old name refers to a new whiteout inode
+    /// afterwards (`RENAME_WHITEOUT`).
     ///
     /// # Errors
     /// - `NotFound` if the old name or the new directory does not exist.
@@ -264,10 +264,10 @@ impl Client {
         Ok(())
     }
 
-    /// Records the attributes of a directory in the reply to a change of an entry. `reply` is
-    /// `None` if the change has failed; metadata may have executed it nevertheless. A reply to a
-    /// repeated request contains no attributes. In both cases, the mount forgets the old attributes
-    /// of the directory.
+    /// Records the attributes of a directory from the reply to a change of one of its entries.
+    /// `reply` is `None` if the client got an error for the change, but metadata may have executed
+    /// the change nevertheless. A reply to a repeated request contains no attributes. In both
+    /// cases, the mount forgets the old attributes of the directory.
     pub(crate) fn note_changed_directory(
         &self,
         directory: InodeId,

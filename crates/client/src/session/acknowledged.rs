@@ -3,16 +3,17 @@
 //! compares them with the slots in the target's store (`compare_slots`), before the target executes
 //! further changes of the session.
 //!
-//! Owns the list of these changes, and the inodes whose reverted changes no program has an error
-//! of yet. No I/O.
+//! Owns the list of these changes, and the set of inodes with reverted changes that no program has
+//! got an error for yet. No I/O.
 //!
 //! # Invariants
-//! - A change leaves the list only if the target has synced it, or after a comparison.
-//! - An attempt to send a change names the start that was compared before the client checked the
-//!   change for reverted inodes.
-//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes: from that length on, changes
-//!   are sent with the durable flag, and their replies empty the list. Changes in flight may exceed
-//!   the limit by the number of slots.
+//! - A change is removed from the list only if the target has synced it, or after a comparison.
+//! - Each attempt to send a change contains a start number of the target. Before the client checks
+//!   whether the change concerns reverted inodes, it has compared the list with the slots of the
+//!   target after this start.
+//! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes. From that length on, the client
+//!   sends changes with the durable flag, and the replies empty the list. Changes in flight may
+//!   exceed the limit by the number of slots.
 
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_REVERTED_INODES};
 use skep_types::codec::Bytes;
@@ -29,7 +30,8 @@ pub(crate) struct Change {
     pub(crate) sequence: u64,
     /// Name of the request.
     pub(crate) request: &'static str,
-    /// The inodes that the request names, perhaps one twice.
+    /// The inodes that the request names. A request that names only one inode has it in both
+    /// elements.
     pub(crate) inodes: [InodeId; 2],
 }
 
@@ -37,10 +39,10 @@ pub(crate) struct Change {
 #[derive(Debug, Default)]
 struct Kept {
     session: SessionId,
-    /// The start of the target in which the session was opened, or the start of the newest
-    /// comparison.
+    /// The start number of the target when the session was opened, or at the newest comparison.
     start: u64,
-    /// The last request of each slot in the target's store at that comparison.
+    /// For each slot, the sequence of the last request that the target's store contained at the
+    /// newest comparison.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
     /// Number of the first change in `changes`. Changes are numbered in the order in which their
@@ -58,14 +60,15 @@ impl Kept {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
     session: SessionId,
-    /// The start of the target that the request must name. The target refuses the request if it has
-    /// started again since. So a comparison after this moment cannot miss the request.
+    /// The start number that the request must contain: the current start of the target. The target
+    /// refuses the request if the target has started again since then. So a comparison after this
+    /// moment cannot miss the request.
     pub(crate) start: u64,
-    /// End of the list at this moment.
+    /// Number of the change that will be added to the list next.
     next: u64,
     /// Whether the request must be durable, so that the list gets shorter.
     pub(crate) is_list_full: bool,
-    /// Whether any inode has reverted changes that no program got as an error yet.
+    /// Whether any inode has reverted changes for which no program has got an error yet.
     pub(crate) has_reverted: bool,
 }
 
@@ -74,7 +77,7 @@ struct Inner {
     groups: HashMap<GroupId, Kept>,
     /// Inodes with reverted changes.
     reverted: HashSet<InodeId>,
-    /// A change was reverted, and no `fsync` of a directory has failed since.
+    /// Whether a change was reverted and no `fsync` of a directory has returned an error since.
     is_name_reverted: bool,
 }
 
@@ -96,8 +99,9 @@ impl AcknowledgedChanges {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins the list of a session that a group has opened in a start of its target. Does nothing
-    /// if the session has a list already: another thread has opened it.
+    /// Creates the list of changes for a session that a group has opened. `start` is the start
+    /// number of the group's target. Does nothing if another thread has already created the list of
+    /// the session.
     pub(crate) fn opened(&self, group: GroupId, session: SessionId, start: u64) {
         self.with(|inner| {
             if inner.kept(group, session).is_none() {
@@ -131,8 +135,8 @@ impl AcknowledgedChanges {
         });
     }
 
-    /// Removes the changes that were acknowledged before `attempt`: the group has synced them,
-    /// since it has replied to a durable request that was sent later.
+    /// Removes the changes that were acknowledged before `attempt`. The group has synced these
+    /// changes, since it has replied to a durable request that was sent later.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
         self.with(|inner| {
             let Some(kept) = inner.kept(group, attempt.session) else { return };
@@ -145,9 +149,10 @@ impl AcknowledgedChanges {
     }
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
-    /// Returns the changes that the target has lost. All others are durable: a target serves only
-    /// changes that are on its device when it starts. Marks the inodes of the lost changes as
-    /// reverted. From then on attempts name this start. `None` means that the session was replaced.
+    /// Returns the changes that the target has lost. All other changes are durable, because a
+    /// target that starts serves only the changes that are on its device. Marks the inodes of the
+    /// lost changes as reverted. Later attempts contain the start number in `reply`. `None` means
+    /// that the session was replaced.
     pub(crate) fn compare(
         &self,
         group: GroupId,
@@ -156,7 +161,8 @@ impl AcknowledgedChanges {
     ) -> Option<Vec<Change>> {
         self.with(|inner| {
             let kept = inner.kept(group, session)?;
-            // Another thread has compared already. The changes since are not in this reply.
+            // Another thread has already compared the list with the slots of the target after this
+            // start. This reply does not contain the changes that were acknowledged since then.
             if kept.start == reply.start {
                 return Some(Vec::new());
             }
@@ -190,21 +196,21 @@ impl AcknowledgedChanges {
         })
     }
 
-    /// Returns whether one of the inodes has reverted changes, and forgets these: the caller
-    /// returns an error to its program.
+    /// Returns whether one of the inodes has reverted changes. Forgets these changes, because the
+    /// caller returns an error to the program.
     pub(crate) fn take_reverted(&self, inodes: &[InodeId]) -> bool {
         self.with(|inner| inodes.iter().filter(|inode| inner.reverted.remove(*inode)).count() > 0)
     }
 
-    /// Returns whether a change was reverted since the last call.
+    /// Returns whether a change was reverted since the last call of this function.
     pub(crate) fn take_name_reverted(&self) -> bool {
         self.with(|inner| std::mem::take(&mut inner.is_name_reverted))
     }
 }
 
-/// Returns the inodes that a change of names or attributes names. `None` means another request:
-/// opens, reports of sizes and inline bytes have their own comparison with the target, and locks
-/// have none.
+/// Returns the inodes in a request that changes names or attributes. `None` means that the request
+/// is of another kind. The client compares opens, locks, reports of sizes and inline bytes with the
+/// target in other ways.
 pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
     if let Some(it) = request.downcast_ref::<md::Create>() {
         return Some([it.directory; 2]);
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_beyond_the_stored_sequences_are_lost() {
+    fn changes_newer_than_the_stored_slot_sequences_are_lost() {
         let changes = opened();
         for (slot, sequence) in [(0, 1), (1, 1), (0, 2), (2, 1)] {
             changes.acknowledge(change(slot, sequence, u64::from(slot) * 10 + sequence));
@@ -304,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn late_comparison_of_another_thread_loses_nothing() {
+    fn outdated_slot_comparison_of_another_thread_loses_no_change() {
         let changes = opened();
         assert_eq!(changes.lost(2, &[(0, 1)]), []);
         changes.acknowledge(change(0, 2, 1));
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_shows_which_request_was_executed() {
+    fn slot_comparison_shows_which_request_was_executed() {
         let changes = opened();
         assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
         changes.lost(2, &[(0, 1), (1, 4)]);
@@ -322,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_reply_covers_only_earlier_changes() {
+    fn durable_reply_makes_only_earlier_changes_durable() {
         let changes = opened();
         changes.acknowledge(change(0, 1, 1));
         let attempt = changes.attempt(GROUP, SESSION);
@@ -336,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn list_of_a_group_is_bounded_and_ends_with_its_session() {
+    fn list_of_undurable_changes_is_bounded_and_ends_with_session() {
         let changes = opened();
         for sequence in 1..=MAX_ACKNOWLEDGED as u64 {
             assert!(!changes.attempt(GROUP, SESSION).is_list_full);

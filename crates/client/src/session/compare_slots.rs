@@ -1,12 +1,12 @@
-//! After a start of a metadata target: finds the acknowledged changes that a power loss has
-//! reverted, and reports them, before the target executes further changes of the session.
+//! After a start of a metadata target, finds the acknowledged changes that a power loss has
+//! reverted. Reports these changes before the target executes further changes of the session.
 //!
-//! A program gets the error `EIO` once from its next `fsync`, or from its next change of a name or
-//! of attributes that concerns an inode of a reverted change. That change is not sent. Otherwise it
-//! could destroy what is left: for example, if `link(a, b)` is reverted, `unlink(a)` removes the
-//! last name of a file.
+//! A program gets the error `EIO` once. The error is returned by the next `fsync`, or by the next
+//! change of a name or of attributes that concerns an inode of a reverted change. The client does
+//! not send the change that gets the error, because this change could destroy data. For example, if
+//! `link(a, b)` is reverted, `unlink(a)` removes the last name of a file.
 //!
-//! Does not own the list of changes (`acknowledged`), nor opens (`restore_opens`).
+//! `acknowledged` has the list of changes. `restore_opens` compares the opens.
 
 use crate::client::Client;
 use crate::session::acknowledged::{Change, inodes_of, names_of};
@@ -15,12 +15,12 @@ use skep_types::{Error, ErrorCode, GroupId, Result, SessionId};
 use skep_wire::metadata::{CompareSlots, Lookup};
 use std::any::Any;
 
-/// Most reverted changes of one comparison that the log names one by one.
+/// Maximum number of reverted changes that the log lists one by one after a comparison.
 const NAMED_CHANGES: usize = 100;
 
 impl Client {
     /// Compares the acknowledged changes of a session with the slots of the target, and reports the
-    /// lost changes. From then on requests name the present start of the target.
+    /// lost changes. Later requests contain the current start number of the target.
     ///
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
@@ -28,7 +28,12 @@ impl Client {
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (reply, _) = self.router().call(group, &CompareSlots {}, options).await?;
         let lost = self.mount().sessions.changes.compare(group, id, &reply);
-        let replaced = || Error::new(ErrorCode::StaleSession, "another session replaces it");
+        let replaced = || {
+            Error::new(
+                ErrorCode::StaleSession,
+                "another session has replaced the session of this request",
+            )
+        };
         self.report_reverted(group, &lost.ok_or_else(replaced)?);
         Ok(())
     }
@@ -37,7 +42,8 @@ impl Client {
         for Change { request, inodes, .. } in lost.iter().take(NAMED_CHANGES) {
             tracing::error!(
                 "a power loss has reverted an acknowledged {request} of inodes {} and {} at the \
-                 metadata target of group {group}; the next fsync or change of them fails once",
+                 metadata target of group {group}; the next fsync or change of these inodes fails \
+                 once",
                 inodes[0],
                 inodes[1]
             );
@@ -55,15 +61,16 @@ impl Client {
         }
     }
 
-    /// Refuses a change that concerns an inode with reverted changes, once.
+    /// Refuses a change if it concerns an inode with reverted changes. Forgets the reverted changes
+    /// of this inode, so that they cause only one error.
     ///
     /// # Errors
-    /// `Io`. The request was not sent.
+    /// Returns `Io` for such a change. The caller must not send the change then.
     pub(crate) async fn check_reverted(&self, request: &dyn Any) -> Result<()> {
         let Some(named) = inodes_of(request) else { return Ok(()) };
         let mut inodes = named.to_vec();
         for (directory, name) in names_of(request) {
-            // A name that does not exist concerns no other inode.
+            // Ignore an error, because a name that does not exist refers to no inode.
             if let Ok(found) = self.ask(directory, &Lookup { directory, name }).await {
                 inodes.push(found.inode);
             }
@@ -72,9 +79,9 @@ impl Client {
             return Ok(());
         }
         let text = format!(
-            "this change was not made: a power loss of a metadata host has reverted an earlier \
-             change of inode {} or of an inode that it concerns; check the state, and repeat the \
-             changes",
+            "cannot change inode {}: a power loss of a metadata host has reverted an earlier \
+             change of this inode or of another inode of the operation; check the state, and \
+             repeat the lost changes",
             named[0]
         );
         Err(Error::new(ErrorCode::Io, text))

@@ -60,7 +60,11 @@ impl Client {
         self.0.forget_session(group, lost);
         let mount = self.mount();
         if let Some(id) = mount.sessions.replace(group, lost, mount.node()) {
-            tracing::warn!("session {lost} at group {group} was lost; session {id} replaces it");
+            tracing::info!(
+                "metadata group {group} has ended the session of this mount; the mount opens its \
+                 files there again"
+            );
+            tracing::debug!("session {id} replaces session {lost} at group {group}: {why:#}");
             self.lose_locks(group);
             let client = self.clone();
             // A separate task renews the session, since all threads wait for the renewal, but a
@@ -91,9 +95,13 @@ impl Client {
                     self.lose_locks(group);
                     id = next;
                 }
-                // The next thread that needs the session tries to open it, and returns the error.
+                // The next thread that needs the session tries to open it, and returns the error if
+                // this attempt fails too.
                 Err(error) => {
-                    tracing::error!("cannot open a session at group {group}: {error}");
+                    tracing::error!(
+                        "this mount cannot use metadata group {group}: it cannot open a session: \
+                         {error}"
+                    );
                     return;
                 }
             }
@@ -111,7 +119,8 @@ impl Client {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         if lost != client_of(id) {
-            // Programs opened these files while management removed this client from the cluster.
+            // This client has joined again with another id. Other clients may have changed these
+            // files, so the handles for writing are fenced.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
             writable.for_each(|file| file.set_fenced());
         }
@@ -140,12 +149,13 @@ impl Client {
         let options = ModifyOptions::default();
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
-                // While metadata did not have this open, it did not notify this mount of other
-                // clients.
+                // Between the loss of the session and this open, other clients may have changed the
+                // file without a notification to this mount.
                 file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // While the session was lost, another program has set a different pattern for the
-                // empty file. Other clients now use the chunk files of the new pattern.
+                // If the generation of the pattern differs, another program has set a different
+                // pattern for the empty file while the session was lost. Other clients then use the
+                // chunk files of the new pattern.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
@@ -169,8 +179,8 @@ impl Client {
     }
 
     /// Renews the lease of a session once. If the target has started again, also restores the opens
-    /// that the target has lost. `time_left` is the time limit for the group's reply; `None` means
-    /// without limit.
+    /// and locks that the target has lost. `time_left` is the time limit for the group's reply;
+    /// `None` means without limit.
     pub(crate) async fn confirm_session(
         &self,
         group: GroupId,
@@ -187,6 +197,7 @@ impl Client {
         if sessions.may_have_lost_opens(group, id, renewed.start) {
             self.compare_slots(group, id).await?;
             self.restore_opens(group, id).await?;
+            self.restore_locks(group, id).await?;
             sessions.has_opens(group, id, renewed.start);
         }
         Ok(())

@@ -4,9 +4,9 @@
 //! # A lost reply in a lost session
 //! The group may have executed a request whose reply was lost. If the client repeats the request
 //! within the session, it gets the reply of the first attempt. In the next session, the group would
-//! execute the request a second time: a second `unlink` would remove a new file that another client
-//! has created with the same name. So the client first asks the group for the outcome
-//! (`AskOutcome`), and repeats the request only if the group has not executed it.
+//! execute the request a second time. For example, a second `unlink` would remove a new file that
+//! another client has created with the same name. So the client first asks the group for the
+//! outcome (`AskOutcome`), and repeats the request only if the group has not executed it.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -27,9 +27,9 @@ use std::rc::Rc;
 pub(crate) struct ModifyOptions {
     /// Whether the group replies only after the effect is durable.
     pub(crate) is_durable: bool,
-    /// Whether all effects of the request end with its session (an open, a lock, a close), or a
-    /// second execution does not change them. The client repeats such a request in the next
-    /// session.
+    /// Whether all effects of the request end with its session (an open, a lock, a close), or
+    /// whether a second execution of the request has no further effect. The client repeats such a
+    /// request in the next session.
     pub(crate) ends_with_session: bool,
     /// Whether the request truncates a file. The client does not repeat such a request if the group
     /// may have begun the truncation, since another client may have changed the file since.
@@ -49,8 +49,8 @@ impl ModifyOptions {
 #[derive(Debug)]
 pub(crate) struct Executed<T> {
     pub(crate) reply: T,
-    /// Whether the session in which the group executed the request was lost. Metadata then no
-    /// longer has a file open that the request opened.
+    /// Whether the session in which the group executed the request was lost. If the request opened
+    /// a file, metadata then no longer has this file open.
     pub(crate) was_session_lost: bool,
 }
 
@@ -87,7 +87,8 @@ impl Client {
 
     /// Sends a request for a change to the group that serves an inode. The group executes the
     /// request exactly once, unless this function returns `Io` for an unknown outcome. If the
-    /// caller drops this future, the request continues as a task, and `orphan` gets its result.
+    /// caller drops this future, the request continues as a task, which passes its result to
+    /// `orphan`.
     pub(crate) async fn modify<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -130,10 +131,10 @@ impl Client {
             };
             self.renew_session(group, session.id, &error).await;
             // The group did not execute the attempt that it refused. If no earlier reply was lost,
-            // it has not executed the request at all.
+            // the group has not executed the request at all.
             let may_have_run = is_reply_lost.get() && !options.ends_with_session;
-            // The reply to a truncation that the group has stored does not show whether the chunk
-            // files are truncated.
+            // Even if the group has stored a reply to the truncation, this reply does not show
+            // whether the chunk files are truncated.
             if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
                 return Err(Error::new(ErrorCode::Evicted, error.context()));
             }
@@ -148,7 +149,7 @@ impl Client {
     /// it later.
     ///
     /// # Errors
-    /// `Io` if the group no longer has this information.
+    /// Returns `Io` if the group no longer stores the outcome.
     async fn outcome_of<R: Request>(
         &self,
         sent: SentRequest,
@@ -164,9 +165,9 @@ impl Client {
         let (reply, _) = self.router().call(group, &request, call).await?;
         match reply.outcome {
             Outcome::Executed { reply: Bytes(reply) } => {
-                tracing::info!(
-                    "session {session} ended before the reply to {} arrived; the group has \
-                    executed the request",
+                tracing::debug!(
+                    "session {session} ended before the reply to {} arrived, although the group \
+                     has executed the request",
                     R::NAME
                 );
                 R::Reply::from_bytes(&reply).map(Some)
@@ -251,11 +252,12 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
     let client = Client(Rc::clone(&worker));
     let changes = &worker.mount.sessions.changes;
     let inodes = inodes_of(&*request);
-    // Retry: a request that the target refuses since it has started again. At once, after each
-    // start.
+    // Retry: sends the request again if the target refuses it because the target has started again.
+    // The client repeats it without a pause, and once for each start of the target.
     loop {
         let attempt = changes.attempt(group, session);
-        // A request that may have been executed must be sent again, to get its reply.
+        // If the target may have executed the request, the client must send it again to get the
+        // reply.
         if attempt.has_reverted && !reply_lost.get() {
             client.check_reverted(&*request).await?;
         }
@@ -273,7 +275,8 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
         match worker.router.call(group, &*request, options).await {
             Err(error) if error.code() == ErrorCode::StaleStart => {
                 client.compare_slots(group, session).await?;
-                // The target executes the request in this start only if it is sent again.
+                // The target has refused this attempt. So it has executed the request only if its
+                // slots contain an earlier attempt.
                 reply_lost.set(changes.was_executed(group, session, (number, sequence)));
             }
             Ok((reply, _)) => {

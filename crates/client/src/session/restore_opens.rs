@@ -6,8 +6,8 @@
 //! asks how many opens of each file its session has, and opens the missing files again. If a file
 //! was deleted meanwhile, its handles become stale, so reads through them fail.
 //!
-//! Does not own the request that opens a single file again, or the renewal of a lost session with
-//! all its files (`renewal`).
+//! `renewal` sends the request that opens a single file again, and renews a lost session with all
+//! its files.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
@@ -40,14 +40,14 @@ impl Client {
             for files in opened.chunks(MAX_CLOSES) {
                 restored += self.restore_some(group, id, files.to_vec()).await?;
             }
-            // A close at the same time may hide a lost open, so the client compares its opens
+            // A close during the comparison may hide a lost open, so the client compares its opens
             // again.
             if restored == 0 {
                 return Ok(());
             }
             tracing::warn!(
-                "the metadata target of group {group} has lost {restored} opens of this mount in a \
-                 power loss; the mount has opened the files again"
+                "the metadata target of group {group} lost the records of {restored} open files of \
+                 this mount in a power loss; the mount has opened these files again"
             );
         }
         Ok(())
@@ -63,7 +63,8 @@ impl Client {
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (reply, _) = self.router().call(group, &request, options).await?;
         let session = self.session(group).await?;
-        // Files that were closed since the client sent the request need not be open.
+        // The target need not have a file open that this mount has closed since it sent the
+        // request.
         let now = self.opens_at(group);
         let mut restored = 0;
         for (file, count) in request.files.iter().zip(reply.counts) {
@@ -77,7 +78,7 @@ impl Client {
         Ok(restored)
     }
 
-    /// Returns the files of a group that are open and not being closed.
+    /// Returns the files of a metadata group that this mount has open and is not closing.
     fn opens_at(&self, group: GroupId) -> OpenFiles {
         let map = self.map();
         let files = self.mount().handles.select(|file| {

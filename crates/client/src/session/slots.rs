@@ -25,8 +25,8 @@ pub(crate) struct ThreadSession {
 }
 
 impl ThreadSession {
-    /// Divides the `slots` of a session into `ranges` of equal size, and returns the range of
-    /// `worker`.
+    /// Divides the `slots` of a session into `ranges` ranges of equal size, and returns the range
+    /// of `worker`.
     ///
     /// # Errors
     /// Returns `Configuration` if there are fewer slots than ranges.
@@ -40,8 +40,8 @@ impl ThreadSession {
         let share = slots / ranges;
         if share == 0 {
             let text = format!(
-                "cannot use the session at group {group}: it grants {slots} slots, and the \
-                 {ranges} threads of this mount need one each"
+                "cannot use the session at group {group}: the group grants {slots} slots, and each \
+                 of the {ranges} threads of this mount needs one"
             );
             return Err(Error::new(ErrorCode::Configuration, text));
         }

@@ -1,5 +1,5 @@
 //! The sessions of a mount, one at each metadata group. All threads of the mount share them. No
-//! I/O: times and client ids are arguments.
+//! I/O. Callers pass times and client ids as arguments.
 
 use crate::session::acknowledged::AcknowledgedChanges;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
@@ -34,8 +34,8 @@ struct GroupSession {
     /// Time at which the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
-    /// The last start of the group's target for which the client has compared its opens. Zero means
-    /// that the client has not compared its opens yet.
+    /// The newest start number of the group's target for which the client has compared its opens
+    /// with the opens at the target. Zero means that the client has not compared its opens yet.
     start: u64,
 }
 
@@ -52,11 +52,11 @@ pub(crate) enum SessionState {
 pub(crate) struct Granted {
     pub(crate) slots: u32,
     pub(crate) lease: Duration,
-    /// The start of the target that opened the session.
+    /// The start number of the target when it opened the session.
     pub(crate) start: u64,
 }
 
-/// The sessions of a mount. [`GroupSessions`] adds the mutex.
+/// The sessions of a mount. [`GroupSessions`] protects this value by a mutex.
 ///
 /// # Invariants
 /// No two sessions have the same id, and the counter in each session id is at most `next_counter`.
@@ -103,10 +103,11 @@ impl GroupSessions {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `f` on the session at a group, if that session is still `id`.
+    /// Runs `f` on the session at a group, if the id of that session is still `id`.
     fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
         self.with(|table| {
-            // Another thread may have replaced the session while the reply was in flight.
+            // Another thread may have replaced the session while the reply was in flight. The reply
+            // then has no effect.
             if let Some(session) = table.groups.get_mut(&group).filter(|session| session.id == id) {
                 f(session);
             }
@@ -176,14 +177,16 @@ impl GroupSessions {
     }
 
     /// Returns whether the target of a group may have lost opens of a session, because it has
-    /// started again. Zero means that the start is unknown.
+    /// started again. `start` is the start number in the target's reply. Zero means that the start
+    /// number is unknown.
     pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
         let mut is_new = false;
         self.update(group, id, |session| is_new = start != 0 && session.start != start);
         is_new
     }
 
-    /// Records that the target of a group has all opens of a session in this start.
+    /// Records that the client has compared the opens of a session with the target of a group, and
+    /// that the target has all these opens. `start` is the number of the target's start.
     pub(crate) fn has_opens(&self, group: GroupId, id: SessionId, start: u64) {
         self.update(group, id, |session| session.start = start);
     }
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn first_request_to_a_group_adds_an_unopened_session() {
+    fn threads_get_the_same_new_session_for_a_group() {
         let table = GroupSessions::default();
         let id = unopened(&table);
         assert_eq!(client_of(id), NODE);
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn session_is_doubtful_only_if_its_lease_may_have_run_out() {
+    fn session_is_doubtful_only_if_its_lease_may_have_expired() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         let second = Duration::from_secs(1);
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn new_start_of_the_target_requires_a_check_of_opens() {
+    fn target_restart_requires_a_check_for_lost_opens() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         assert!(![0, 1].iter().any(|start| table.may_have_lost_opens(GROUP, id, *start)));

@@ -2,7 +2,7 @@
 //! `docs/design/0008-shared-files.md` describes the effect of a notification.
 //!
 //! One task for each session waits for notifications. These tasks run on the thread of the mount's
-//! background work, so that worker threads do not have requests whose reply may take any time.
+//! background work, so that worker threads have no requests that may wait for hours.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -19,7 +19,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Capacity of the mailbox of new sessions: more sessions than a mount has.
+/// Capacity of the mailbox through which the background task receives new sessions. No mount has
+/// more sessions.
 const MAX_FOLLOWED: usize = 1 << 16;
 
 /// Waits for notifications in every session of the mount, until its task is cancelled.
@@ -31,7 +32,8 @@ pub(crate) async fn follow_sessions(client: Client) {
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
     while let Ok((group, session)) = mailbox.receive().await {
-        // Two threads may have opened the same session and sent it to the mailbox.
+        // Two threads may have opened the same session and sent it to the mailbox. Follow it only
+        // once.
         if !followed.borrow_mut().insert(session) {
             continue;
         }
@@ -62,7 +64,7 @@ impl Client {
                     }
                     Err(error) => {
                         tracing::debug!(
-                            "session {session}: cannot wait for notifications: {error}"
+                            "session {session}: cannot wait for notifications: {error:#}"
                         );
                         skep_env::sleep(NOTIFICATIONS_PAUSE).await;
                         continue;
@@ -91,20 +93,23 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // An error is only logged: metadata requests the size from storage as soon as this
-            // client has closed the file or has left the cluster.
-            tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
+            // An error is only logged, because metadata requests the size from storage as soon as
+            // this client has closed the file or has left the cluster.
+            tracing::debug!(
+                "file {}: cannot handle the notification that the file is shared: {error:#}",
+                notification.inode
+            );
         }
         let request = AcknowledgeNotifications { numbers: vec![notification.number] };
         let options = CallOptions { session, ..CallOptions::default() };
         if let Err(error) = self.router().call(group, &request, options).await {
-            tracing::debug!("cannot acknowledge notification {}: {error}", notification.number);
+            tracing::debug!("cannot acknowledge notification {}: {error:#}", notification.number);
         }
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // If the file is being closed, the close will arrive at metadata soon. The file is then no
-        // longer shared.
+        // If this mount is closing the file, wait until metadata has the close, because the file is
+        // then no longer shared.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {

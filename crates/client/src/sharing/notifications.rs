@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of notifications that had arrived at some moment.
+/// A position in the sequence of notifications: the number of notifications that had arrived at
+/// some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position(u64);
 
@@ -76,7 +77,7 @@ impl Notifications {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether any file was ever shared. On almost all mounts, the answer is no.
+    /// Returns whether any file was ever shared. On almost all mounts, this is never the case.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed) > 0
     }
@@ -86,7 +87,8 @@ impl Notifications {
         let mut inner = self.inner();
         let inner = &mut *inner;
         match &inner.follower {
-            // The send cannot fail: the mailbox has space for more sessions than there are groups.
+            // The send cannot fail, because the mailbox has space for more sessions than there are
+            // groups.
             Some(follower) => {
                 let _ = follower.send((group, session));
             }

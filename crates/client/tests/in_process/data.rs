@@ -85,7 +85,7 @@ fn reads_return_the_newest_bytes_after_random_overwrites() {
 }
 
 #[test]
-fn damaged_data_is_sent_again_once_before_the_error() {
+fn transfer_of_damaged_data_is_retried_once_before_the_error() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         fake.each_storage(|storage| storage.refused_writes = 1);
@@ -177,7 +177,8 @@ fn operations_wait_until_a_stopped_server_runs_again() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // After this number of arrivals, the client has sent each request at least twice.
+        // When this number of further requests has arrived, the client has sent each request at
+        // least twice.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
         until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
@@ -222,7 +223,7 @@ fn parts_of_a_large_append_stay_in_order() {
     with_client(|_, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"begin ").await;
-        // The kernel expects another end, since another mount has changed the file.
+        // The kernel expects another end of the file, since another mount has changed the file.
         let part = |expected, text: &'static str| {
             let client = client.clone();
             skep_env::spawn(async move {
@@ -251,7 +252,7 @@ fn dropped_read_leaves_its_buffer_unchanged() {
         until(|| fake.state.borrow().replies > replies).await;
         // The late reply uses the same connection, so it arrives before the reply to this read.
         assert_eq!(read(&client, handle, 0, 1000).await, [1; 1000]);
-        assert_eq!(into.bytes(), [7; 1000]);
+        assert_eq!(*into.bytes(), [7; 1000]);
     });
 }
 
@@ -266,7 +267,7 @@ fn truncation_waits_for_a_dropped_write() {
         let task = skep_env::spawn(async move {
             truncating.set_attributes(crate::set_size(inode, 3)).await.unwrap()
         });
-        // Meanwhile, other operations of this thread can complete.
+        // Let other operations of this thread complete while the truncation waits for the write.
         for _ in 0..20 {
             client.lookup(InodeId::ROOT, b"a").await.unwrap();
         }

@@ -52,7 +52,7 @@ fn file_that_was_removed_after_a_lost_open_is_stale() {
 
 /// The client compares its opens with the target once for each start of the target.
 #[test]
-fn renewals_compare_opens_only_after_a_new_start() {
+fn lease_renewal_compares_opens_only_after_a_target_restart() {
     with_client(|fake, client| async move {
         create(&client, "a").await;
         until(|| fake.count::<KeepAlive>() > 2).await;

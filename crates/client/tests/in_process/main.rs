@@ -5,7 +5,7 @@
 
 mod data;
 mod fakes;
-mod lost_chunks;
+mod lost_chunk_files;
 mod lost_opens;
 mod management;
 mod names;
@@ -63,6 +63,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
         patience: Some(Duration::from_millis(500)),
         attribute_timeout: Duration::from_secs(1),
         log: skep_client::LogControl::default(),
+        map_observer: skep_client::MapObserver::default(),
     }
 }
 

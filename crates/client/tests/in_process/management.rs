@@ -6,7 +6,7 @@ use skep_types::{ErrorCode, MapVersion};
 use skep_wire::management::{Heartbeat, Leave};
 
 #[test]
-fn idle_mount_receives_a_new_map() {
+fn idle_mount_receives_a_new_cluster_map() {
     with_client(|fake, client| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().version = MapVersion::new(9);
         until(|| client.map().version == MapVersion::new(9)).await;
@@ -27,7 +27,7 @@ fn client_registers_again_after_management_has_removed_it() {
 }
 
 #[test]
-fn mount_of_an_unformatted_cluster_names_the_command() {
+fn error_for_an_unformatted_cluster_names_the_format_command() {
     with_client(|fake, _| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
         let clients = fake.state.borrow().clients.len();
@@ -39,7 +39,7 @@ fn mount_of_an_unformatted_cluster_names_the_command() {
 }
 
 #[test]
-fn mount_without_limit_waits_until_the_cluster_is_formatted() {
+fn mount_without_time_limit_waits_until_cluster_is_formatted() {
     with_client(|fake, _| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().formatted = false;
         let patient = MountOptions { patience: None, ..options(&fake) };

@@ -24,7 +24,7 @@ fn lookup_sends_only_one_request() {
 }
 
 #[test]
-fn attributes_of_another_shard_come_from_its_group() {
+fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
     with_client(|fake, client| async move {
         let elsewhere =
             fake.with_metadata(METADATA_GROUPS[1], |it| *it.inodes.keys().next().unwrap());
@@ -106,7 +106,7 @@ fn create_opens_existing_files_with_an_inode_in_another_shard() {
 }
 
 #[test]
-fn statfs_waits_for_all_targets_or_one_lease() {
+fn statfs_waits_at_most_a_lease_for_capacity_of_all_targets() {
     for is_reported in [true, false] {
         with_fake(move |fake| async move {
             let lease = Duration::from_millis(if is_reported { 60_000 } else { 300 });
@@ -149,7 +149,7 @@ fn statfs_is_the_sum_over_storage_groups() {
         };
         assert_eq!(client.statfs().await.unwrap(), expected);
         // The capacity in the reply to a heartbeat is newer than the capacity in the map. The mount
-        // keeps it if a later reply contains no capacity.
+        // continues to use this newer capacity if a later reply contains none.
         let reported = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
         for capacity in [Some(reported), None] {
             fake.state.borrow_mut().capacity = capacity;

@@ -12,7 +12,8 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
     client.unlink(ROOT, name).await.map_err(|error| error.code())
 }
 
-/// Hole H20: `link(a, b)`, power loss, `unlink(a)`. Before the fix, the file was gone.
+/// Hole H20 (docs/tests/holes.md): a power loss reverts `link(a, b)`, and the program then calls
+/// `unlink(a)`. Before the fix, this unlink removed the file.
 #[test]
 fn unlink_after_a_reverted_link_fails_and_keeps_the_file() {
     with_client(|fake, client| async move {
@@ -25,8 +26,8 @@ fn unlink_after_a_reverted_link_fails_and_keeps_the_file() {
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
         assert!(fake.count::<Unlink>() <= 1, "the target has refused it, and it was not repeated");
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
-        // Each program gets the error once: the program that syncs the file, and one that syncs
-        // the directory.
+        // The program that syncs the file and the program that syncs the directory each get the
+        // error once.
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
         client.fsync(handle).await.unwrap();
         assert_eq!(client.sync_names().await.unwrap_err().code(), ErrorCode::Io);
@@ -36,8 +37,8 @@ fn unlink_after_a_reverted_link_fails_and_keeps_the_file() {
     });
 }
 
-/// The target executes the unlink, loses power before it replies, and has lost both changes. A
-/// repetition of the unlink would remove the last name.
+/// The target executes the unlink, loses power before it replies, and has then lost both the link
+/// and the unlink. If the client repeated the unlink, it would remove the last name of the file.
 #[test]
 fn unlink_in_flight_at_a_power_loss_keeps_the_file() {
     with_client(|fake, client| async move {
@@ -51,7 +52,7 @@ fn unlink_in_flight_at_a_power_loss_keeps_the_file() {
 }
 
 #[test]
-fn request_in_flight_at_a_kill_gets_its_reply() {
+fn request_in_flight_at_a_kill_of_metadata_gets_its_reply() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.link(inode, ROOT, b"b").await.unwrap();
@@ -63,10 +64,10 @@ fn request_in_flight_at_a_kill_gets_its_reply() {
     });
 }
 
-/// The client has sent the unlink before it learned of the start, and compares before the target
-/// looks at the unlink.
+/// The client sends the unlink before it knows of the target's new start, and compares the slots
+/// before the target processes the unlink.
 #[test]
-fn change_from_before_the_comparison_is_refused() {
+fn change_sent_before_the_slot_comparison_is_refused() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.with_metadata(1, |it| it.clone());
@@ -76,7 +77,7 @@ fn change_from_before_the_comparison_is_refused() {
         let task = skep_env::spawn(async move { unlink(&unlinking, b"a").await });
         until(|| fake.count::<Unlink>() == 1).await;
         fake.with_metadata(1, |it| it.lose_power(&before));
-        // The renewal compares opens after it has compared the changes.
+        // The lease renewal compares opens after it has compared the changes.
         until(|| fake.count::<CompareOpens>() >= 1).await;
         fake.state.borrow_mut().hold = None;
         assert_eq!(task.await, Err(ErrorCode::Io));
@@ -84,9 +85,10 @@ fn change_from_before_the_comparison_is_refused() {
     });
 }
 
-/// The file of a name is found although the change names another directory.
+/// The unlink names neither inode of the reverted link, so the client must find the file by a
+/// lookup of the unlinked name.
 #[test]
-fn idle_mount_notices_reverted_changes_by_its_renewals() {
+fn lease_renewals_of_an_idle_mount_detect_reverted_changes() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let directory = client.make_directory(ROOT, b"d", NEW).await.unwrap().inode;
@@ -102,7 +104,7 @@ fn idle_mount_notices_reverted_changes_by_its_renewals() {
 }
 
 #[test]
-fn start_after_a_kill_reports_nothing() {
+fn metadata_restart_after_a_kill_reports_no_reverted_change() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.link(inode, ROOT, b"b").await.unwrap();

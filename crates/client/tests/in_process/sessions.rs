@@ -122,7 +122,7 @@ fn close_in_a_lost_session_closes_the_reopened_file() {
 }
 
 #[test]
-fn closes_without_reports_are_batched_and_end_their_handles() {
+fn closes_without_size_reports_are_sent_in_batches() {
     with_client(|fake, client| async move {
         for number in 0..50 {
             let (_, handle) = create(&client, &format!("f{number}")).await;
@@ -147,7 +147,7 @@ fn set_pattern_waits_for_a_close_of_the_same_mount() {
             let client = client.clone();
             skep_env::spawn(async move { client.set_pattern(inode, None, 0).await })
         };
-        // The request begins while the file is open.
+        // `set_pattern` must begin while the file is open.
         skep_env::yield_now().await;
         client.close(handle).await.unwrap();
         setting.await.unwrap();
@@ -156,7 +156,7 @@ fn set_pattern_waits_for_a_close_of_the_same_mount() {
 }
 
 #[test]
-fn lost_session_is_renewed_without_an_operation() {
+fn idle_mount_replaces_a_lost_session() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         fake.forget_sessions(1);
@@ -166,7 +166,7 @@ fn lost_session_is_renewed_without_an_operation() {
 }
 
 #[test]
-fn background_work_keeps_the_session_alive() {
+fn idle_mount_renews_its_session_in_the_background() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         until(|| fake.count::<KeepAlive>() >= 2).await;
@@ -238,7 +238,7 @@ fn create_with_a_lost_session_opens_its_own_file() {
 
 /// Semantics 4.3: metadata has also deleted the record of the lost session.
 #[test]
-fn operation_with_an_unknown_outcome_is_an_error() {
+fn operation_with_an_unknown_outcome_returns_an_error() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         create(&client, "a").await;
@@ -270,7 +270,7 @@ fn repeated_request_in_the_same_session_gets_the_first_reply() {
 
 /// Semantics 4.3.
 #[test]
-fn exchange_with_a_lost_session_is_executed_once() {
+fn rename_exchange_with_a_lost_session_is_executed_once() {
     with_client(|fake, client| async move {
         let (a, _) = create(&client, "a").await;
         let (b, _) = create(&client, "b").await;
@@ -306,7 +306,7 @@ fn dropped_create_leaves_no_open_file() {
 }
 
 #[test]
-fn missing_bytes_are_not_zeros_if_the_lease_may_have_run_out() {
+fn missing_bytes_are_an_error_if_the_lease_may_have_expired() {
     with_client(|fake, _| async move {
         // This mount has no background work, so no task renews the session.
         let unrenewed = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
@@ -375,6 +375,7 @@ fn two_threads_of_one_mount_work_in_parallel() {
             patience: Some(Duration::from_secs(5)),
             attribute_timeout: Duration::from_secs(1),
             log: skep_client::LogControl::default(),
+            map_observer: skep_client::MapObserver::default(),
         })
         .await
     });

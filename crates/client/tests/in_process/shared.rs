@@ -26,7 +26,7 @@ fn truncate_chunk_files(fake: &FakeCluster, size: usize) {
 
 /// Semantics 2.3 and 2.7.
 #[test]
-fn write_after_a_truncation_by_another_mount_moves_the_end() {
+fn write_after_truncation_by_another_mount_extends_the_file() {
     with_client(|fake, client| async move {
         let (inode, _, other, there) = shared(&fake, &client).await;
         write(&other, there, 0, &[1; 1000]).await;

@@ -8,7 +8,8 @@ use skep_wire::Request;
 use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, TruncatedChunk};
 use skep_wire::storage::{SyncChunk, WriteChunk};
 
-/// Returns the number of requests so far to metadata about a file, and to sync chunk files.
+/// Returns two counts of requests that have arrived: reports and queries of attributes at metadata,
+/// and syncs of chunk files at storage.
 fn requests(fake: &FakeCluster) -> (usize, usize) {
     let at_metadata = fake.count::<ReportWritten>() + fake.count::<GetAttributes>();
     (at_metadata, fake.count::<SyncChunk>())
@@ -91,7 +92,7 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
 /// Semantics 3.3: a new name, new attributes and a new open may not be durable, so the next sync
 /// makes them durable.
 #[test]
-fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
+fn fsync_syncs_metadata_after_changes_that_may_not_be_durable() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         let asked = || fake.with_metadata(1, |it| it.asked_durably.len());
@@ -112,7 +113,7 @@ fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
 
 /// Semantics 3.5.
 #[test]
-fn fsync_reports_the_end_again_if_metadata_has_lost_it() {
+fn fsync_reports_the_size_again_if_metadata_has_lost_it() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;
@@ -240,7 +241,7 @@ fn fsync_syncs_truncated_chunk_files() {
         fake.each_storage(|storage| storage.incarnation += 1);
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
         client.close(handle).await.unwrap();
-        // An open with O_TRUNC, and a truncation of a file that is not open.
+        // Truncate again, first by an open with `O_TRUNC`, and then while the file is not open.
         let again = vec![named(0, incarnation + 1)];
         fake.with_metadata(1, |it| it.truncated = again);
         client.set_attributes(set_size(inode, 0)).await.unwrap();

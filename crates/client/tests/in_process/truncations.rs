@@ -21,8 +21,8 @@ async fn truncate_elsewhere(fake: &FakeCluster, inode: InodeId, size: u64) {
     });
 }
 
-/// Runs `operation`, and holds its requests `R` until another mount has truncated the file to zero
-/// bytes.
+/// Runs `operation`, and delays its requests of the type `R` until another mount has truncated the
+/// file to zero bytes.
 async fn truncate_during<R: Request>(
     fake: &FakeCluster,
     inode: InodeId,
@@ -103,7 +103,7 @@ fn copy_during_a_truncation_of_its_source_is_shorter() {
     });
 }
 
-/// Semantics 2.7, for bytes in metadata.
+/// Semantics 2.7, for a file whose bytes metadata stores.
 #[test]
 fn inline_read_during_a_truncation_has_no_zeros() {
     with_client(|fake, client| async move {
@@ -116,7 +116,7 @@ fn inline_read_during_a_truncation_has_no_zeros() {
     });
 }
 
-/// Semantics 2.9, for bytes in metadata.
+/// Semantics 2.9, for a file whose bytes metadata stores.
 #[test]
 fn inline_append_during_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {

@@ -8,7 +8,8 @@ const A: TargetId = TargetId::new(1);
 const B: TargetId = TargetId::new(2);
 const C: TargetId = TargetId::new(3);
 
-/// Returns a group in which `A` is the primary, `B` serves, and `C` waits.
+/// Returns a group in which `A` is the primary, `B` serves, and `C` is a member that does not
+/// serve.
 fn group() -> Group {
     let mut group = create(GroupId::new(9), TargetKind::Metadata, &[A, B, C]).unwrap();
     group = done(&group, MemberChange::Drop, C);
@@ -20,7 +21,7 @@ fn change(group: &Group, change: MemberChange, target: TargetId) -> GroupChange 
     GroupChange { group: group.id, epoch: group.epoch, change, target }
 }
 
-/// Returns the group after a change that is based on its present epoch.
+/// Returns the group after a change that is based on the group's current epoch.
 fn done(group: &Group, kind: MemberChange, target: TargetId) -> Group {
     let next = apply(group, &change(group, kind, target)).unwrap();
     check_invariants(&next);
@@ -57,7 +58,7 @@ fn of_two_take_overs_in_one_epoch_only_the_first_succeeds() {
 }
 
 #[test]
-fn deposed_primary_cannot_drop_the_new_one() {
+fn deposed_primary_cannot_drop_the_new_primary() {
     let group = group();
     let drop_b = change(&group, MemberChange::Drop, B);
     let after = done(&group, MemberChange::TakeOver, B);
@@ -72,7 +73,20 @@ fn last_serving_member_is_never_dropped() {
         assert_eq!(error.code(), ErrorCode::NotPermitted, "{error}");
     }
     let error = apply(&alone, &change(&alone, MemberChange::Drop, A)).unwrap_err();
-    assert!(error.context().contains("the last member of group g9 that serves"), "{error}");
+    assert!(error.context().contains("the last serving member of group g9"), "{error}");
+}
+
+#[test]
+fn drop_of_a_waiting_member_revokes_earlier_requests() {
+    let before = group();
+    let marks = change(&before, MemberChange::MarkInSync, C);
+    let after = done(&before, MemberChange::Drop, C);
+    assert_eq!((&after.members, after.primary), (&before.members, before.primary));
+    assert_eq!(after.epoch.raw(), before.epoch.raw() + 1);
+    assert_eq!(apply(&after, &marks).unwrap_err().code(), ErrorCode::StaleMap);
+    let again = change(&before, MemberChange::Drop, C);
+    assert_eq!(apply(&after, &again).unwrap(), after, "a repetition changes nothing");
+    assert_eq!(refused(&after, MemberChange::Drop, TargetId::new(77)), ErrorCode::NotFound);
 }
 
 #[test]
@@ -80,7 +94,7 @@ fn waiting_member_cannot_take_over() {
     let group = group();
     assert_eq!(refused(&group, MemberChange::TakeOver, C), ErrorCode::NotPermitted);
     assert_eq!(refused(&group, MemberChange::HandOver, C), ErrorCode::NotPermitted);
-    // A member that was dropped must be marked as in sync first, too.
+    // A member that was dropped must also be marked as in sync before it can become the primary.
     let dropped = done(&group, MemberChange::Drop, B);
     assert_eq!(refused(&dropped, MemberChange::TakeOver, B), ErrorCode::NotPermitted);
     let back = done(&dropped, MemberChange::MarkInSync, B);
@@ -96,7 +110,7 @@ fn returning_member_does_not_become_the_primary() {
 }
 
 #[test]
-fn waiting_members_change_without_a_new_epoch() {
+fn waiting_members_are_added_and_removed_in_the_same_epoch() {
     let before = group();
     let without = done(&before, MemberChange::Remove, C);
     assert_eq!((without.epoch, without.members.len()), (before.epoch, 2));
@@ -117,7 +131,7 @@ fn any_change() -> impl Strategy<Value = (MemberChange, u32, u64)> {
         Just(MemberChange::HandOver),
         Just(MemberChange::Remove),
     ];
-    // The last number: how many epochs the sender's map is behind.
+    // The last number of each tuple is the age of the sender's map in epochs.
     (kind, 1..6_u32, prop_oneof![4 => Just(0_u64), 1 => 1..3_u64])
 }
 
@@ -143,7 +157,7 @@ proptest! {
             prop_assert!(group.epoch.raw() - before.epoch.raw() <= 1);
             if group != before {
                 prop_assert_eq!(epoch, before.epoch);
-                // A repetition of a change that has just succeeded changes nothing.
+                // A retry of a change that has just succeeded changes nothing.
                 prop_assert_eq!(&apply(&group, &asked).unwrap(), &group);
             }
             if group.primary != before.primary {
@@ -155,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn group_of_an_old_copy_trusts_no_member() {
+fn group_restored_from_a_copy_skips_many_epochs() {
     let before = group();
     let next = continue_above_copy(&before);
     check_invariants(&next);

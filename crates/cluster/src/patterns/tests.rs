@@ -1,4 +1,5 @@
-//! Tests which requests are refused, and which level sets each field of a pattern.
+//! Tests which requests are refused, and whether the request, the directory or the cluster sets
+//! each field of a pattern.
 
 use super::*;
 use crate::state::tests::{cluster, server};
@@ -53,7 +54,7 @@ fn new_pattern(
 }
 
 #[test]
-fn invalid_requests_are_refused_with_the_broken_rule() {
+fn error_for_an_invalid_pattern_request_names_the_broken_rule() {
     let map = map();
     let storage = groups(&map, TargetKind::Storage);
     let check = |components: &[ComponentRequest]| {
@@ -69,17 +70,17 @@ fn invalid_requests_are_refused_with_the_broken_rule() {
     assert_eq!(check(&[listed(&storage)]), Ok(()));
     let invalid = ErrorCode::InvalidArgument;
     refused(&[], invalid, "expected 1 to 16");
-    refused(&[component(0, 100_000, 1)], invalid, "100000 is not a power of two");
+    refused(&[component(0, 100_000, 1)], invalid, "the nearest ones are 64KiB and 128KiB");
     refused(&[component(0, 32 * KIB, 1)], invalid, "64 KiB");
     refused(&[component(0, 0, 257)], invalid, "256");
-    refused(&[component(4 * MIB, 0, 1)], invalid, "starts at byte 0");
+    refused(&[component(4 * MIB, 0, 1)], invalid, "must start at byte 0");
     refused(&[component(0, 0, 1), component(100_000, 0, 1)], invalid, "multiple of 65536");
     refused(&[component(0, 0, 1), component(MIB, 2 * MIB, 1)], invalid, "multiple of 2097152");
     let twice = [storage[0], storage[0]];
     refused(&[listed(&twice)], invalid, "twice");
     let of_three = ComponentRequest { width: Some(3), ..listed(&storage) };
-    refused(&[of_three], invalid, "list the groups without a count");
-    refused(&[listed(&[])], invalid, "or set a count or policy only");
+    refused(&[of_three], invalid, "list the groups, or set a count");
+    refused(&[listed(&[])], invalid, "but not both");
     let absent = GroupId::new(99);
     refused(&[listed(&[storage[0], absent])], ErrorCode::NotFound, "no storage group g99");
     let of_metadata = groups(&map, TargetKind::Metadata);
@@ -166,7 +167,7 @@ fn request_overrides_directory_and_directory_overrides_cluster() {
 }
 
 #[test]
-fn files_without_a_requested_width_start_narrow() {
+fn files_without_a_requested_width_start_on_one_target() {
     let map = map();
     let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
     let made = |asked: Option<&[ComponentRequest]>, policy: &Policy| {
@@ -179,18 +180,19 @@ fn files_without_a_requested_width_start_narrow() {
     };
     let chunk = 512 * KIB;
     assert_eq!(made(None, &policy), [(0, chunk, 1), (4 * MIB, chunk, 4)]);
-    // If the request sets the chunk size only, the narrow part is rounded up to a whole chunk.
+    // If the request sets only the chunk size, the end of the narrow component is rounded up to a
+    // whole chunk.
     let large_chunks = made(Some(&[component(0, 16 * MIB, 0)]), &policy);
     assert_eq!(large_chunks, [(0, 16 * MIB, 1), (16 * MIB, 16 * MIB, 4)]);
     let odd = Policy { stripe_from: 700_000, default_width: 2, ..policy.clone() };
     assert_eq!(made(None, &odd), [(0, chunk, 1), (MIB, chunk, 2)]);
-    // If the request sets a width or has several components, the file has no narrow part.
+    // If the request sets a width or has several components, the file has no narrow component.
     assert_eq!(made(Some(&[component(0, 0, 4)]), &policy), [(0, chunk, 4)]);
     let two = [component(0, 0, 0), component(64 * MIB, 0, 1)];
     assert_eq!(made(Some(&two), &policy), [(0, chunk, 4), (64 * MIB, chunk, 1)]);
     let of_all = Policy { stripe_from: 0, ..policy.clone() };
     assert_eq!(made(None, &of_all), [(0, chunk, 4)]);
-    // If both parts have one group, one component describes the file.
+    // If both components would have one group, the file has only one component.
     let narrow = Policy { default_width: 1, ..policy.clone() };
     assert_eq!(made(None, &narrow), [(0, chunk, 1)]);
     let mut one = map.clone();
@@ -213,13 +215,28 @@ fn default_chunk_size_shrinks_to_fit_the_start_of_a_component() {
 }
 
 #[test]
-fn without_a_storage_target_no_pattern_can_be_placed() {
+fn placement_without_a_storage_target_fails_with_no_space() {
     let (unset, policy) = (PatternRequest::unset(), Policy::default());
     let made = new_pattern(&unset, &policy, &Candidates::default(), &mut Cursor::default());
     assert_eq!(made.unwrap_err().code(), ErrorCode::NoSpace);
 }
 
-/// The directory's default is the pattern of a file of unset width, so it has two components.
+#[test]
+fn refusal_names_the_lost_target_and_the_pattern_to_change() {
+    let group = GroupId::new(6);
+    let lost = ClosedGroup { group, target: skep_types::TargetId::new(7), is_lost: true };
+    let refused = refusal(&lost, PatternOrigin::Directory);
+    assert_eq!(refused.code(), ErrorCode::NoSpace);
+    let text = refused.context();
+    assert!(text.starts_with("cannot place a file on target t7, which was given up"), "{text}");
+    assert!(text.contains("`skep entry set --inherit DIRECTORY`"), "{text}");
+    let closed = ClosedGroup { is_lost: false, ..lost };
+    let text = refusal(&closed, PatternOrigin::Asked).context().to_owned();
+    assert!(text.contains("`skep target set-state 7 open`"), "{text}");
+}
+
+/// The directory's default is the pattern of a file for which no width was requested, so the
+/// default has two components.
 #[test]
 fn request_for_a_chunk_size_keeps_all_components() {
     let of_file = request(&[component(0, 512 * KIB, 1), component(4 * MIB, 512 * KIB, 32)]);
@@ -238,7 +255,7 @@ fn request_for_a_chunk_size_keeps_all_components() {
 }
 
 #[test]
-fn inline_bytes_combine_with_the_components_behind_them() {
+fn pattern_may_have_inline_bytes_and_further_components() {
     let map = map();
     let made =
         |asked: Option<PatternRequest>, directory: Option<PatternRequest>, policy: &Policy| {
@@ -252,7 +269,8 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     let (plain, chunk) = (Policy::default(), 512 * KIB);
     let only_inline = |bytes| Some(inline(bytes, &[component(0, 0, 0)]));
     let of_four = [(0, 0, 0), (4 * KIB, chunk, 1), (4 * MIB, chunk, 4)];
-    // A request that sets only the inline bytes leaves the other fields to the next level.
+    // If a request or a directory sets only the inline bytes, the other fields come from the
+    // directory's pattern or from the cluster's settings.
     assert_eq!(made(None, only_inline(4 * KIB), &plain), of_four);
     assert_eq!(made(only_inline(4 * KIB), None, &plain), of_four);
     let wide = request(&[component(0, MIB, 1), component(8 * MIB, MIB, 3)]);
@@ -277,7 +295,7 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     assert_eq!(made(only(component(0, 0, 4)), None, &of_cluster), [(0, chunk, 4)]);
     let narrow = Policy { default_width: 1, ..of_cluster };
     assert_eq!(made(None, None, &narrow), [(0, 0, 0), (4 * KIB, chunk, 1)]);
-    // The combination of all levels may have too many components.
+    // The pattern that results from request, directory and cluster may have too many components.
     let sixteen: Vec<_> = (0..16).map(|it| component(it * MIB, 0, 1)).collect();
     let merged = merge(only_inline(4 * KIB).as_ref(), Some(&request(&sixteen)));
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
@@ -287,7 +305,7 @@ fn inline_bytes_combine_with_the_components_behind_them() {
 
 /// The encoding of unset fields must stay stable, because it is used on disk and on the wire.
 #[test]
-fn requests_survive_their_encoding_as_pattern_records() {
+fn decoded_pattern_requests_equal_the_encoded_requests() {
     let map = map();
     let policy = Some(Placement::Policy(Chooser::RoundRobin));
     let by_policy = ComponentRequest { placement: policy, ..component(4 * MIB, 0, 0) };
@@ -319,9 +337,9 @@ fn requests_survive_their_encoding_as_pattern_records() {
         let error = error.unwrap_err();
         assert!(error.context().contains(what), "{error}");
     };
-    refused(&[Component { wanted: 3, ..of_list.clone() }], "list the groups without a count");
+    refused(&[Component { wanted: 3, ..of_list.clone() }], "list the groups, or set a count");
     let with_policy = Component { chooser: Chooser::Balanced, ..of_list };
-    refused(&[with_policy], "or set a count or policy only");
+    refused(&[with_policy], "but not both");
     refused(&[open.clone(), Component { start: MIB, ..Component::inline() }], "only the first");
     refused(&[Component { wanted: 1, ..Component::inline() }, open], "no count");
     refused(&[Component::inline()], "inline/from=4KiB");

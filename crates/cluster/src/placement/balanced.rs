@@ -1,15 +1,17 @@
 //! The balanced policy.
 //!
-//! The numbers of groups that two servers give to a file differ by at most one, unless a server has
-//! fewer groups. A study of two servers with four targets each shows why. With random placement, a
-//! file of four targets may get one target of one server and three of the other. Such a file has
-//! only half the bandwidth. The servers that give one group more than others are chosen so that
-//! failure domains are even too, if there are any ([`super::domains`]). Groups with more free space
-//! are chosen more often. The stripe order alternates between servers. The first group differs from
-//! file to file, because small files are stored on the first group only.
+//! The numbers of groups that any two servers provide for a file differ by at most one, unless one
+//! of the two servers has too few groups. A study of two servers with four targets each shows why.
+//! With random placement, a file on four targets may get one target of one server and three targets
+//! of the other. Such a file has only two thirds of the bandwidth of a file with two targets on
+//! each server. The policy chooses the servers that provide one more group than the others. If
+//! there are failure domains, it makes the numbers of groups per domain even, too
+//! ([`super::domains`]). Groups with more free space are chosen more often. The stripe order
+//! alternates between servers. The first group differs from file to file, because small files are
+//! stored on the first group only.
 //!
-//! The draws are low-discrepancy sequences in the seed. So even a short run of consecutive seeds
-//! uses all groups about evenly, and not only a long run.
+//! The draws for consecutive seeds form low-discrepancy sequences. So even a short series of
+//! consecutive seeds uses all groups about evenly.
 
 use super::domains::Domains;
 use super::draw::{Draw, STEP_FIRST_SERVER, STEP_GROUP, STEP_SERVER, Server, sample};
@@ -89,8 +91,8 @@ impl Tier {
 
     /// Appends `count` groups to `chosen`. The tier must have at least `count` groups.
     fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
-        // One entry for each server that gives groups: the server, and its number of groups. At
-        // most `count` servers give a group.
+        // One entry for each server that provides groups: the server, and the number of its groups
+        // that the file gets. At most `count` servers provide a group.
         let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
         let shares = self.shares(count, seed, &mut shares);
         // The picked groups of all servers, one server after another.
@@ -103,8 +105,8 @@ impl Tier {
             sample(sums, Draw { seed, step: STEP_GROUP, salt }, slots);
             end += usize::from(*share);
         }
-        // Each round of the stripe order takes one group from each server. The first server differs
-        // from file to file.
+        // The stripe order takes one group from each server, then a second one from each server,
+        // and so on. The first server differs from file to file.
         let turn = Draw { seed, step: STEP_FIRST_SERVER, salt: 0 }.point(0);
         let first = scale(turn, shares.len() as u64) as usize;
         let rounds = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
@@ -124,9 +126,9 @@ impl Tier {
         }
     }
 
-    /// Divides `count` groups among the servers. All servers get the same share, or all their
-    /// groups if they have fewer. The remainder goes to servers that have more groups, one group
-    /// each.
+    /// Divides `count` groups among the servers. All servers provide the same number, or all their
+    /// groups if they have fewer. For the remainder, some servers that have more groups provide one
+    /// more each.
     fn shares<'a>(
         &self,
         count: usize,
@@ -163,8 +165,8 @@ impl Tier {
         }
         sample(&self.sums, draw, &mut picks[..rest]);
         for pick in &picks[..rest] {
-            // If the drawn server has no group left, or gives one more already, the next suitable
-            // server gives the group.
+            // If the drawn server has no group left, or already provides one more, the next
+            // suitable server provides the group.
             let servers = self.servers.len();
             let takes = (0..servers).map(|i| (*pick as usize + i) % servers).find(|server| {
                 let share = usize::from(shares[*server].1);

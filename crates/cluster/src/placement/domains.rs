@@ -1,13 +1,13 @@
-//! Failure domains in the balanced policy: which servers give a file one group more than the other
-//! servers.
+//! Failure domains in the balanced policy: which servers provide one group more than the other
+//! servers for a file.
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
-//! because the bandwidth of a file depends on it. This module chooses the servers that give one
-//! more group. If a file has fewer groups than there are servers, all other servers give no group.
-//! The numbers of groups per domain become as even as possible. Each further group comes from a
-//! domain with the lowest number among the domains that can give a group. Between domains with
-//! equal numbers, and between servers of one domain, free space and the seed of the file decide, as
-//! they do without domains.
+//! because the bandwidth of a file depends on it. This module chooses the servers that provide one
+//! more group. If a file has fewer groups than there are servers, all other servers provide no
+//! group. The numbers of groups per domain become as even as possible. To this end, each further
+//! group comes from the domain that provides the fewest groups so far, among the domains that have
+//! a server left. Between domains with equal numbers, and between servers of one domain, free space
+//! and the seed of the file decide, as they do without domains.
 //!
 //! The module is not used if each server has its own domain, or if all servers share one domain.
 
@@ -36,22 +36,22 @@ struct Domain {
     sums: Vec<u64>,
 }
 
-/// The share of one failure domain in a file.
+/// The numbers of groups that one failure domain provides for a file.
 #[derive(Debug, Clone, Copy, Default)]
 struct Quota {
-    /// Number of groups that the servers of the domain give in any case.
+    /// Number of groups that the servers of the domain provide without any additional group.
     base: u16,
-    /// Number of servers of the domain that can give one more group.
+    /// Number of servers of the domain that could provide one additional group.
     slots: u16,
-    /// Number of servers of the domain that do give one more group.
+    /// Number of servers of the domain that do provide one additional group.
     gives: u16,
-    /// Sum of the weights of the servers that can give one more group.
+    /// Sum of the weights of the servers that could still provide one additional group.
     weight: u64,
 }
 
 impl Quota {
-    /// Returns the number of groups that the domain gives so far. `None` means that none of its
-    /// servers can give one more group.
+    /// Returns the number of groups that the domain provides so far. `None` means that none of its
+    /// servers can provide an additional group.
     fn before_next(&self) -> Option<u16> {
         (self.gives < self.slots).then_some(self.base + self.gives)
     }
@@ -85,14 +85,14 @@ impl Domains {
     }
 
     /// Fills `picks` with different servers that have more than `level` groups. There must be more
-    /// such servers than picks, unless `picks` is empty.
+    /// such servers than entries in `picks`, unless `picks` is empty.
     pub(super) fn pick(&self, servers: &[Server], level: usize, seed: u64, picks: &mut [u32]) {
         if picks.is_empty() {
             return;
         }
         let draw = Draw { seed, step: STEP_DOMAIN, salt: 0 };
         if level == 0 && picks.len() <= self.list.len() {
-            // Each sampled domain gives one server.
+            // Each sampled domain provides one server.
             sample(&self.sums, draw, picks);
             for pick in picks {
                 let domain = *pick as usize;
@@ -100,8 +100,8 @@ impl Domains {
             }
             return;
         }
-        // Either there are more picks than domains, or all servers give `level` groups already. In
-        // both cases there are at most `MAX_STRIPE_WIDTH` domains.
+        // Either there are more picks than domains, or all servers provide `level` groups already.
+        // In both cases there are at most `MAX_STRIPE_WIDTH` domains.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {
@@ -125,7 +125,7 @@ impl Domains {
         seed: u64,
         picks: &mut [u32],
     ) {
-        // The salts of all other draws are small numbers, so none of them is equal to this salt.
+        // The salts of all other draws are small numbers, so this salt differs from all of them.
         let draw = Draw { seed, step: STEP_SERVER, salt: !(domain as u64) };
         let Domain { servers: own, sums } = &self.list[domain];
         if picks.is_empty() {
@@ -162,9 +162,9 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// Returns the share of the domain before any server gives one more group. Each server then
-    /// gives `level` groups, or all its groups if it has fewer. `wanted` is the number of servers,
-    /// over all domains, that will give one more group.
+    /// Returns the quota of the domain before any server provides an additional group. At this
+    /// point each server provides `level` groups, or all its groups if it has fewer. `wanted` is
+    /// the number of servers in all domains that will provide an additional group.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {
@@ -182,8 +182,8 @@ impl Domain {
     }
 }
 
-/// Distributes `wanted` more groups over the domains, so that the totals per domain are as even as
-/// possible.
+/// Distributes `wanted` additional groups over the domains, so that the totals per domain are as
+/// even as possible.
 fn share_out(quotas: &mut [Quota], mut wanted: usize, draw: Draw) {
     while wanted > 0 {
         let least = quotas.iter().filter_map(Quota::before_next).min();

@@ -1,5 +1,5 @@
-//! The draws of the balanced policy: low-discrepancy sequences in the seed of a file, and weighted
-//! samples from servers and groups.
+//! The draws of the balanced policy. The draws for consecutive seeds form low-discrepancy
+//! sequences. This module also takes weighted samples from servers and groups.
 //!
 //! Does not own the division of groups among servers and failure domains ([`super::balanced`],
 //! [`super::domains`]).
@@ -16,8 +16,8 @@ pub(super) const STEP_FIRST_SERVER: u64 = 0xA0F2_EC75_A1FE_1575;
 const STEP_FIRST_GROUP: u64 = 0x89E1_8285_7D9E_D689;
 
 /// Binary logarithm of the number of consecutive seeds in a block. All seeds of one block divide
-/// the ring into the same strata. The next block has different strata, so that over time each
-/// combination of groups occurs.
+/// the ring into the same strata. The next block has different strata, so that each combination of
+/// groups occurs at some time.
 const BLOCK_BITS: u32 = 6;
 
 /// The groups of one server in one tier.
@@ -49,10 +49,10 @@ impl Draw {
 /// Fills `picks` with different indices. The probability of an index is proportional to its weight.
 /// `sums` contains the running sums of the weights.
 ///
-/// The sample is stratified: the weights form a ring, which is divided into equal strata, and each
-/// stratum gives one pick. So neighbours are drawn together less often than in independent draws,
-/// and every run of seeds is even. If two strata hit the same item, the second one takes the next
-/// free item.
+/// The sample is stratified. The weights form a ring, which is divided into equal strata, and one
+/// index is drawn from each stratum. So neighbours are drawn together less often than in
+/// independent draws, and every series of seeds uses the indices evenly. If two strata draw the
+/// same index, the second one takes the next free index.
 pub(super) fn sample(sums: &[u64], draw: Draw, picks: &mut [u32]) {
     let items = sums.len();
     let strata = picks.len() as u64;

@@ -11,9 +11,9 @@ use skep_types::GroupId;
 use skep_types::pattern::Chooser;
 use skep_types::random::SplitMix64;
 
-/// The position of round-robin: the group that was chosen last. Each metadata target has its own
-/// position in memory. So the position is global only with a single metadata target, and it is lost
-/// at each restart.
+/// The position of the round-robin policy: the group that it chose last. Each metadata target has
+/// its own position, and stores it only in memory. So there is one position for the whole cluster
+/// only if it has a single metadata target, and the position is lost at each restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor(Option<GroupId>);
 
@@ -28,7 +28,7 @@ impl Random {
 }
 
 impl Candidates {
-    /// Appends up to `count` groups to `chosen`, by a policy other than balanced.
+    /// Appends up to `count` groups to `chosen`. `chooser` is any policy except the balanced one.
     pub(super) fn as_established(
         &self,
         chooser: Chooser,
@@ -70,8 +70,8 @@ impl Candidates {
     }
 
     /// Chooses the groups that follow the last chosen one. The cursor starts at the first group, so
-    /// the first group is chosen last. On two servers with four targets each, every file of four
-    /// targets therefore gets one target from one server and three from the other.
+    /// the first file begins with the second group. On two servers with four targets each, every
+    /// file of four targets therefore gets one target from one server and three from the other.
     fn next_in_turn(&self, count: usize, cursor: &mut Cursor, chosen: &mut Vec<GroupId>) {
         let len = self.ring.len();
         let last = cursor.0.unwrap_or(self.ring[0]);

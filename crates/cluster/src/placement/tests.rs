@@ -1,5 +1,5 @@
-//! Tests the evenness of placement over servers and targets, its preferences, and which targets it
-//! never chooses.
+//! Tests the evenness of placement over servers and targets, the preferences of placement, and
+//! which targets placement never chooses.
 
 mod allocations;
 mod domains;
@@ -47,8 +47,8 @@ fn per_server(map: &ClusterMap, chosen: &[GroupId]) -> HashMap<NodeId, usize> {
     counts
 }
 
-/// Returns for each storage group how often it is chosen, and how often as the first group of a
-/// file.
+/// Returns two counts for each storage group: the files that use the group, and the files whose
+/// first group it is.
 fn uses(map: &ClusterMap, count: usize, seeds: impl Iterator<Item = u64>) -> [Vec<f64>; 2] {
     let candidates = Candidates::new(map);
     let ids: Vec<GroupId> = map.groups.iter().map(|group| group.id).collect();
@@ -91,7 +91,7 @@ fn consecutive_seeds_use_all_targets_evenly() {
     {
         let map = map(shape);
         for (seeds, within) in [(0..64_u64, 0.6), (1 << 48..(1 << 48) + 4_000, 0.25)] {
-            // With few seeds and many targets, the use cannot be even.
+            // With too few seeds for the number of targets, the use of targets cannot be even.
             if seeds.clone().count() * count < 8 * map.targets.len() {
                 continue;
             }
@@ -182,7 +182,7 @@ fn closed_targets_get_no_new_files_even_if_no_other_exists() {
 }
 
 #[test]
-fn an_empty_cluster_has_no_candidates() {
+fn empty_cluster_has_no_candidate_targets_for_new_files() {
     let candidates = Candidates::new(&map(&[]));
     assert!(candidates.is_empty());
     assert_eq!(balanced(&candidates, 4, 1), []);
@@ -190,7 +190,7 @@ fn an_empty_cluster_has_no_candidates() {
 
 proptest! {
     #[test]
-    fn chosen_groups_are_balanced_distinct_and_complete(
+    fn balanced_chooser_takes_distinct_groups_evenly_from_servers(
         shape in prop::collection::vec(1_usize..9, 1..12), count in 0_usize..40, seed: u64,
     ) {
         let map = map(&shape);

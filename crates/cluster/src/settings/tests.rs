@@ -9,18 +9,19 @@ fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
 }
 
 #[test]
-fn stripe_width_has_the_names_used_in_options_and_patterns() {
+fn stripe_width_setting_is_also_found_by_its_option_names() {
     for name in ["stripe-width", "num-targets", "count"] {
         assert_eq!(Setting::named(name).unwrap().name, "stripe-width");
     }
 }
 
 #[test]
-fn setting_accepts_exactly_its_range() {
+fn setting_accepts_only_values_in_its_range() {
     for setting in SETTINGS {
         let mut state = ClusterState::new(ClusterId::new([1; 16]));
         assert_eq!(setting.value(state.map()), setting.default());
-        // Lease and heartbeat limit each other, so the test must change the other setting first.
+        // The ranges of lease and heartbeat depend on each other, so the test must change the other
+        // setting first.
         if setting.name == "heartbeat" {
             change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
         } else {
@@ -56,7 +57,7 @@ fn simultaneous_changes_of_two_settings_both_take_effect() {
     assert_eq!((state.map().policy.lease_ms, state.map().policy.default_width), (9_000, 7));
 }
 
-/// A log may contain a change that another version of the program has checked.
+/// The log may contain a change that another version of the program has checked and proposed.
 #[test]
 fn unknown_setting_or_value_is_refused_when_applied() {
     let mut state = ClusterState::new(ClusterId::new([1; 16]));

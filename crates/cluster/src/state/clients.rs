@@ -1,6 +1,6 @@
 //! Registration and removal of clients, and the details of clients that only management stores.
 //!
-//! Does not own the registration of servers (`servers`).
+//! The module `servers` owns the registration of servers.
 
 use super::{Durable, check_text, insert_sorted, limit};
 use crate::command::{ClientRegistration, Outcome};
@@ -11,7 +11,7 @@ use skep_types::{Error, ErrorCode, Node, NodeId, NodeKind, Result, Timestamp};
 
 record! {
     /// Details of a client that only management stores. The cluster map, which all nodes receive,
-    /// contains only the node.
+    /// contains only the client's node entry.
     pub struct ClientDetails {
         /// The client.
         pub node: NodeId,
@@ -38,7 +38,7 @@ impl Durable {
         let clients = self.map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
         if clients.clone().count() >= MAX_CLIENTS {
             return Err(limit(format!(
-                "the cluster has {MAX_CLIENTS} clients, which is the limit"
+                "cannot add a client: the cluster has {MAX_CLIENTS} clients, which is the limit"
             )));
         }
         let taken = clients.clone().any(|node| node.name == name);

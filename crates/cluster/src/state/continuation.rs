@@ -1,8 +1,8 @@
-//! The state of a directory that was restored from a copy. Its next ids and map versions continue
-//! far above all numbers that were assigned after the copy was made.
+//! The state of a management directory that was restored from a backup. Its next ids and map
+//! versions continue far above all numbers that were assigned after the backup was made.
 //!
-//! Does not own the decision that the directory is a copy. Management decides this when it starts
-//! with a marked directory, and when a node reports a newer map.
+//! Does not own the decision that the directory is a restored one. Management decides this when it
+//! starts with a marked directory, and when a node reports a newer map.
 
 use super::{Durable, limit};
 use crate::command::Outcome;
@@ -10,11 +10,12 @@ use crate::groups;
 use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
-/// Number of starts of management that are skipped. No copy lacks that many starts.
+/// Number of starts of management that are skipped. Management never starts that often after a
+/// backup was made.
 const SKIPPED_STARTS: u64 = 1 << 12;
 /// Number of node ids that are skipped. Each mount takes one id.
 const SKIPPED_NODES: u32 = 1 << 20;
-/// Number of target ids that are skipped, and of group ids.
+/// Number of target ids that are skipped, and also the number of group ids that are skipped.
 const SKIPPED_TARGETS: u32 = 1 << 16;
 /// Maximum number of starts in a map version that a node reports: half of all possible starts.
 /// Reports of a faulty node can then never use up the starts of management itself.
@@ -33,16 +34,17 @@ pub fn check_report(node: NodeId, version: MapVersion, newest_node: NodeId) -> R
     let starts = starts_of(version);
     if starts > MAX_REPORTED_STARTS {
         return Err(limit(format!(
-            "cannot continue above cluster map {version}, which node {node} reports: the version \
-             has {starts} starts, and a node may report at most {MAX_REPORTED_STARTS}; remove the \
+            "cannot assign map versions above version {version} of the cluster map, which node \
+             {node} reports: this version contains the number of starts of management, {starts}, \
+             and management accepts at most {MAX_REPORTED_STARTS} starts from a node; remove the \
              cached cluster map (`kept-map`) of that node's service, and restart the service"
         )));
     }
     if newest_node.raw() > MAX_REPORTED_NODE {
         return Err(limit(format!(
-            "cannot continue above node id {newest_node}, which node {node} reports: a node may \
-             report at most {MAX_REPORTED_NODE}; remove the cached cluster map (`kept-map`) of \
-             that node's service, and restart the service"
+            "cannot assign ids above node id {newest_node}, which node {node} reports: management \
+             accepts at most id {MAX_REPORTED_NODE} from a node; remove the cached cluster map \
+             (`kept-map`) of that node's service, and restart the service"
         )));
     }
     Ok(())
@@ -58,17 +60,19 @@ impl Durable {
         let starts = self.starts.max(starts_of(reported)) + SKIPPED_STARTS;
         if starts > MAX_STARTS {
             return Err(limit(format!(
-                "no map version is left above the reported version {reported}"
+                "cannot publish a cluster map: no version is left above the reported version \
+                 {reported}"
             )));
         }
         let raise = |next: u32, skipped: u32| {
-            next.checked_add(skipped).ok_or_else(|| limit(format!("no id is left above {next}")))
+            next.checked_add(skipped)
+                .ok_or_else(|| limit(format!("cannot assign an id: no id is left above {next}")))
         };
         self.next_node = raise(self.next_node, SKIPPED_NODES)?;
         self.next_target = raise(self.next_target, SKIPPED_TARGETS)?;
         self.next_group = raise(self.next_group, SKIPPED_TARGETS)?;
-        // Clients that registered after the copy was made count as removed, so no target serves
-        // them, and they register again.
+        // Clients that registered after the backup was made count as removed. So all targets refuse
+        // their requests, and the clients register again.
         self.map.newest_node = NodeId::new(self.next_node - 1);
         self.starts = starts;
         let several = self.map.groups.iter().filter(|group| group.members.len() > 1);
@@ -92,7 +96,7 @@ mod tests {
 
     /// Semantics 1.8.
     #[test]
-    fn restored_copy_assigns_no_id_again() {
+    fn restored_cluster_state_reuses_no_id() {
         let mut state = ClusterState::new(ClusterId::default());
         state.apply(&Command::Start).unwrap();
         register(&mut state);
@@ -114,9 +118,9 @@ mod tests {
         assert_eq!(copy, before);
     }
 
-    /// The copy may be older than a take-over, so its primary may lack changes.
+    /// The backup may be older than a take-over, so the primary in the backup may lack changes.
     #[test]
-    fn restored_copy_trusts_no_member_of_a_group() {
+    fn restored_state_skips_epochs_of_groups_with_several_members() {
         use skep_types::{Group, GroupId, GroupMember, MemberState, TargetId, TargetKind};
         let mut durable = ClusterState::new(ClusterId::default()).durable;
         let [one, two] = [1, 2]
@@ -133,9 +137,10 @@ mod tests {
         assert!(group(2).members.iter().all(|it| it.state == MemberState::Serving));
     }
 
-    /// Repeats the highest permitted report until it no longer exceeds management's numbers.
+    /// Sends the highest permitted report again and again, until the report no longer exceeds
+    /// management's numbers.
     #[test]
-    fn reports_of_nodes_leave_half_of_all_numbers() {
+    fn heartbeats_can_use_up_at_most_half_of_all_ids_and_versions() {
         let mut state = ClusterState::new(ClusterId::default());
         state.apply(&Command::Start).unwrap();
         let highest = MapVersion::new(MAX_REPORTED_STARTS << 40);

@@ -1,16 +1,16 @@
 //! The last evictions of clients, for `skep client list --evicted` and `skep health check`.
 //!
-//! Does not own the removal of a client (`clients`).
+//! The module `clients` owns the removal of a client.
 //!
 //! # Invariants
-//! At most [`MAX_EVICTIONS`] evictions are kept. The oldest one goes first.
+//! At most [`MAX_EVICTIONS`] evictions are stored. The oldest one is removed first.
 
 use crate::limits::MAX_EVICTIONS;
 use skep_types::codec::{Codec, Reader, Writer};
 use skep_types::{Eviction, Result};
 use std::collections::VecDeque;
 
-/// The evictions in the order of their execution.
+/// The evictions in the order in which management executed them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecentEvictions(VecDeque<Eviction>);
 
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn evictions_survive_a_restart_and_keep_the_name() {
+    fn eviction_records_keep_client_names_after_a_restart() {
         let mut state = cluster();
         let (evicted, left) = (register(&mut state), register(&mut state));
         let command = Command::EvictClient(eviction(evicted));
@@ -109,9 +109,10 @@ mod tests {
         assert!(RecentEvictions::from_bytes(&long.to_bytes()).is_err());
     }
 
-    /// Snapshots of versions without these lists end before them.
+    /// Older versions of the program wrote neither list, so their snapshots end where the lists
+    /// would begin.
     #[test]
-    fn snapshot_without_evictions_and_names_is_read() {
+    fn old_snapshot_without_evictions_and_names_is_read() {
         let mut state = cluster();
         register(&mut state);
         state.apply(&server(TargetKind::Storage, 1, &[])).unwrap();

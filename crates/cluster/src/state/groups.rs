@@ -1,5 +1,5 @@
-//! Creation of groups, and changes of their members: checks the targets, and keeps their
-//! consistency in step with their state as members.
+//! Creation of groups, and changes of their members. Checks the targets, and updates the
+//! consistency of a target whenever its state as a member changes.
 //!
 //! Does not own the rules for members and epochs ([`crate::groups`]).
 
@@ -13,7 +13,7 @@ use skep_types::{
 };
 
 impl Durable {
-    /// Creates a group of targets that have no group. A retry changes nothing.
+    /// Creates a group from targets that have no group. A retry of the command changes nothing.
     pub(super) fn create_group(&mut self, targets: &[TargetId]) -> Result<Outcome> {
         if let Some(group) = self.group_of_exactly(targets) {
             return Ok(Outcome { group, ..Outcome::default() });
@@ -22,23 +22,27 @@ impl Durable {
         for target in targets {
             let target = self.target_without_group(*target)?;
             if *kind.get_or_insert(target.kind) != target.kind {
-                let context = format!("target {} is of another kind than the first one", target.id);
+                let context = format!(
+                    "cannot create the group: target {} is of another kind than the first target \
+                     of the group",
+                    target.id
+                );
                 return Err(Error::new(ErrorCode::InvalidArgument, context));
             }
         }
         for target in targets {
             if self.map.target(*target).is_some_and(|it| it.consistency != Consistency::Good) {
-                // Its data is an old copy of the data of its former group.
+                // The target's data is an old backup of the data of the group that it left.
                 let context = format!(
                     "cannot make target {target} a member of a new group: it was a member of \
-                     another group and lacks data"
+                     another group, and its data is not complete"
                 );
                 return Err(Error::new(ErrorCode::NotPermitted, context));
             }
         }
         if kind == Some(TargetKind::Storage) && targets.len() > 1 {
             let context = "cannot create a group of several storage targets: this version mirrors \
-                           metadata targets only; create a group of each target";
+                           metadata targets only; create one group for each target";
             return Err(Error::new(ErrorCode::Unsupported, context));
         }
         let id = GroupId::new(self.next_group);
@@ -51,15 +55,20 @@ impl Durable {
     /// Changes the members of a group.
     pub(super) fn change_group(&mut self, change: &GroupChange) -> Result<Outcome> {
         let Some(group) = self.map.group(change.group) else {
-            let context = format!("there is no group {}", change.group);
+            let context = format!(
+                "cannot find group {}: it does not exist; `skep group list` shows all groups",
+                change.group
+            );
             return Err(Error::new(ErrorCode::NotFound, context));
         };
         let next = groups::apply(group, change)?;
         if next != *group && change.change == MemberChange::Add {
             let target = self.target_without_group(change.target)?;
             if target.kind != group.kind {
-                let context =
-                    format!("target {} is of another kind than group {}", target.id, next.id);
+                let context = format!(
+                    "cannot add target {}: it is of another kind than group {}",
+                    target.id, next.id
+                );
                 return Err(Error::new(ErrorCode::InvalidArgument, context));
             }
         }
@@ -71,7 +80,13 @@ impl Durable {
     /// Returns the target with this id, if it has no group.
     fn target_without_group(&self, id: TargetId) -> Result<&Target> {
         let Some(target) = self.map.target(id) else {
-            return Err(Error::new(ErrorCode::NotFound, format!("there is no target {id}")));
+            return Err(Error::new(
+                ErrorCode::NotFound,
+                format!(
+                    "cannot find target {id}: it does not exist; `skep target list` shows all \
+                     targets"
+                ),
+            ));
         };
         match self.map.group_of(id) {
             None => Ok(target),
@@ -88,8 +103,8 @@ impl Durable {
         members.eq(targets.iter().copied()).then_some(group.id)
     }
 
-    /// Stores a group. Members that do not serve lack data. A target that leaves a group keeps its
-    /// consistency.
+    /// Stores a group. Marks the data of each member that does not serve as `NeedsResync`, because
+    /// such a member lacks data. The consistency of a target that leaves the group does not change.
     pub(super) fn put_group(&mut self, group: Group) {
         for member in &group.members {
             let consistency = match member.state {

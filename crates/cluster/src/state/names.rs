@@ -1,34 +1,34 @@
-//! Facts about names that the cluster map does not have: the highest number in the generated names
-//! of each kind of server, and the host of each server.
+//! Information about server names that the cluster map does not contain: the highest number in the
+//! names of each kind of server, and the host of each server.
 //!
-//! A generated name is never used again, also after the server was renamed or removed: logs and
-//! notes of administrators would mean another server. Does not own the choice of a name
-//! (`servers`).
+//! Management never generates a name twice, even if the server was renamed or removed. Otherwise,
+//! old logs and administrators' notes would refer to the wrong server. The module `servers` chooses
+//! the name of a server.
 //!
 //! # Invariants
-//! - Each number is at least the highest number in the names of the servers in the map, unless that
-//!   is above [`MAX_NUMBER`].
+//! - Each number is at least the highest number in the names of the servers in the map. Numbers
+//!   above [`MAX_NUMBER`] do not count.
 //! - Each host belongs to a server in the map, and the hosts are in ascending order of ids.
 
 use super::insert_sorted;
 use skep_types::codec::record;
 use skep_types::{ClusterMap, NodeId, NodeKind};
 
-/// Highest number in a name that an administrator has chosen and that moves the generated ones. A
-/// name like `storage-20261125` must not.
+/// Higher numbers in names that an administrator has chosen do not affect generated names. An
+/// example is the date in `storage-20261125`.
 const MAX_NUMBER: u32 = 100_000;
 
 record! {
-    /// Facts about the names of servers.
+    /// Information about the names of servers.
     #[derive(Default)]
     pub struct ServerNames {
-        /// Highest number in a name of a management service.
+        /// Highest number in the name of any management service so far.
         pub management: u32,
-        /// Highest number in a name of a metadata service.
+        /// Highest number in the name of any metadata service so far.
         pub metadata: u32,
-        /// Highest number in a name of a storage service.
+        /// Highest number in the name of any storage service so far.
         pub storage: u32,
-        /// The host name of each server that has reported it.
+        /// The host name of each server that has reported it, in ascending order of server id.
         pub hosts: Vec<(NodeId, String)>,
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn generated(kind: NodeKind, number: u32) -> String {
 }
 
 impl ServerNames {
-    /// Returns the highest number of a kind.
+    /// Returns the highest number in the names of servers of one kind.
     pub(super) fn newest(&self, kind: NodeKind) -> u32 {
         match kind {
             NodeKind::Management => self.management,
@@ -49,12 +49,13 @@ impl ServerNames {
         }
     }
 
-    /// Sets the host of a server.
+    /// Records the host name of a server.
     pub(super) fn set_host(&mut self, node: NodeId, host: &str) {
         insert_sorted(&mut self.hosts, (node, host.to_owned()), |(id, _)| *id);
     }
 
-    /// Takes the numbers of new names, and forgets the hosts of servers that were removed.
+    /// Raises each highest number to the highest number in the generated names in `map`, and
+    /// removes the hosts of servers that are not in `map`.
     pub(super) fn follow(&mut self, map: &ClusterMap) {
         for node in &map.nodes {
             let newest = match node.kind {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_name_of_a_server_is_never_used_again() {
+    fn generated_name_of_a_removed_server_is_never_used_again() {
         let mut state = cluster();
         let join = |state: &mut ClusterState, uuid| {
             state.apply(&server(TargetKind::Storage, uuid, &[])).unwrap().node
@@ -103,7 +104,7 @@ mod tests {
         let mut state = ClusterState::from_snapshot(&state.snapshot()).unwrap();
         let third = join(&mut state, 3);
         assert_eq!(name(&state, third), "storage-3");
-        // A date in a chosen name moves no number.
+        // A date in a name that an administrator has chosen does not affect generated names.
         let name_of_a_day = Command::RenameServer { node: third, name: "storage-20261125".into() };
         state.apply(&name_of_a_day).unwrap();
         let fourth = join(&mut state, 4);
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn host_of_a_server_is_kept_until_it_is_removed() {
+    fn host_name_of_a_server_is_stored_until_its_removal() {
         let mut state = cluster();
         let node = state.apply(&server(TargetKind::Storage, 1, &[])).unwrap().node;
         let on = |host: &str| Command::NoteHost { node, host: host.into() };

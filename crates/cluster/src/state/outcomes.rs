@@ -2,8 +2,8 @@
 //! execute the retry of a request again.
 //!
 //! The outcome of a request that was refused or has changed nothing is not stored. Management
-//! decides its retry anew, as if the first attempt had not arrived. Does not own the request ids,
-//! which the senders choose.
+//! executes the retry of such a request as if the first attempt had not arrived. Does not own the
+//! request ids, which the senders choose.
 //!
 //! # Invariants
 //! - At most [`MAX_OUTCOMES`] outcomes are stored. The oldest one is removed first.
@@ -17,7 +17,7 @@ use skep_types::Result;
 use skep_types::codec::{Codec, Reader, Writer};
 use std::collections::{HashSet, VecDeque};
 
-/// The outcomes in the order of their execution.
+/// The outcomes in the order in which management executed the requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecentOutcomes(VecDeque<(RequestId, Outcome)>);
 
@@ -25,7 +25,7 @@ impl RecentOutcomes {
     /// Returns the outcome of a request that has changed the state, if the outcome is stored.
     /// Outcomes of requests without an id are not stored.
     pub(super) fn of(&self, id: RequestId) -> Option<&Outcome> {
-        // Search the newest outcomes first, because a retry follows soon.
+        // Search the newest outcomes first, because a retry arrives soon after the first attempt.
         let is_it = |(other, _): &&(RequestId, Outcome)| *other == id;
         self.0.iter().rev().find(is_it).map(|(_, outcome)| outcome)
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_outcome_is_removed_when_there_are_too_many() {
+    fn oldest_command_outcome_is_removed_over_the_limit() {
         let mut outcomes = RecentOutcomes::default();
         let id = |number| RequestId { sender: 1, number };
         for number in 0..=MAX_OUTCOMES as u64 {
@@ -115,9 +115,10 @@ mod tests {
     }
 
     proptest! {
-        /// The model executes each request until it has changed something, and then never again.
+        /// In the model, each request is executed until it has changed something, and then never
+        /// again.
         #[test]
-        fn each_request_changes_the_state_at_most_once(
+        fn each_request_changes_the_cluster_state_at_most_once(
             commands in prop::collection::vec(any_command(), 1..12),
             order in prop::collection::vec(0..12_usize, 1..60),
         ) {

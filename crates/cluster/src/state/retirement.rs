@@ -2,7 +2,7 @@
 //! server that has no targets. Also renames servers.
 //!
 //! Does not own the search for files on a target. `skep target remove` asks the metadata targets
-//! before it sends the command.
+//! for such files before it sends the command.
 
 use super::{Durable, check_text, kind_word};
 use crate::command::Outcome;
@@ -17,16 +17,16 @@ impl Durable {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         if target.kind != TargetKind::Storage {
             let what = format!(
-                "cannot close metadata target {id}: no other group serves its shards, so new \
-                entries could not be placed elsewhere"
+                "cannot close metadata target {id}: new entries of a directory must be on the \
+                 target that serves the directory, so only storage targets can be closed"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         if target.consistency == Consistency::Bad && !is_closed {
             let what = format!(
-                "cannot open target {id}: it was given up as lost, and the removals of its chunk \
-                 files are forgotten; remove it with `skep target remove {0}`, and add its disk as \
-                 a new target",
+                "cannot open target {id}: it was given up as lost, so its chunk files no longer \
+                 match the files of the cluster; remove the target with `skep target remove {0}`, \
+                 and add its disk as a new target",
                 id.raw()
             );
             return Err(Error::new(ErrorCode::NotPermitted, what));
@@ -39,8 +39,8 @@ impl Durable {
         Ok(Outcome::default())
     }
 
-    /// Gives up a storage target whose data is lost: closes it, and marks its data as lost. The
-    /// target stays in the map, so that requests for its files fail at once.
+    /// Gives up a storage target whose data is lost: closes it to new files, and marks its data as
+    /// lost. The target stays in the map, so that requests for its files fail at once.
     pub(super) fn give_up_target(&mut self, id: TargetId) -> Result<Outcome> {
         let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
         let refused = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -54,7 +54,7 @@ impl Durable {
         if let Some(group) = group {
             return refused(format!(
                 "cannot give up target {id}: the other members of group {} have its data; remove \
-                 it from the group",
+                 the target from the group",
                 group.id
             ));
         }
@@ -79,8 +79,8 @@ impl Durable {
         let group = self.map.group_of(id);
         if let Some(group) = group.filter(|group| group.members.len() > 1) {
             return refused(format!(
-                "cannot remove target {id}: group {} has other members; remove it from the group \
-                 first",
+                "cannot remove target {id}: group {} has other members; remove the target from the \
+                 group first",
                 group.id
             ));
         }
@@ -118,8 +118,8 @@ impl Durable {
         let targets: Vec<String> = targets.map(|target| target.id.to_string()).collect();
         if !targets.is_empty() {
             let what = format!(
-                "cannot remove {} ({id}): targets {} belong to it; remove them first with `skep \
-                 target remove`",
+                "cannot remove {} ({id}): targets {} belong to this node; first remove these \
+                 targets with `skep target remove`",
                 node.name,
                 targets.join(", ")
             );
@@ -165,7 +165,8 @@ impl Durable {
         Ok(Outcome { node: id, ..Outcome::default() })
     }
 
-    /// Marks the closed targets in a map. A fault of a target stays visible.
+    /// Marks the closed targets in a map. A target with a fault keeps its condition, so that the
+    /// fault stays visible.
     pub(super) fn mark_closed(&self, map: &mut ClusterMap) {
         for target in &mut map.targets {
             let is_closed = self.closed.binary_search(&target.id).is_ok();
@@ -186,15 +187,30 @@ impl Durable {
     }
 }
 
-/// Returns the groups of a map that are closed to new files, or whose target is lost.
-pub fn closed_groups(map: &ClusterMap) -> Vec<GroupId> {
-    let is_closed = |id: TargetId| {
-        map.target(id).is_some_and(|target| {
-            target.health.condition == Condition::Closed || target.consistency == Consistency::Bad
-        })
+/// A group that gets no new files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClosedGroup {
+    /// The group.
+    pub group: GroupId,
+    /// Its target that is closed or lost.
+    pub target: TargetId,
+    /// Whether the target was given up as lost. Otherwise an administrator has closed it.
+    pub is_lost: bool,
+}
+
+/// Returns the groups of a map that are closed to new files, or whose target is lost, in ascending
+/// order of their ids.
+pub fn closed_groups(map: &ClusterMap) -> Vec<ClosedGroup> {
+    let closed = |group: &skep_types::Group| {
+        let targets = group.members.iter().filter_map(|member| map.target(member.target));
+        let mut closed = targets.filter_map(|target| {
+            let is_lost = target.consistency == Consistency::Bad;
+            let is_closed = is_lost || target.health.condition == Condition::Closed;
+            is_closed.then_some(ClosedGroup { group: group.id, target: target.id, is_lost })
+        });
+        closed.next()
     };
-    let closed = |group: &&skep_types::Group| group.members.iter().any(|it| is_closed(it.target));
-    map.groups.iter().filter(closed).map(|group| group.id).collect()
+    map.groups.iter().filter_map(closed).collect()
 }
 
 fn unknown_target(id: TargetId) -> Error {
@@ -210,7 +226,7 @@ mod tests {
     use crate::state::tests::{cluster, server};
 
     #[test]
-    fn closed_empty_targets_can_be_removed() {
+    fn only_targets_closed_to_new_files_can_be_removed() {
         let mut state = cluster();
         state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
         let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
@@ -235,12 +251,12 @@ mod tests {
         assert_eq!(shown(&state), Condition::Serving);
         state.apply(&close(first, true)).unwrap();
 
-        // A snapshot contains the closed target.
+        // In a state that is decoded from a snapshot, the target is still closed.
         state = crate::ClusterState::from_snapshot(&state.snapshot()).unwrap();
         assert_eq!(shown(&state), Condition::Closed);
 
         let server = Command::RemoveServer { node: storage.node };
-        assert!(refused(&state, &server).contains("t2, t3 belong to it"));
+        assert!(refused(&state, &server).contains("targets t2, t3 belong to this node"));
         assert!(state.apply(&remove).unwrap().changed);
         assert!(!state.apply(&remove).unwrap().changed);
         state.apply(&close(second, true)).unwrap();
@@ -255,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_target_stays_until_it_is_removed_and_never_opens_again() {
+    fn target_given_up_as_lost_never_becomes_good_again() {
         let mut state = cluster();
         state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
         let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
@@ -269,7 +285,8 @@ mod tests {
         state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
         assert_eq!(state.map().target(lost).unwrap().consistency, Consistency::Bad);
         let group = state.map().group_of(lost).unwrap().id;
-        assert_eq!(closed_groups(state.map()), [group]);
+        let closed: Vec<_> = closed_groups(state.map()).iter().map(|it| it.group).collect();
+        assert_eq!(closed, [group]);
         let open = Command::CloseTarget { target: lost, is_closed: false };
         assert_eq!(state.apply(&open).unwrap_err().code(), ErrorCode::NotPermitted);
         let metadata = state.map().targets[0].id;

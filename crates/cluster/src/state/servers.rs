@@ -1,6 +1,6 @@
 //! Registration of servers and their targets: checks registrations and assigns ids.
 //!
-//! Does not own the registration of clients (`clients`).
+//! The module `clients` owns the registration of clients.
 
 use super::names::{ServerNames, generated};
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
@@ -47,8 +47,8 @@ impl Durable {
         if let Some(id) = known {
             if claimed.raw() != 0 && *claimed != id {
                 return Err(foreign(format!(
-                    "cannot register a {} service as {claimed}: its uuid belongs to {id}; put its \
-                     directory back, which was changed by hand",
+                    "cannot register a {} service as {claimed}: the uuid of its directory belongs \
+                     to {id}; restore this directory, which was changed by hand",
                     kind_word(*kind)
                 )));
             }
@@ -77,34 +77,34 @@ impl Durable {
         Ok(id)
     }
 
-    /// Returns the reason why a server whose directory has an id cannot register, and the remedy.
+    /// Returns the reason why a server cannot register although its directory has an id, and the
+    /// remedy.
     fn unknown_node(&self, claimed: NodeId, kind: NodeKind) -> String {
         let kind = kind_word(kind);
         match self.map.node(claimed) {
             Some(node) => format!(
-                "cannot register a {kind} service as {claimed}: that is node '{}', which has \
-                 another uuid; its directory is of another cluster, or the directory of management \
-                 is an old copy",
+                "cannot register a {kind} service as {claimed}: this id belongs to node '{}' with \
+                 another uuid; the directory of the service is of another cluster, or the \
+                 directory of management is an old backup",
                 node.name
             ),
-            // Ids are assigned in order, also after a restore.
+            // Management assigns ids in ascending order, also after a restore from a backup.
             None if claimed.raw() < self.next_node => format!(
                 "cannot register a {kind} service as {claimed}: {claimed} is no longer in this \
-                 cluster; it was removed, or management was put back from a copy that is older \
-                 than it. To join as a new node, move the \
-                 directory of the {kind} service and the directories of all its targets away, and \
-                 start with --init"
+                 cluster; it was removed, or management was restored from a backup that is older \
+                 than the service. To join as a new node, move the directory of the {kind} service \
+                 and the directories of all its targets away, and start with --init"
             ),
             None => format!(
                 "cannot register a {kind} service as {claimed}, which this cluster has not \
-                 assigned yet: its directory is of another cluster, or the directory of management \
-                 is an old copy"
+                 assigned yet: the directory of the service is of another cluster, or the \
+                 directory of management is an old backup"
             ),
         }
     }
 
     /// Returns the name of a server: the requested name, else the current name, else the next name
-    /// of the form `storage-1`, `storage-2`, ... that no server had.
+    /// of the form `storage-1`, `storage-2`, ... that no server has ever had.
     fn node_name(
         &self,
         id: NodeId,
@@ -137,7 +137,7 @@ impl Durable {
         Ok(free.expect("fewer names are taken than there are numbers"))
     }
 
-    /// Records the host of a server. Ignores a node that is no server of the cluster.
+    /// Records the host name of a server. Ignores a node that is not a server of the cluster.
     pub(super) fn note_host(
         &self,
         id: NodeId,
@@ -157,8 +157,8 @@ impl Durable {
         let id = match known.map(|(id, _)| *id) {
             Some(id) if claim.target.raw() != 0 && claim.target != id => {
                 return Err(foreign(format!(
-                    "cannot register directory {} as target {}: its uuid belongs to {id}; put the \
-                     directory back, which was changed by hand",
+                    "cannot register directory {} as target {}: the uuid of the directory belongs \
+                     to {id}; restore this directory, which was changed by hand",
                     claim.path, claim.target
                 )));
             }
@@ -168,12 +168,12 @@ impl Durable {
                     .map
                     .target(claim.target)
                     .map_or("which is not in this cluster".to_owned(), |t| {
-                        format!("which is {} on {} and has another uuid", t.path, t.node)
+                        format!("whose directory is {} on {} and has another uuid", t.path, t.node)
                     });
                 return Err(foreign(format!(
                     "cannot register directory {} as target {}, {owner}; the target was removed, \
                      the directory is of another cluster, or the directory of management is an \
-                     old copy",
+                     old backup",
                     claim.path, claim.target
                 )));
             }
@@ -182,7 +182,10 @@ impl Durable {
         let index = self.map.targets.binary_search_by_key(&id, |target| target.id);
         let target = &mut self.map.targets[index.expect("a known uuid has its target")];
         if target.kind != claim.kind {
-            return Err(foreign(format!("target {id} ({}) is of another kind", target.path)));
+            return Err(foreign(format!(
+                "cannot register target {id} ({}): the registered target is of another kind",
+                target.path
+            )));
         }
         target.node = node;
         target.path.clone_from(&claim.path);
@@ -212,13 +215,19 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
     let ServerRegistration { uuid, kind, name, addresses, domain, version, targets, .. } =
         registration;
     if *uuid == 0 || targets.iter().any(|claim| claim.uuid == 0) {
-        return wrong("a registration without a uuid: the directory was not initialised".into());
+        return wrong(
+            "cannot register a node without a uuid: its directory was not initialised".into(),
+        );
     }
     if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
-        return wrong(format!("a server has 1 to {MAX_ADDRESSES} addresses"));
+        return wrong(format!(
+            "invalid number of addresses of a server: expected 1 to {MAX_ADDRESSES}"
+        ));
     }
     if targets.len() > MAX_TARGETS_PER_NODE {
-        return wrong(format!("a node has at most {MAX_TARGETS_PER_NODE} targets"));
+        return wrong(format!(
+            "invalid number of targets of a node: expected at most {MAX_TARGETS_PER_NODE}"
+        ));
     }
     check_text("the name", name)?;
     check_text("the version", version)?;
@@ -231,7 +240,7 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
         NodeKind::Metadata => Some(TargetKind::Metadata),
         NodeKind::Storage => Some(TargetKind::Storage),
         NodeKind::Management => None,
-        NodeKind::Client => return wrong("a client does not register as a server".into()),
+        NodeKind::Client => return wrong("cannot register a client as a server".into()),
     };
     for (index, claim) in targets.iter().enumerate() {
         check_text("a target's path", &claim.path)?;
@@ -245,7 +254,8 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
         }
         if let Some(twin) = targets[..index].iter().find(|other| other.uuid == claim.uuid) {
             return wrong(format!(
-                "{} and {} are the same target: one is a copy of the other",
+                "directories {} and {} are the same target: one is a copy of the other; remove the \
+                 copy from the settings",
                 twin.path, claim.path
             ));
         }

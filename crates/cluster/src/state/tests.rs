@@ -66,7 +66,8 @@ fn repeated_registration_of_a_server_changes_nothing() {
     let command = server(TargetKind::Storage, 1, &[11, 12]);
     let first = state.apply(&command).unwrap();
     let before = state.clone();
-    // The reply to the first registration was lost, so the server does not know its ids yet.
+    // The test assumes that the reply to the first registration was lost, so the server does not
+    // know its ids yet.
     let again = state.apply(&command).unwrap();
     assert_eq!(again, Outcome { changed: false, ..first.clone() });
     // The server registers again with the ids from the reply.
@@ -78,7 +79,7 @@ fn repeated_registration_of_a_server_changes_nothing() {
 }
 
 #[test]
-fn new_address_or_target_keeps_the_ids() {
+fn registration_with_a_new_address_or_target_keeps_the_ids() {
     let mut state = cluster();
     let first = state.apply(&server(TargetKind::Storage, 1, &[11])).unwrap();
     let mut moved = registration(TargetKind::Storage, 1, &[11, 12]);
@@ -101,16 +102,16 @@ fn unknown_ids_are_refused_and_change_nothing() {
         assert_eq!(error.code(), ErrorCode::NotPermitted);
         assert!(error.context().contains(words), "{error}");
     };
-    refused(&|r| r.node = NodeId::new(1), "'storage-1', which has another uuid");
+    refused(&|r| r.node = NodeId::new(1), "'storage-1' with another uuid");
     refused(&|r| r.node = NodeId::new(9), "which this cluster has not assigned");
     refused(&|r| r.targets[0].target = TargetId::new(1), "directory /data/21 as target t1");
     refused(&|r| r.targets[0].target = TargetId::new(9), "which is not in this cluster");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
-    refused(&wrong_id, "its uuid belongs to n1");
+    refused(&wrong_id, "the uuid of its directory belongs to n1");
     let wrong_target = |r: &mut ServerRegistration| {
         (r.targets[0].uuid, r.targets[0].target) = (11, TargetId::new(5));
     };
-    refused(&wrong_target, "its uuid belongs to t1");
+    refused(&wrong_target, "the uuid of the directory belongs to t1");
     let wrong_kind = |r: &mut ServerRegistration| {
         (r.uuid, r.kind) = (1, NodeKind::Metadata);
         r.targets.clear();
@@ -169,7 +170,7 @@ fn failure_domain_stays_until_a_registration_changes_it() {
 }
 
 #[test]
-fn names_are_unique_within_a_kind() {
+fn server_names_are_unique_within_a_kind_of_service() {
     let mut state = cluster();
     let named = |uuid, name: &str| {
         let mut registration = registration(TargetKind::Storage, uuid, &[]);
@@ -228,7 +229,7 @@ fn format_divides_all_shards_evenly_and_only_once() {
 }
 
 #[test]
-fn invalid_settings_are_refused_with_all_problems() {
+fn refusal_of_invalid_settings_lists_all_problems() {
     let mut state = cluster();
     let policy = Policy { lease_ms: 1_000, heartbeat_ms: 500, ..Policy::default() };
     assert!(state.apply(&Command::SetPolicy(policy.clone())).unwrap().changed);
@@ -347,7 +348,7 @@ pub(crate) fn any_command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Asserts the properties that hold in every state.
+/// Asserts the invariants, which must hold in every state.
 fn check_invariants(state: &ClusterState) {
     let map = state.map();
     let clients = map.nodes.iter().filter(|node| node.kind == NodeKind::Client);
@@ -371,7 +372,7 @@ fn check_invariants(state: &ClusterState) {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_never_panic_and_decoded_ones_encode_back(bytes: Vec<u8>) {
+    fn decoding_never_panics_and_accepts_only_canonical_bytes(bytes: Vec<u8>) {
         if let Ok(command) = Command::from_bytes(&bytes) {
             prop_assert_eq!(command.to_bytes(), &bytes[..]);
         }
@@ -403,8 +404,8 @@ proptest! {
     }
 }
 
-/// Management must not log registrations until the map is too long for a message. It would then
-/// abort at the first request for the map, and after each restart.
+/// Management must not accept registrations until the map is too long for a message. Management
+/// would then abort at the first request for the map, and again after each restart.
 #[test]
 fn registrations_that_make_the_map_too_long_are_refused() {
     let mut state = cluster();
@@ -418,7 +419,7 @@ fn registrations_that_make_the_map_too_long_are_refused() {
     assert_eq!(refused.code(), ErrorCode::LimitReached, "{refused}");
     let bytes = state.map().to_bytes().len();
     assert!((10 << 20..16 << 20).contains(&bytes), "{bytes} bytes");
-    // The estimated length of the map is not much below its real length.
+    // The estimate of the map's length is never much too low.
     assert!(bytes <= crate::limits::MAX_MAP_BYTES + 4096, "{bytes} bytes");
     // A node that is registered already may register again.
     state.apply(&large(1)).unwrap();

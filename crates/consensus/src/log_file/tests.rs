@@ -32,7 +32,7 @@ fn indexes(log: &LogFile) -> Vec<u64> {
 }
 
 #[test]
-fn restart_restores_vote_entries_and_truncations() {
+fn restart_restores_the_vote_and_the_truncated_log() {
     let directory = new_directory();
     let mut log = open(directory.path());
     let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
@@ -46,7 +46,7 @@ fn restart_restores_vote_entries_and_truncations() {
         assert_eq!((log.vote(), log.removed()), (Some(vote), Some(position(1))));
         assert_eq!(log.entries(3, 4).count(), 1);
     }
-    // A snapshot of the leader may go beyond the end of this log.
+    // The leader's snapshot may contain the effects of entries that this log does not have yet.
     log.remove_up_to(position(20)).unwrap();
     let mut log = open(directory.path());
     assert_eq!((indexes(&log), log.last()), (Vec::new(), Some(position(20))));
@@ -184,8 +184,8 @@ impl Drop for Unmount {
     }
 }
 
-/// With an earlier version of the log, management accepted no change after a full disk until its
-/// restart.
+/// An earlier version of the log had a bug: once the disk had been full, management accepted no
+/// change until its restart.
 #[test]
 fn full_disk_refuses_commands_beyond_reserved_space() {
     let parent = tempfile::tempdir().unwrap();
@@ -213,7 +213,8 @@ fn full_disk_refuses_commands_beyond_reserved_space() {
     };
     assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
     assert!(index > 0, "a start reserves space");
-    // An election still finds space. So does the replacement of the log file by a smaller one.
+    // The reserved space suffices for an election, and for the replacement of the log file by a
+    // smaller one.
     let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
     log.write(vec![LogRecord::Vote { vote }]).unwrap();
     log.remove_up_to(position(0)).unwrap();
@@ -239,7 +240,7 @@ fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
         log.write(vec![append(index)]).unwrap();
     }
     assert!(log.end < 4096);
-    // The test drops the reserved space, so that the next block of the file must be allocated.
+    // The test gives up the reserved space, so that the next write must allocate a block.
     log.file.set_len(log.end).unwrap();
     log.file.sync_all().unwrap();
     thin.trim();

@@ -1,13 +1,13 @@
-//! Tests with shell commands in the place of the processes of hosts.
+//! Tests in which shell commands replace the processes on the hosts.
 
 use super::*;
 use crate::outcome::Problem;
 use std::sync::Mutex;
 
-/// The parts that ran, with their hosts.
+/// The parts of the copy that ran, each with the host on which it ran.
 type Log = Mutex<Vec<(String, String)>>;
 
-/// Returns a command that prints messages.
+/// Returns a command that prints messages, after a line that a login shell might print.
 fn prints(messages: &[Message]) -> Command {
     let lines = messages.iter().map(|it| serde_json::to_string(it).unwrap() + "\n");
     let mut command = Command::new("printf");
@@ -19,7 +19,8 @@ fn ended(files: u64, skipped: u64) -> Message {
     Message::Ended(Outcome { files, bytes: files * 10, skipped, ..Outcome::default() })
 }
 
-/// Copies by hosts whose answers `answer` gives. Also returns the parts that ran.
+/// Copies with hosts whose processes are the commands that `answer` returns. Also returns the parts
+/// that ran.
 fn run(
     names: &[&str],
     answer: &(dyn Fn(&str, Part) -> Command + Sync),
@@ -34,10 +35,11 @@ fn run(
         problem: format!("{host} {status}: {}", errors.trim()),
         has_ended: true,
     };
-    let hosts = Hosts { names: &names, command: &command, explain: &explain };
+    let hosts = Hosts { names: &names, command: &command, explain: &explain, line: &String::new };
     let result = copy(&hosts, &|_| ());
     let mut log = log.into_inner().unwrap();
-    // The hosts of a round begin at the same time.
+    // The parts of a round start at the same time and are logged in any order, so sort their log
+    // entries.
     let shares = log.iter().filter(|(_, part)| part.contains('/')).count();
     log[1..=shares.min(names.len())].sort();
     (result, log)
@@ -54,7 +56,7 @@ fn log_of(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_host_copies_a_share_and_the_last_part_follows() {
+fn shares_run_after_the_first_part_and_before_the_last_part() {
     let (result, log) = run(&["a", "b", "c"], &|_, part| match part {
         Part::Share(_) => prints(&[ended(5, 2)]),
         Part::Finish => prints(&[ended(1, 25)]),
@@ -66,14 +68,14 @@ fn each_host_copies_a_share_and_the_last_part_follows() {
     let expected = [("a", "prepare"), ("a", "0/3+"), ("b", "1/3+"), ("c", "2/3+"), ("a", "finish")];
     assert_eq!(log, log_of(&expected));
     let HostsOutcome { outcome, hosts } = result.unwrap();
-    // The last part has found the 15 files of the shares complete.
+    // The last part has counted the 15 files of the shares as skipped.
     assert_eq!((outcome.files, outcome.bytes, outcome.skipped), (16, 160, 10));
     assert!(hosts.iter().all(|it| (it.shares, it.files, it.bytes) == (1, 5, 50)), "{hosts:?}");
 }
 
 #[test]
 fn share_of_a_lost_host_is_copied_by_another() {
-    // The host that prepares the copy fails later.
+    // The host that runs the first part fails later, with its share.
     let (result, log) = run(&["a", "b"], &|host, part| match (host, part) {
         ("a", Part::Share(_)) => fails("killed"),
         _ => prints(&[ended(1, 0)]),
@@ -87,7 +89,7 @@ fn share_of_a_lost_host_is_copied_by_another() {
 }
 
 #[test]
-fn copy_without_hosts_fails_and_names_each_reason() {
+fn copy_that_loses_all_hosts_names_the_reason_of_each_loss() {
     let (result, log) = run(&["a", "b"], &|_, part| match part {
         Part::Share(_) => fails("no memory"),
         _ => prints(&[ended(1, 0)]),
@@ -104,7 +106,7 @@ fn copy_without_hosts_fails_and_names_each_reason() {
 }
 
 #[test]
-fn refused_begin_is_an_error_with_its_code() {
+fn error_of_the_first_part_ends_the_copy_with_its_code() {
     let (result, log) = run(&["a", "b"], &|_, _| {
         let context = "cannot copy /x: it does not exist".to_owned();
         prints(&[Message::Failed { code: ErrorCode::NotFound as u16, context }])
@@ -135,14 +137,15 @@ fn full_destination_ends_the_copy_before_the_last_part() {
     });
     let outcome = result.unwrap().outcome;
     assert!(outcome.is_full && outcome.has_ended_early);
-    // Both hosts have met the same entry.
+    // Both hosts have reported the same entry, which counts once.
     assert_eq!((outcome.problem_count, outcome.problems.len()), (2, 2), "{outcome:?}");
     assert_eq!(log.len(), 3, "{log:?}");
 }
 
 #[test]
-fn process_gets_lines_until_it_ends() {
-    // Ends with the second line: the first is written at once, and the next after `HEARTBEAT`.
+fn coordinator_sends_heartbeat_lines_until_the_process_ends() {
+    // The command ends when it has read two lines. The coordinator writes the first at once, and
+    // the second after `HEARTBEAT`.
     let mut reads = Command::new("sh");
     let text = serde_json::to_string(&ended(7, 0)).unwrap();
     reads.args(["-c", "read one; read two; echo \"$1\"", "sh", &text]);
@@ -154,7 +157,7 @@ fn process_gets_lines_until_it_ends() {
     };
     let explain =
         |_: &str, _: ExitStatus, _: &str| Lost { problem: String::new(), has_ended: true };
-    let hosts = Hosts { names: &names, command: &command, explain: &explain };
+    let hosts = Hosts { names: &names, command: &command, explain: &explain, line: &String::new };
     let (sender, receiver) = sync_channel(1);
     let end = process(&hosts, "a", Part::Whole, &(0, sender));
     drop(receiver);

@@ -1,7 +1,8 @@
-//! Tests of whole copies, in the directory of temporary files. `pieces` has the tests of large
-//! files, `hazards` the tests of other programs that interfere.
+//! Tests of whole copies, in a temporary directory. `pieces` has the tests of large files.
+//! `hazards` has the tests in which other programs interfere.
 
 use super::*;
+use crate::context::TEST_OPTIONS as OPTIONS;
 use crate::plan::{is_reserved, partial_names, temporary_name};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, lgetxattr, lsetxattr};
 use std::collections::BTreeMap;
@@ -12,22 +13,9 @@ use tempfile::TempDir;
 
 mod hazards;
 mod pieces;
-mod several;
+mod several_processes;
 
-const OPTIONS: Options = Options {
-    threads: 4,
-    bytes_per_second: None,
-    resume: false,
-    verify: true,
-    sync: false,
-    is_dry_run: false,
-    one_file_system: false,
-    owners: true,
-    xattrs: true,
-    part: Part::Whole,
-};
-
-/// A directory with a source; the copy is next to it.
+/// A directory that contains a source and its copy.
 struct Site {
     directory: TempDir,
 }
@@ -52,7 +40,7 @@ impl Site {
         copy(&[pair], options, &|_| ()).unwrap()
     }
 
-    /// Returns the names in the top of the copy.
+    /// Returns the names of the entries in the top directory of the copy.
     fn copied_names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.copy("")).unwrap();
         let mut names: Vec<_> =
@@ -61,7 +49,7 @@ impl Site {
         names
     }
 
-    /// Copies, and expects no problem.
+    /// Copies, and expects that no entry has a problem.
     fn succeed(&self, options: &Options) -> Outcome {
         let outcome = self.run(options);
         assert_eq!(outcome.problems, []);
@@ -69,7 +57,7 @@ impl Site {
     }
 }
 
-/// Creates entries of all kinds.
+/// Creates entries of all kinds in `top`.
 fn fill(top: &Path) {
     for directory in ["a", "a/b", "a/b/c", "empty", "closed"] {
         fs::create_dir(top.join(directory)).unwrap();
@@ -106,7 +94,7 @@ fn fill(top: &Path) {
     }
 }
 
-/// Returns a description of each entry of a tree, by its path.
+/// Returns a description of each entry of a tree, by the path of the entry.
 fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut directories = vec![top.to_owned()];
@@ -153,7 +141,8 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
 fn checksum(bytes: &[u8]) -> String {
     use std::hash::Hasher;
     let mut hasher = std::hash::DefaultHasher::new();
-    // Large files of tests have long holes. Their comparison must not take minutes.
+    // Compares blocks, because large files of the tests have long holes, and a comparison of bytes
+    // would take minutes.
     for (number, block) in bytes.chunks(4096).enumerate() {
         if block != &[0; 4096][..block.len()] {
             hasher.write_usize(number);
@@ -164,7 +153,7 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Compares both trees, and names the entries that differ.
+/// Compares the source with the copy, and names the entries that differ.
 fn expect_same(site: &Site) {
     let [source, copy] = [site.source(""), site.copy("")].map(|top| describe(&top));
     let differences: Vec<_> = source
@@ -177,7 +166,7 @@ fn expect_same(site: &Site) {
 }
 
 #[test]
-fn copy_has_everything_of_its_source() {
+fn copy_has_all_entries_and_attributes_of_its_source() {
     let site = Site::new();
     fill(&site.source(""));
     let outcome = site.succeed(&OPTIONS);
@@ -185,7 +174,7 @@ fn copy_has_everything_of_its_source() {
     // The tree has 40 numbered files and two others. One of the files has three names.
     assert_eq!((outcome.files, outcome.directories, outcome.others), (42, 6, 5));
     assert_eq!(outcome.bytes, outcome.verified_bytes);
-    // A second copy replaces everything, even entries of other kinds.
+    // A second copy replaces all entries, even if their kinds differ.
     fs::remove_file(site.copy("a/link")).unwrap();
     fs::write(site.copy("a/link"), "a file").unwrap();
     fs::write(site.copy("a/b/file-30"), "other contents").unwrap();
@@ -204,7 +193,7 @@ fn resumed_copy_copies_only_changed_entries() {
     assert!(again.verified_bytes > 0);
     fs::remove_file(site.copy("a/b/file-8")).unwrap();
     fs::remove_file(site.copy("a/link")).unwrap();
-    // An interrupted run has not set the time of its last file.
+    // Makes the copy look as if an interrupted run has not set the time of its last file.
     let file = File::options().write(true).open(site.copy("a/b/file-9")).unwrap();
     file.set_len(10).unwrap();
     let dry = site.succeed(&Options { is_dry_run: true, ..resume.clone() });
@@ -234,7 +223,8 @@ fn file_with_reserved_space_keeps_its_length_and_holes() {
         file.write_all_at(b"begin", 0).unwrap();
         file.set_len(1 << 20).unwrap();
         fallocate(&file, flags, 0, 4 << 20).unwrap();
-        // The reserved blocks hide the hole at the end.
+        // The file has blocks that are reserved beyond its data, so its number of blocks does not
+        // show the hole at its end.
         assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
     }
     let hole = File::create(site.source("hole")).unwrap();
@@ -245,7 +235,7 @@ fn file_with_reserved_space_keeps_its_length_and_holes() {
     assert_eq!(fs::metadata(site.copy("kept")).unwrap().len(), 1 << 20);
 }
 
-/// An attribute that only the copy has may give rights that the source does not give any more.
+/// An extended attribute that only the copy has may give rights that the source no longer gives.
 #[test]
 fn resumed_copy_removes_attributes_that_the_source_has_lost() {
     let site = Site::new();
@@ -285,13 +275,13 @@ fn slash_after_a_link_selects_the_linked_directory() {
 }
 
 #[test]
-fn resumed_copy_repairs_links_modes_and_leftovers() {
+fn resumed_copy_repairs_links_and_modes_and_removes_leftovers() {
     let site = Site::new();
     symlink("aaa", site.source("link")).unwrap();
     fs::write(site.source("file"), "x").unwrap();
     fs::create_dir(site.source("sub")).unwrap();
     site.succeed(&OPTIONS);
-    // A link with the length and time of its source, but another target.
+    // The link in the copy has the length and time of its source, but another target.
     fs::remove_file(site.copy("link")).unwrap();
     symlink("bbb", site.copy("link")).unwrap();
     let source = fs::symlink_metadata(site.source("link")).unwrap();
@@ -304,7 +294,7 @@ fn resumed_copy_repairs_links_modes_and_leftovers() {
     let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::utimensat(rustix::fs::CWD, site.copy("link"), &times, flags).unwrap();
     fs::set_permissions(site.source("file"), fs::Permissions::from_mode(0o4711)).unwrap();
-    // Killed runs have left temporary files, and pieces of a file that no longer exists.
+    // Creates what killed runs leave: temporary files, and pieces of a file that no longer exists.
     let (partial, list) = partial_names(OsStr::new("gone"));
     for name in [&temporary_name(OsStr::new("file"), 7, 8), &partial, &list] {
         fs::write(site.copy("").join(name), "part").unwrap();

@@ -1,9 +1,9 @@
-//! `skep advise`: proposes stripe patterns and numbers of processes, from the sizes, the patterns
-//! and the load of files.
+//! `skep advise`: proposes stripe patterns and numbers of processes. Derives them from the sizes,
+//! the stripe patterns and the measured load of files.
 //!
-//! Owns the collection of the figures and the output; `skep_stats::advise` has the rules. Sizes and
-//! patterns come through the mount, so they need no token. Only the request for the load needs a
-//! token.
+//! This module collects these figures, and prints the output. The rules are in
+//! `skep_stats::advise`. The command gets the sizes and patterns from the mount, which needs no
+//! token. Only the request for the load needs a token.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::cmd::entry::{info::effective, pattern};
@@ -27,16 +27,25 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("from the sizes of the files below a directory", "skep advise /mnt/skep/results"),
-    ("set the proposed pattern for new files", "skep advise --apply /mnt/skep/results"),
-    ("also from the load of a job in ten seconds", "skep advise --job 4711 --interval 10s"),
     (
-        "also from the log of a program, printed by `darshan-parser app.darshan >app.txt`",
+        "propose patterns from the sizes of the files below a directory",
+        "skep advise /mnt/skep/results",
+    ),
+    (
+        "set the proposed pattern for new files of a directory",
+        "skep advise --apply /mnt/skep/results",
+    ),
+    (
+        "also use the load of a batch job, measured for ten seconds",
+        "skep advise --job 4711 --interval 10s",
+    ),
+    (
+        "also use the Darshan log of a program, printed by `darshan-parser app.darshan >app.txt`",
         "skep advise --darshan app.txt /mnt/skep/results",
     ),
 ];
 
-/// Maximum number of entries that the search for files visits below a directory.
+/// Maximum number of entries below a directory that the command visits to collect file sizes.
 const MOST_ENTRIES: u64 = 200_000;
 /// Maximum length of the output of `darshan-parser` that the command reads.
 const MOST_DARSHAN_BYTES: u64 = 1 << 30;
@@ -76,32 +85,34 @@ pub(crate) struct AdviseArgs {
     apply: bool,
 }
 
-/// The figures and the advice for one path, or for a job.
+/// The figures and the advice for one path in the arguments, or for a batch job.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The path, or the job.
+    /// The path, or the text "the job".
     subject: String,
     files: u64,
     bytes: u64,
     largest_bytes: u64,
-    /// Whether there are more files, which were not counted.
+    /// Whether the directory has more than [`MOST_ENTRIES`] entries, so that some files are not
+    /// counted.
     is_incomplete: bool,
     writers: usize,
     layout: Option<Layout>,
     load: Option<Load>,
     accesses: Option<Accesses>,
     advice: Vec<Advice>,
-    /// The pattern for new files that follows from the advice.
+    /// The stripe pattern for new files that the advice proposes.
     pattern: Option<String>,
     is_applied: bool,
 }
 
-/// The known figures of one path.
+/// The figures about one path that the mount returns.
 #[derive(Default)]
 struct Known {
     seen: Observation,
     is_incomplete: bool,
-    /// The pattern that a directory sets itself, and does not inherit.
+    /// The stripe pattern that is set for the directory itself. `None` if the directory inherits
+    /// its pattern, or for a file.
     own: Option<Layout>,
 }
 
@@ -116,8 +127,8 @@ pub(crate) fn run(args: AdviseArgs) -> Result<()> {
         let (_, place) = entry_at(path)?;
         if apply && !path.is_dir() {
             let what = format!(
-                "cannot apply advice to {}: a file keeps its pattern; name the directory of new \
-                 files",
+                "cannot apply advice to {}: the pattern of an existing file is fixed; name the \
+                 directory in which new files are created",
                 path.display()
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
@@ -161,7 +172,7 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
     parse_darshan(&String::from_utf8_lossy(&bytes)).map_err(|error| error.within(path.display()))
 }
 
-/// Collects the figures that the mount knows about a path.
+/// Collects the figures about a path that the mount returns.
 fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {
@@ -196,7 +207,8 @@ fn servers(map: &ClusterMap) -> usize {
     targets.map(|it| it.node).collect::<BTreeSet<_>>().len()
 }
 
-/// Adds the sizes of the files below a directory. Returns whether the directory has more files.
+/// Adds the sizes of the files below a directory to `sizes`. Returns whether it stopped at
+/// [`MOST_ENTRIES`] and left files out.
 fn add_files(path: &Path, sizes: &mut Sizes) -> Result<bool> {
     let mut entries = 0;
     let ended = walk(&[path.to_owned()], true, &mut |path| {
@@ -216,7 +228,7 @@ fn add_files(path: &Path, sizes: &mut Sizes) -> Result<bool> {
     }
 }
 
-/// Returns the load that the options ask for.
+/// Returns the load of the job, the interval or the past span that the options request.
 fn load(args: AdviseArgs) -> Result<Option<Load>> {
     let span =
         args.interval.or(args.job.filter(|_| args.history.is_none()).map(|_| USUAL_INTERVAL));

@@ -6,11 +6,15 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     (
-        "bash, for all users: save it as /usr/share/bash-completion/completions/skep",
+        "print a script for bash; save it for all users as \
+         /usr/share/bash-completion/completions/skep",
         "skep completion bash",
     ),
-    ("zsh: save it as _skep in a directory of $fpath", "skep completion zsh"),
-    ("fish: save it as ~/.config/fish/completions/skep.fish", "skep completion fish"),
+    ("print a script for zsh; save it as _skep in a directory of $fpath", "skep completion zsh"),
+    (
+        "print a script for fish; save it as ~/.config/fish/completions/skep.fish",
+        "skep completion fish",
+    ),
 ];
 
 /// Print a completion script for a shell

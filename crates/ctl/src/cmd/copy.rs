@@ -1,7 +1,8 @@
-//! `skep copy`: copies trees of files in parallel, by this host or by several. Owns the arguments
-//! and the output; `skep_copy` copies.
+//! `skep copy`: copies trees of files in parallel, on this host or on several hosts. This module
+//! parses the arguments, and prints the output. The crate `skep_copy` copies the files.
 
 pub(in crate::cmd) mod several;
+pub(in crate::cmd) mod store;
 mod worker;
 
 use crate::help::{Example, examples};
@@ -19,27 +20,38 @@ use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("copy a tree; /mnt/skep/data becomes the copy of /data", "skep copy /data /mnt/skep/data"),
-    ("continue after an interruption", "skep copy --resume /data /mnt/skep/data"),
     (
-        "copy results out of the cluster, and compare each byte",
+        "copy a directory tree; /mnt/skep/data becomes the copy of /data",
+        "skep copy /data /mnt/skep/data",
+    ),
+    ("continue an interrupted copy", "skep copy --resume /data /mnt/skep/data"),
+    (
+        "copy results out of the cluster, and compare each byte with its source",
         "skep copy --verify /mnt/skep/run7 /mnt/skep/run8 /archive/",
     ),
     (
-        "by all hosts in a file, by ssh",
+        "copy with all hosts that a file lists, by ssh",
         "skep copy --hosts nodes --verify /home/data /mnt/skep/data",
     ),
     (
-        "by all nodes, in the script of a Slurm job",
+        "copy with all nodes of a Slurm job, in the script of the job",
         "skep copy --job $HOME/input /mnt/ondemand/input",
     ),
-    ("count what a second run would copy", "skep copy --resume --dry-run /data /mnt/skep/data"),
+    ("copy into an object store", "skep copy /mnt/skep/run7 s3://results/run7"),
+    (
+        "copy from an object store of another provider",
+        "skep copy --s3-endpoint https://store.example.org s3://data/input /mnt/skep/input",
+    ),
+    (
+        "count the files and bytes that a second run would copy",
+        "skep copy --resume --dry-run /data /mnt/skep/data",
+    ),
 ];
 
-/// Maximum number of problems that the message of a failed copy lists.
+/// Maximum number of failed entries that the message of a failed copy lists.
 const LISTED: usize = 20;
 
-/// Copy files and trees in parallel, from and to any mounted file system
+/// Copy files and trees in parallel, from and to mounted file systems and object stores
 ///
 /// A single SOURCE is copied to the path DESTINATION itself, so that a second run with the same
 /// arguments continues the first. Several sources, or a DESTINATION with `/` at its end, are copied
@@ -47,7 +59,8 @@ const LISTED: usize = 20;
 /// holes are preserved. Each copy gets its name when it is complete and synced. Exit code 1 or
 /// higher means that an entry is missing at the destination. With --hosts or --job, each host
 /// copies a share of the files and of the pieces of large files; both paths must be the same on all
-/// hosts.
+/// hosts. A path `s3://bucket/key` is in an object store, which keeps contents, modes, owners and
+/// times of files, directories and symbolic links.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 #[command(override_usage = "skep copy [OPTIONS] <SOURCE>... <DESTINATION>")]
@@ -95,9 +108,11 @@ pub(crate) struct CopyArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 16,
         value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Most bytes per second of all threads and hosts together, as in 500MiB [default: no limit]
+    /// Maximum bytes per second of all threads and hosts together, as in 500MiB [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
+    #[command(flatten)]
+    store: store::StoreArgs,
 }
 
 pub(crate) fn run(args: &CopyArgs) -> Result<()> {
@@ -128,26 +143,31 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
         part: args.part.unwrap_or_default(),
     };
     if args.part.is_some() {
-        worker::watch();
-        return worker::run(sources, destination, &options);
+        return worker::run(&args.store, sources, destination, &options);
     }
+    let stores = args.store.open(args.paths.iter().map(PathBuf::as_path))?;
     if let Some(transport) = several::Transport::chosen(args.hosts.as_deref(), args.job)? {
-        let outcome = transport.copy(sources, destination, &options)?;
+        let outcome = transport.copy(sources, destination, &options, stores.as_ref())?;
         print(&outcome, hosts_as_text)?;
         return failure(&outcome.outcome).map_or(Ok(()), Err);
     }
-    let pairs = pairs(sources, destination, |path| path.is_dir())?;
-    let outcome = with_progress(|report| copy(&pairs, &options, report))?;
+    let outcome = match stores {
+        Some(stores) => stores.copy_here(sources, destination, &options)?,
+        None => {
+            let pairs = pairs(sources, destination, |path| path.is_dir())?;
+            with_progress(|report| copy(&pairs, &options, report))?
+        }
+    };
     print(&outcome, as_text)?;
     failure(&outcome).map_or(Ok(()), Err)
 }
 
-/// Calls a copy that reports its progress, and shows the progress on a terminal.
+/// Runs `copy`, which reports its progress, and shows the progress on a terminal.
 fn with_progress<T>(copy: impl FnOnce(&dyn Fn(&Progress)) -> Result<T>) -> Result<T> {
     let shows_progress = is_for_people() && std::io::stderr().is_terminal();
     let report = |progress: &Progress| {
         if shows_progress {
-            // A closed standard error must not stop the copy.
+            // If standard error is closed, the copy continues without this output.
             let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(progress));
         }
     };
@@ -198,20 +218,25 @@ fn as_text(outcome: &Outcome) -> String {
     text
 }
 
-/// Formats the result of several hosts.
+/// Formats the result of a copy by several hosts.
 pub(in crate::cmd) fn hosts_as_text(outcome: &HostsOutcome) -> String {
     let mut text = as_text(&outcome.outcome);
     let copied = outcome.hosts.iter().filter(|it| it.shares > 0).count();
-    let _ = write!(text, "\n{copied} of {} hosts have copied", outcome.hosts.len());
+    let _ = write!(text, "\n{copied} of {} hosts have copied files", outcome.hosts.len());
     for host in &outcome.hosts {
         if let Some(problem) = &host.problem {
-            let _ = write!(text, "\nOther hosts have copied the share of {}: {problem}", host.host);
+            let _ = write!(
+                text,
+                "\nHost {} failed, and other hosts have copied its share: {problem}",
+                host.host
+            );
         }
     }
     text
 }
 
-/// Returns the error of a copy with problems. `None` means that the copy is complete.
+/// Returns the error for a copy that could not copy some entries. `None` means that the copy is
+/// complete.
 pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     if outcome.problem_count == 0 {
         return None;
@@ -228,9 +253,11 @@ pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
             (ErrorCode::NoSpace, "the destination is full; free space there, then continue")
         }
         (false, true) => {
-            (ErrorCode::Io, "a file system is not mounted any more; mount it again, then continue")
+            let what = "a file system is not mounted any more, or an object store cannot be used; \
+                        repair this, then continue";
+            (ErrorCode::Io, what)
         }
-        (false, false) => (ErrorCode::Io, "remove the reasons, then continue"),
+        (false, false) => (ErrorCode::Io, "solve the listed problems, then continue"),
     };
     let _ = write!(text, "\n{way_out} with the same command and --resume");
     Some(Error::new(code, text))

@@ -20,17 +20,17 @@ pub(crate) struct DownArgs {
     data_dir: PathBuf,
 }
 
-/// Time limit for a cluster to stop. The limit exceeds the time after which the supervisor kills
+/// Time limit for a cluster to stop. It is longer than the time after which the supervisor kills
 /// services that have not exited.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval between checks whether the supervisor has exited.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Time after which the command shows why it still waits.
+/// Time after which the command begins to show why the cluster has not stopped yet.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Prints the lines that the supervisor has logged after byte `read`. Returns the length of the
-/// log.
+/// Prints the lines that the supervisor has added to the log since the log had the length `read`.
+/// Returns the new length of the log.
 fn show_progress(log: &Path, read: u64) -> u64 {
     let end = std::fs::metadata(log).map_or(read, |it| it.len());
     if end > read && is_for_people() {
@@ -39,7 +39,7 @@ fn show_progress(log: &Path, read: u64) -> u64 {
     end
 }
 
-/// The stopped cluster, as JSON.
+/// The JSON output about the stopped cluster.
 #[derive(Debug, Serialize)]
 struct ShutdownReport {
     data_dir: String,

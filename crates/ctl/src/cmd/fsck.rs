@@ -1,4 +1,4 @@
-//! `skep fsck`: checks the stores of a stopped cluster.
+//! `skep fsck`: checks the stores of a stopped cluster for records that contradict each other.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -34,7 +34,7 @@ pub(crate) struct FsckArgs {
     directories: Vec<PathBuf>,
 }
 
-/// The result, as JSON.
+/// The JSON output: the result of the check.
 #[derive(Debug, Serialize)]
 struct FsckReport {
     healthy: bool,
@@ -42,14 +42,15 @@ struct FsckReport {
     entries: u64,
     opens: u64,
     chunk_files: u64,
-    /// Chunk files whose removal is still pending.
+    /// Number of chunk files that are still to be removed.
     removals: u64,
-    /// Transactions between metadata targets that are not decided everywhere.
+    /// Number of transactions between metadata targets whose decision has not reached all of these
+    /// targets.
     prepared: u64,
-    /// Log records that the next start will apply.
+    /// Number of log records that metadata targets will apply at their next start.
     log_records: u64,
     findings: Vec<FindingReport>,
-    /// Number of findings that are not listed.
+    /// Number of findings that the output leaves out.
     omitted: u64,
     /// Targets that were not checked.
     skipped: Vec<String>,
@@ -92,7 +93,7 @@ fn as_text(report: &FsckReport) -> String {
         report.inodes, report.entries, report.opens, report.chunk_files
     );
     let left = [
-        (report.removals, "chunk files that metadata has not yet had removed"),
+        (report.removals, "chunk files of removed files, which metadata has not removed yet"),
         (report.prepared, "transactions between metadata targets that are not decided everywhere"),
         (report.log_records, "log records that the next start applies"),
     ];

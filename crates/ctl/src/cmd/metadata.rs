@@ -7,7 +7,7 @@ use skep_types::Result;
 const EXAMPLES: &[Example] = &[
     ("print a configuration file to start with", "skep metadata --print-sample"),
     (
-        "initialise the directories of a new service",
+        "initialise the directories of a new metadata service",
         "skep metadata --init --config /etc/skep/metadata-a.toml --token-file token",
     ),
     ("run the service", "skep metadata --config /etc/skep/metadata-a.toml"),

@@ -1,5 +1,5 @@
-//! The commands. Each command has one file with its arguments, help, examples and run function. The
-//! module of a noun lists the subcommands of that noun.
+//! The commands. Each command has one file with its arguments, help, examples and run function. For
+//! commands of the form `skep NOUN VERB`, the module of the noun lists the verbs.
 
 mod advise;
 mod bench;
@@ -119,8 +119,8 @@ impl Verb {
         }
     }
 
-    /// Runs the command. `command` returns the definition of the whole command line, which `man`
-    /// and `completion` print.
+    /// Runs the command. `command` returns the definition of the whole command line, from which
+    /// `man` and `completion` make their output.
     pub(crate) fn run(self, command: fn() -> Command) -> Result<ExitCode> {
         match self {
             Self::Up(args) => done(up::run(args)),
@@ -163,7 +163,7 @@ impl Verb {
     }
 }
 
-/// Returns the exit code of a command that either succeeds or fails.
+/// Returns success, or the error, as the result of a command that has no other exit codes.
 fn done(result: Result<()>) -> Result<ExitCode> {
     result.map(|()| ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ const EXAMPLES: &[Example] = &[
     ),
     ("print a configuration file to start with", "skep monitor --print-sample"),
     (
-        "run it with a configuration file",
+        "run the monitor with a configuration file",
         "skep monitor --config /etc/skep/monitor.toml --token-file /etc/skep/token",
     ),
 ];
@@ -70,7 +70,8 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
     }
     let settings = loaded.settings;
     let access = args.query.access(None)?;
-    // Only the administrator may read the history and the names in it.
+    // Files of the monitor contain names of users and files, so only the administrator may read
+    // them.
     skep_env::restrict_new_files();
     logging::start(&settings.log, settings.log_limit)?;
     crate::failure::log_failures();
@@ -81,5 +82,5 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
         std::process::id(),
         settings.directory.display()
     );
-    skep_monitor::run(&settings, &access.token, &access.token_file)
+    skep_monitor::run(&settings, &access.contacts(), &access.token_file)
 }

@@ -1,4 +1,5 @@
-//! Shared by the commands of all services: reads the settings from the file and the command line.
+//! The code that the commands of all services share: it reads the settings from the configuration
+//! file and the command line.
 
 use crate::output::{print, say};
 use serde::Serialize;
@@ -54,7 +55,7 @@ pub(super) struct ServiceArgs {
     pub(super) print_manual: bool,
 }
 
-/// The task of a service process after it has loaded its settings.
+/// The next step of a service process after it has loaded its settings.
 pub(super) enum Task<T> {
     /// Exit, because the process has printed its settings.
     Done,
@@ -72,7 +73,7 @@ pub(super) struct Service<T> {
     pub(super) serve: fn(&T) -> Result<()>,
 }
 
-/// Runs the command of a service that has targets: initialises it, or serves.
+/// Runs the command of a service that has targets: initialises its directories, or serves.
 pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) -> Result<()> {
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
@@ -88,8 +89,8 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
     }
 }
 
-/// Loads the settings. Prints them if requested; otherwise starts logging. `targets` is the name of
-/// the setting that `--target` sets.
+/// Loads the settings. Prints them if the user requested this, and starts logging otherwise.
+/// `targets` is the name of the setting that `--target` sets.
 pub(super) fn prepare<T: Settings>(args: &ServiceArgs, targets: &str) -> Result<Task<T>> {
     if args.print_sample {
         return say(&manual::sample::<T>()).map(|()| Task::Done);
@@ -148,7 +149,7 @@ fn overrides(args: &ServiceArgs, targets: &str) -> Result<Vec<(String, String)>>
     Ok(overrides)
 }
 
-/// An initialised directory of a service, as JSON.
+/// The JSON output: a directory of a service that was initialised.
 #[derive(Debug, Serialize)]
 pub(super) struct InitReport {
     pub(super) kind: &'static str,
@@ -156,7 +157,7 @@ pub(super) struct InitReport {
     pub(super) cluster: String,
 }
 
-/// Prints the initialised directory of a service.
+/// Prints what the initialisation of a service's directory has changed.
 fn report_init(kind: &'static str, directory: &Path, done: Initialised) -> Result<()> {
     let directory = directory.display().to_string();
     print(&InitReport { kind, directory, cluster: done.cluster.to_string() }, |it| {
@@ -176,14 +177,14 @@ fn report_init(kind: &'static str, directory: &Path, done: Initialised) -> Resul
     })
 }
 
-/// Refuses a token for a service that is not initialised by this command.
+/// Returns an error if the user has named a token without `--init`.
 fn refuse_token(args: &ServiceArgs, kind: &str) -> Result<()> {
     if args.token_file.is_none() {
         return Ok(());
     }
     let what = format!(
         "cannot use a token without --init: a service reads its token from its directory; `skep \
-         {kind} --init --token-file FILE` with the same options replaces it"
+         {kind} --init --token-file FILE` with the same options replaces this token"
     );
     Err(Error::new(ErrorCode::Configuration, what))
 }
@@ -202,14 +203,14 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
     );
 }
 
-/// Returns the token for `--init`. Only a new service needs a token.
+/// Returns the token that the user passes to `--init`. `None` if the user passes none.
 pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     let Some(file) = &args.token_file else { return Ok(None) };
     if file.as_os_str() != "-" && !file.exists() {
         let what = format!(
-            "cannot read the token file {}: it does not exist; `skep cluster token --cluster \
-             DIRECTORY` on the management host prints the token: write it to this file with the \
-             mode 600, or pass it with `--token-file -`",
+            "cannot read the token file {}: no such file; `skep cluster token --cluster DIRECTORY` \
+             on the management host prints the token: write the token to this file with mode 600, \
+             or pass it with `--token-file -`",
             file.display()
         );
         return Err(Error::new(ErrorCode::Configuration, what));

@@ -7,7 +7,7 @@ use skep_types::Result;
 const EXAMPLES: &[Example] = &[
     ("print a configuration file to start with", "skep storage --print-sample"),
     (
-        "initialise the directories of a new service",
+        "initialise the directories of a new storage service",
         "skep storage --init --config /etc/skep/storage-a.toml --token-file token",
     ),
     ("run the service", "skep storage --config /etc/skep/storage-a.toml"),

@@ -1,16 +1,16 @@
-//! `skep trace`: follows the operations on a file or below a directory as they end.
+//! `skep trace`: shows each operation on a file or below a directory when it has ended.
 //!
-//! The mount answers with extended attributes, so the command needs no token. A user sees the own
-//! operations, and root sees the operations of all users. Does not own the records (`skep_fuse`),
-//! nor the words for the longest part of an operation (`skep_stats`).
+//! The mount returns its records of operations as extended attributes, so the command needs no
+//! token. A user sees only the operations of this user, and root sees the operations of all users.
+//! The mount makes the records, in `skep_fuse`. The words for the longest part of an operation are
+//! in `skep_stats`.
 
 pub(crate) mod names;
 
 use crate::access::{block_on, entry_at};
 use crate::cmd::stats::interval;
-use crate::cmd::why::milliseconds;
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, say, utc, warn};
+use crate::output::{OutputFormat, format, milliseconds, say, utc, warn};
 use crate::through_mount;
 use names::WatchedNames;
 use serde::Serialize;
@@ -22,21 +22,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("the operations on the files of a directory, until Ctrl-C", "skep trace --path /mnt/skep/run"),
-    ("for a script, for ten seconds", "skep trace --path /mnt/skep/run --for 10s --output ndjson"),
-    ("only those that take 50 ms or more", "skep trace --path /mnt/skep/run --slow 50ms"),
+    (
+        "show the operations on the files of a directory, until Ctrl-C",
+        "skep trace --path /mnt/skep/run",
+    ),
+    (
+        "print the operations of ten seconds as JSON, for a script",
+        "skep trace --path /mnt/skep/run --for 10s --output ndjson",
+    ),
+    ("show only operations that take 50 ms or more", "skep trace --path /mnt/skep/run --slow 50ms"),
 ];
 
-/// Time between two questions to the mount. Its ring has space for 2,048 operations.
+/// Time between two questions to the mount for new records. The mount keeps the last 2,048
+/// operations.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Follow the operations on a file, or on a directory and its entries, as they end
 ///
 /// The mount of the path keeps the records of its operations while the command runs, and for 10
-/// seconds after it, with the requests to targets of each. Needs no token. A user sees the own
-/// operations on this mount, and root sees the operations of all users. Operations that the kernel
-/// answers from its caches do not reach the mount. If there are more operations than the mount can
-/// keep, the command reports the number of missing ones.
+/// seconds after it, each with its requests to targets. The command needs no token. A user sees
+/// only operations of this user on this mount, and root sees the operations of all users.
+/// Operations that the kernel answers from its caches do not reach the mount. If there are more
+/// operations than the mount can keep, the command reports the number of missing ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {
@@ -54,41 +61,41 @@ pub(crate) struct TraceArgs {
     user: Option<u32>,
 }
 
-/// Parses a time of any length, such as `50ms`.
+/// Parses a time of any length, such as `50ms`, without a minimum.
 fn slow_time(text: &str) -> std::result::Result<Duration, String> {
     text.parse::<skep_service::Interval>().map(|time| time.0)
 }
 
-/// An operation, as one line of JSON.
+/// An operation, as a line of JSON.
 #[derive(Debug, Serialize)]
 struct TraceLine {
-    /// Time of the end in UTC, by the clock of this host.
+    /// Time of the operation's end in UTC, by the clock of this host.
     time: String,
     /// The trace id, for `skep why --op`.
     trace: String,
     operation: String,
-    /// The id of the file or directory, as other commands show it.
+    /// The id of the file or directory, in the form that other commands show.
     entry_id: String,
-    /// The name below the path of the command; empty for that path itself.
+    /// The name of the entry below the path in the arguments. Empty for that path itself.
     name: String,
     user: Option<u32>,
     ms: f64,
     bytes: u64,
     is_failed: bool,
-    /// The longest part of the time, with its share.
+    /// The phase that took most of the operation's time, with its share of the time.
     mainly: String,
     requests: Vec<RequestPart>,
-    /// Number of requests that are not in `requests`.
+    /// Number of requests of the operation that are missing in `requests`.
     requests_left_out: u32,
 }
 
-/// A request of an operation.
+/// A request that the mount sent for an operation.
 #[derive(Debug, Serialize)]
 struct RequestPart {
     request: String,
-    /// The target; zero for a service without target.
+    /// The target that received the request. Zero for a service without targets.
     target: u32,
-    /// Time from the begin of the operation.
+    /// Time from the begin of the operation to the begin of the request.
     begin_ms: f64,
     ms: f64,
     is_failed: bool,
@@ -96,7 +103,8 @@ struct RequestPart {
 
 pub(crate) fn run(args: TraceArgs) -> Result<()> {
     let (inode, place) = entry_at(&args.path)?;
-    let map = through_mount::cluster_map(&place)?.ok_or_else(|| no_records(&place))?;
+    let map =
+        through_mount::cluster_map(&place)?.ok_or_else(|| through_mount::no_records(&place))?;
     let names = WatchedNames::of(&args.path, inode)?;
     block_on(async move { follow(&args, &place, &map, names).await })
 }
@@ -110,11 +118,12 @@ async fn follow(
     let end = args.lasts.map(|lasts| skep_env::now() + lasts);
     let mut after = 0;
     loop {
-        let found = through_mount::operations(place, after)?.ok_or_else(|| no_records(place))?;
+        let found = through_mount::operations(place, after)?
+            .ok_or_else(|| through_mount::no_records(place))?;
         if found.lost > 0 {
             warn(&format!(
-                "{} operations on this mount are missing: there were more than it keeps; those \
-                 that took long are in `skep why`",
+                "{} operations on this mount are missing, because there were more than the mount \
+                 can keep; `skep why` shows the slow operations",
                 found.lost
             ));
         }
@@ -136,16 +145,6 @@ async fn follow(
     }
 }
 
-/// Returns the error of a mount that keeps no records for other programs.
-pub(crate) fn no_records(place: &Path) -> Error {
-    let what = format!(
-        "cannot follow operations at {}: its mount is of an older version, or the path is a \
-         special file; unmount and mount again with this version, or name a directory",
-        place.display()
-    );
-    Error::new(ErrorCode::Unsupported, what)
-}
-
 fn is_wanted(args: &TraceArgs, record: &TraceRecord) -> bool {
     let slow_us = args.slow.map_or(0, |slow| slow.as_micros());
     u128::from(record.duration_us) >= slow_us
@@ -157,7 +156,8 @@ fn print(record: &TraceRecord, name: &str, map: &ClusterMap) -> Result<()> {
     if format() == OutputFormat::Table {
         return say(&as_text(&line));
     }
-    // Each operation is a value of its own: the output never ends, so it is no single value.
+    // Each operation is printed as a separate JSON value, because output without an end cannot be
+    // one value.
     let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
     say(&serde_json::to_string(&line).map_err(unwritable)?)
 }
@@ -188,7 +188,7 @@ fn line(record: &TraceRecord, name: &str, map: &ClusterMap) -> TraceLine {
     }
 }
 
-/// Formats a time of day in microseconds since 1970 with milliseconds: 2026-11-21T18:50:20.123Z.
+/// Formats a time in microseconds since 1970 as UTC with milliseconds: 2026-11-21T18:50:20.123Z.
 fn time(us: u64) -> String {
     let seconds = i64::try_from(us / 1_000_000).unwrap_or(0);
     let whole = utc(Timestamp { seconds, nanoseconds: 0 });
@@ -213,7 +213,7 @@ fn as_text(line: &TraceLine) -> String {
     )
 }
 
-/// The id of an inode, as records have it.
+/// The type of the inode ids in records of operations.
 pub(crate) type Inode = InodeId;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `skep umount`: unmounts a directory, as root or with the setuid helper of FUSE.
+//! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE.
 
 use crate::help::{Example, examples};
 use crate::mounts::unmount_skep;

@@ -18,8 +18,14 @@ use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     ("run a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
-    ("run it in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
-    ("keep two copies of metadata, which take over from each other", "skep up --metadata-copies 2"),
+    (
+        "run a cluster in the background, with 4 metadata targets",
+        "skep up --detach --metadata-targets 4",
+    ),
+    (
+        "keep two copies of metadata, so that one takes over when the other fails",
+        "skep up --metadata-copies 2",
+    ),
     (
         "sync each change of the namespace before the reply",
         "skep up --set metadata:metadata.sync=always",
@@ -79,14 +85,15 @@ pub(crate) struct UpArgs {
     in_background: bool,
 }
 
-/// Time limit for the background process to start. Its own time limits are shorter, so it normally
-/// reports a failure itself.
+/// Time limit for the start of the background process. It has shorter limits itself, so it normally
+/// reports a failure before this limit.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
     skep_env::restrict_new_files();
     if !args.no_mount {
-        // Otherwise the whole cluster starts first, and ends again with the error of its mount.
+        // Check this early. Otherwise the whole cluster would start, and then stop again because
+        // the mount fails.
         skep_fuse::check_helper()
             .map_err(|error| Error::from(error).within("cannot mount the cluster"))?;
     }
@@ -112,7 +119,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         .parse::<skep_fuse::TransportChoice>()
         .map_err(|what| Error::new(ErrorCode::Configuration, what))?;
     let shape = {
-        // Only a process that holds the supervisor's lock may decide on the shape.
+        // The lock of the supervisor is needed to decide on the shape of the cluster.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
             management_nodes: args.management_nodes,
@@ -138,7 +145,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         has_monitor: !args.no_monitor,
         in_foreground: !args.in_background,
     };
-    // The terminal sends SIGHUP when it is closed.
+    // The kernel sends SIGHUP when the terminal is closed.
     let signals = skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     super::block_on(supervisor::run(plan, signals))
 }

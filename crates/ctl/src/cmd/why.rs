@@ -1,52 +1,44 @@
-//! `skep why`: shows where the time of requests goes, and names the causes of slowness.
+//! `skep why`: shows which phase of the requests takes how much time, and names the causes of
+//! slowness.
 //!
-//! The command asks each service for its figures several times, and compares them, so it needs no
-//! monitor. With `--since` it asks the monitor, which stores the figures of the past minutes. The
-//! rules are in `skep_stats::why`.
+//! The command asks each service for its figures several times, and compares the replies. This
+//! needs no monitor. With `--since`, it asks the monitor, which stores the figures of the past
+//! minutes. The rules are in `skep_stats::why`.
 
 mod operation;
 mod own;
+mod scope;
 mod traces;
+mod waits;
 
 use crate::access::{Access, ClusterArgs, entry_at};
-use crate::cmd::stats::{interval, measure};
+use crate::cmd::stats::{interval, measure, mount_of_user};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
-use crate::output::{print, span, warn};
-use crate::through_mount;
-use crate::uses::Users;
-use crate::view::target_named;
+use crate::output::{milliseconds, print, warn};
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
-use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_stats::operation::SlowOperation;
-use skep_stats::why::{Finding, Report, Scope, Thresholds, explain};
+use skep_stats::why::{Focus, Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
-use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, NodeId, Result, TargetKind};
-use skep_wire::management::{ListRequestWaits, NodeWait};
-use skep_wire::metadata::{EntryInfo, GetEntryInfo};
-use std::collections::BTreeSet;
+use skep_types::{Error, ErrorCode, InodeId, Result};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("where the time of all requests goes, measured for three seconds", "skep why"),
-    ("only the targets that a file uses", "skep why /mnt/skep/results/out.dat"),
-    ("only the requests of the mounts on one host", "skep why --client node17"),
-    ("only one target, in the last five minutes", "skep why --target 7 --since 5m"),
+    ("show where the time of all requests goes, measured for three seconds", "skep why"),
+    ("show only the targets that a file uses", "skep why /mnt/skep/results/out.dat"),
+    ("show only the requests of the mounts on one host", "skep why --client node17"),
+    ("show only the requests of one batch job", "skep why --job 4711"),
+    ("show only one target, in the last five minutes", "skep why --target 7 --since 5m"),
     (
-        "one operation, by the trace id in a log or in the list of the slowest",
+        "explain one operation, by its trace id from a log or from the list of the slowest \
+         operations",
         "skep why --op 0123456789abcdef000000000000002a",
     ),
 ];
 
-/// Time limit for the request for the record of a file.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Maximum number of waiting nodes in a report.
-const MAX_WAITS: usize = 16;
-
-/// Longest span in the past. The monitor stores no older evidence.
+/// Longest past span that `--since` accepts. The monitor stores no older evidence.
 const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENCE_PIECES as u64);
 
 /// Explain why operations are slow: where their time goes, and the causes
@@ -54,10 +46,14 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// Divides the time of the requests by target and phase (waiting, processing, disk, log sync,
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
-/// The requests must be made while the command measures, unless --since asks the monitor.
+/// Requests that have no reply yet are shown with the object for which they wait: a target that
+/// does not answer, or a lock. The other requests must be made while the command measures, unless
+/// --since asks the monitor.
 ///
-/// A user who cannot read the cluster's token gets, with PATH, the own operations on the path: on a
-/// file, on a directory and its entries, or for the root of a mount on all files.
+/// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
+/// on a directory and its entries, or, for the root of a mount, on all its files. Without PATH,
+/// these are all operations of this user on the mount of the working directory, or on the only
+/// mount of this host.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -67,13 +63,19 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// A file or directory in a mount: show only the targets that serve the file, or the entries of
-    /// the directory
-    #[arg(value_name = "PATH", conflicts_with_all = ["client", "target"])]
+    /// A file or directory in a mount: show only the targets that serve this file, or that serve
+    /// the entries of this directory
+    #[arg(value_name = "PATH", conflicts_with_all = ["client", "user", "job", "target"])]
     path: Option<PathBuf>,
-    /// Only the requests of these clients: an id or name, or a host, which may contain `*` and `?`
+    /// Only the requests of this client: an id or name, or a host, which may contain `*` and `?`
     #[arg(long, conflicts_with = "target")]
     client: Option<String>,
+    /// Only the requests of this user: a name in /etc/passwd of this host, or a user id
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["target", "client"])]
+    user: Option<String>,
+    /// Only the requests of this batch job, on mounts with the option `job_accounting`
+    #[arg(long, value_name = "ID", conflicts_with_all = ["target", "client", "user"])]
+    job: Option<String>,
     /// Only the requests to this target
     #[arg(long, value_name = "ID")]
     target: Option<String>,
@@ -85,7 +87,7 @@ pub(crate) struct WhyArgs {
     since: Option<Duration>,
     /// Explain one operation: its trace id
     #[arg(long, value_name = "ID", value_parser = traces::trace_id)]
-    #[arg(conflicts_with_all = ["path", "client", "target", "interval", "since"])]
+    #[arg(conflicts_with_all = ["path", "client", "user", "job", "target", "interval", "since"])]
     op: Option<u128>,
     #[command(flatten)]
     monitor: MonitorAddress,
@@ -109,139 +111,62 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         Some(_) => {}
     }
     let place = args.path.as_deref().map(entry_at).transpose()?;
-    let access = args.query.access(place.as_ref().map(|(_, place)| place.as_path()));
-    let access = match (access, place) {
-        (Ok(access), _) => access,
-        (Err(_), Some((inode, place))) if args.query.is_unnamed() && args.since.is_none() => {
-            warn(
-                "this user cannot read the cluster's token, so the report has only the own \
-                 operations on this mount",
-            );
-            let path = args.path.clone().unwrap_or_default();
-            let (path, interval) = (path, args.interval);
-            let report = crate::cmd::block_on(async move {
-                own::explain((&path, inode), &place, interval).await
-            })?;
-            return print(&report, as_text);
+    let access = match args.query.access(place.as_ref().map(|(_, place)| place.as_path())) {
+        Ok(access) => access,
+        Err(error) => {
+            let path = args.path.clone().or_else(mount_of_user);
+            return match path.filter(|_| args.is_answered_by_mount()) {
+                Some(path) => explain_own(path, args.interval),
+                None => Err(error),
+            };
         }
-        (Err(error), _) => return Err(error),
     };
-    let place = args.path.as_deref().map(entry_at).transpose()?;
     let report = crate::cmd::block_on(async move {
-        let found = scope(&access, &args, place.map(|(inode, _)| inode)).await?;
+        let inode = place.map(|(inode, _)| inode);
+        let found = scope::of(&access, &args, inode).await?;
         match args.since {
             Some(span) => from_monitor(&access, &args.monitor, &found, span).await,
-            None => measured(&access, &found, args.interval).await,
+            None => measured(&access, (&found, inode), args.interval).await,
         }
     })?;
     print(&report, as_text)
 }
 
-async fn scope(access: &Access, args: &WhyArgs, inode: Option<InodeId>) -> Result<Scope> {
-    if let Some(name) = &args.client {
-        let users = Users::of(access).await?;
-        let found = users.clients.named(&users.map, name)?;
-        let [client] = found[..] else {
-            let what = format!(
-                "cannot choose a client '{name}': {} clients have this host; use an id from `skep \
-                 client list`",
-                found.len()
-            );
-            return Err(Error::new(ErrorCode::InvalidArgument, what));
-        };
-        return Ok(Scope { targets: None, client: Some(client.raw()) });
+impl WhyArgs {
+    /// Whether a mount can answer the question, if the user has no token.
+    fn is_answered_by_mount(&self) -> bool {
+        let has_scope =
+            [&self.client, &self.user, &self.job, &self.target].into_iter().any(Option::is_some);
+        !self.query.is_explicit() && self.since.is_none() && !has_scope
     }
-    let map = access.map().await?;
-    if let Some(id) = &args.target {
-        let target = target_named(&map, id)?;
-        return Ok(Scope { targets: Some(vec![target.id.raw()]), client: None });
-    }
-    let Some(inode) = inode else { return Ok(Scope::default()) };
-    let path = args.path.as_deref().unwrap_or(Path::new(""));
-    let info = match through_mount::entry_info(path)? {
-        Some(info) => info,
-        None => ask_entry_info(access, &map, inode).await?,
-    };
-    Ok(Scope { targets: Some(targets_of(&map, inode, &info)), client: None })
 }
 
-async fn ask_entry_info(access: &Access, map: &ClusterMap, inode: InodeId) -> Result<EntryInfo> {
-    let cell = MapCell::new(map.clone(), NodeId::default());
-    let router = Router::new(access.identity(), Channel::random(), cell);
-    let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
-    router.call_inode(inode, &GetEntryInfo { inode }, options).await
+/// For a user without the token: explains the operations of this user on the mount of `path`.
+fn explain_own(path: PathBuf, interval: Duration) -> Result<()> {
+    let (inode, place) = entry_at(&path)?;
+    warn(
+        "this user cannot use the cluster's token, so the report has only this user's own \
+         operations on this mount",
+    );
+    let explaining = async move { own::explain((&path, inode), &place, interval).await };
+    print(&crate::cmd::block_on(explaining)?, as_text)
 }
 
-/// Returns the ids of the targets that serve a file: the targets of its inode and of its name, and
-/// the targets of its stripe pattern. For a directory, returns all storage targets, because its
-/// files may be on any of them.
-fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
-    let metadata = [inode, info.parent].into_iter().filter(|inode| *inode != InodeId::default());
-    let mut groups: BTreeSet<_> =
-        metadata.filter_map(|inode| map.shard_group(inode.shard())).collect();
-    let mut targets = BTreeSet::new();
-    match (info.attributes.kind, &info.pattern) {
-        (FileKind::Directory, _) => {
-            let storage = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
-            targets.extend(storage.map(|target| target.id.raw()));
-        }
-        (_, Some(pattern)) => {
-            groups.extend(pattern.components.iter().flat_map(|it| it.groups.iter().copied()));
-        }
-        (_, None) => {}
-    }
-    targets.extend(groups.into_iter().filter_map(|group| map.primary(group)).map(|it| it.id.raw()));
-    targets.into_iter().collect()
-}
-
-async fn measured(access: &Access, scope: &Scope, interval: Duration) -> Result<Report> {
-    let (evidence, now) = measure(access, interval).await?;
+/// Measures for `interval`. `inode` is the inode that the report is about; `None` means all.
+async fn measured(
+    access: &Access,
+    (scope, inode): (&Scope, Option<InodeId>),
+    interval: Duration,
+) -> Result<Report> {
+    let (evidence, now) = measure(access, interval, scope.focus).await?;
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
-    report.unreachable = now.unreachable;
-    if report.findings.is_empty() && scope.targets.is_none() {
-        report.findings = waits_of_mounts(access, &now.map, scope.client).await?;
-    }
-    if scope.targets.is_none() {
-        report.slowest = operation::slowest(access, &now.map, scope.client).await;
+    report.unreachable.extend(now.unreachable);
+    report.waiting = waits::of_cluster(access, &now.map, scope, inode).await?;
+    // Records of operations do not contain the batch job, so they cannot be selected by job.
+    if scope.targets.is_none() && scope.focus.job.is_none() {
+        report.slowest = operation::slowest(access, &now.map, scope.focus).await;
     }
     Ok(report)
-}
-
-/// Returns the nodes whose requests have waited for more than 5 seconds. They are the effect of
-/// other causes, so the report has them only if it has no cause.
-async fn waits_of_mounts(
-    access: &Access,
-    map: &ClusterMap,
-    client: Option<u32>,
-) -> Result<Vec<Finding>> {
-    let list = access.ask(&ListRequestWaits {}).await?;
-    let of_scope = list.waits.iter().filter(|it| client.is_none_or(|id| it.node.raw() == id));
-    Ok(of_scope.take(MAX_WAITS).map(|it| finding_of_wait(map, it)).collect())
-}
-
-fn finding_of_wait(map: &ClusterMap, waiting: &NodeWait) -> Finding {
-    let NodeWait { node, wait } = waiting;
-    let name = map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone());
-    let at = match (wait.group.raw(), map.primary(wait.group)) {
-        (0, _) => String::new(),
-        (_, Some(target)) => format!(" for target {}", target.id),
-        (_, None) => format!(" for group {}", wait.group),
-    };
-    let requests = match wait.requests {
-        1 => "1 request waits".to_owned(),
-        count => format!("{count} requests wait"),
-    };
-    Finding {
-        rule: "requests-wait".into(),
-        severity: "critical".into(),
-        object: node.to_string(),
-        what: format!(
-            "{name}: {requests}{at}, the first one for {}: {}",
-            span(wait.since_ms),
-            wait.error
-        ),
-        remedy: "`skep health check` shows the service or target that does not answer".into(),
-    }
 }
 
 async fn from_monitor(
@@ -255,20 +180,14 @@ async fn from_monitor(
         let ids: Vec<_> = targets.iter().map(u32::to_string).collect();
         path += &format!("&targets={}", ids.join(","));
     }
-    if let Some(client) = scope.client {
-        path += &format!("&client={client}");
+    let Focus { client, user, job } = scope.focus;
+    for (name, id) in [("client", client), ("user", user), ("job", job)] {
+        if let Some(id) = id {
+            path += &format!("&{name}={id}");
+        }
     }
     let value = monitor.ask(access, &path).await?;
     serde_json::from_value(value).map_err(|_| not_a_monitor(&monitor.of(access)))
-}
-
-pub(crate) fn milliseconds(ms: f64) -> String {
-    match ms {
-        _ if ms < 0.1 => format!("{:.0} us", ms * 1e3),
-        _ if ms < 10.0 => format!("{ms:.1} ms"),
-        _ if ms < 10_000.0 => format!("{ms:.0} ms"),
-        _ => format!("{:.0} s", ms / 1e3),
-    }
 }
 
 fn as_text(report: &Report) -> String {
@@ -292,9 +211,17 @@ fn as_text(report: &Report) -> String {
             peers.unwrap_or_default()
         );
     }
-    let _ = match report.findings.is_empty() {
-        true => writeln!(text, "\nNo cause of slowness was found."),
-        false => writeln!(text, "\nCauses\n=========="),
+    if !report.waiting.is_empty() {
+        text += "\nWaiting requests\n==========\n";
+    }
+    for finding in &report.waiting {
+        let (what, remedy) = (escape_controls(&finding.what), escape_controls(&finding.remedy));
+        let _ = writeln!(text, "- {what}\n  {remedy}");
+    }
+    let _ = match (report.findings.is_empty(), report.waiting.is_empty()) {
+        (true, true) => writeln!(text, "\nNo cause of slowness was found."),
+        (true, false) => Ok(()),
+        (false, _) => writeln!(text, "\nCauses\n=========="),
     };
     for finding in &report.findings {
         let (what, remedy) = (escape_controls(&finding.what), escape_controls(&finding.remedy));
@@ -325,7 +252,7 @@ mod tests {
     use skep_stats::why::Phase;
 
     #[test]
-    fn report_shows_share_place_and_time_of_peers_of_a_phase() {
+    fn phase_line_shows_share_place_and_latency_of_peers() {
         let phase = Phase {
             share: 0.82,
             target: 7,
@@ -341,6 +268,7 @@ mod tests {
             seconds: 1.83,
             phases: vec![phase],
             findings: Vec::new(),
+            waiting: Vec::new(),
             slowest: Vec::new(),
             unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
         };

@@ -1,4 +1,5 @@
-//! The processes of a cluster: starts, watches and ends them.
+//! The processes of a cluster that `skep up` runs. Starts and ends them, and notices when one
+//! exits.
 
 use super::layout::Layout;
 use crate::program::program;
@@ -13,15 +14,15 @@ use std::time::Duration;
 /// Size at which the log file of a background process is renamed to `FILE.old` and a new one is
 /// started.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
-/// First pause before a process that exited is restarted. The pause doubles with each exit.
+/// The pause before a process is restarted after its first exit. It doubles with each further exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Upper limit of the pause before a restart.
+/// Maximum pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time for which a process must run to count as recovered. Its next pause is [`FIRST_PAUSE`]
-/// again.
+/// Time after which a running process counts as recovered. If it exits later, the pause is
+/// [`FIRST_PAUSE`] again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
-/// The role of a process. Processes start in this order.
+/// The role of a process. The processes of a cluster start in the order of the roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Management,
@@ -34,7 +35,7 @@ pub(crate) enum Role {
 /// One process of the cluster.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Name of the process in messages, and of its directory, such as `storage-1`.
+    /// Name of the process, such as `storage-1`, in messages and as the name of its directory.
     pub(crate) name: String,
     pub(crate) role: Role,
     arguments: Vec<String>,
@@ -51,7 +52,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Creates the record of a process that runs this program with `arguments`. Does not start it.
+    /// Creates the record of a process that will run this program with `arguments`. Does not start
+    /// the process.
     pub(crate) fn new(layout: &Layout, role: Role, name: &str, arguments: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -68,8 +70,8 @@ impl Service {
         }
     }
 
-    /// Starts the process, and appends its output to its log. `prepare` may change the command
-    /// before the start.
+    /// Starts the process, and appends its output to its log. `prepare` can change the command
+    /// first.
     pub(crate) fn start(&mut self, prepare: impl FnOnce(&mut Command)) -> Result<()> {
         let mut command = program();
         command.args(&self.arguments).stdin(Stdio::null());
@@ -98,8 +100,8 @@ impl Service {
         Some(status)
     }
 
-    /// Records the exit of the process, and schedules its restart. Returns a message for people
-    /// with the exit status and the time until the restart.
+    /// Records that the process has exited, and schedules its restart. Returns a message for people
+    /// about the exit status and the pause before the restart.
     pub(crate) fn note_death(&mut self, status: ExitStatus) -> String {
         let now = skep_env::now();
         if now - self.started > RECOVERED {
@@ -119,7 +121,7 @@ impl Service {
         line
     }
 
-    /// Whether the process has exited and the time of its restart has come.
+    /// Whether the time of a scheduled restart has come.
     pub(crate) fn is_due(&self) -> bool {
         self.start_at.is_some_and(|due| skep_env::now() >= due)
     }
@@ -134,7 +136,7 @@ impl Service {
     pub(crate) fn signal(&mut self, signal: i32) {
         self.start_at = None;
         if let Some(process) = self.process() {
-            // The process may have exited a moment ago, which is the purpose of the signal.
+            // An error means that the process has just exited, so the signal is no longer needed.
             let _ = skep_env::send_signal(process, signal);
         }
     }
@@ -144,8 +146,8 @@ impl Service {
         tail(&self.log, self.log_start, 5)
     }
 
-    /// Returns the error for a cluster that fails to start because this process exited. The error
-    /// contains the last lines of the log.
+    /// Returns the error for a cluster that cannot start because this process has exited.
+    /// The error contains the last lines of the log.
     pub(crate) fn failed(&self, status: ExitStatus) -> Error {
         let tail = self.tail();
         Error::new(
@@ -178,8 +180,9 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Returns the error that ended a process of this program: the text after the last `skep: ` at the
-/// begin of a line of its log after the byte `from`. `None` means that the log has no such line.
+/// Returns the last error message that a process of this program has printed before its end. It is
+/// the text after the last `skep: ` that begins a line of the log after the byte `from`. `None`
+/// means that there is no such line.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
@@ -195,8 +198,8 @@ fn error_in(log: &str) -> Option<String> {
     Some(log[at + BEGIN.len()..].trim_end().to_owned())
 }
 
-/// Returns the last lines of a text file after the byte `from`, indented. If the file has become
-/// shorter, a new log was started, and its whole content counts.
+/// Returns the last lines that a text file contains after the byte `from`, indented. If the file is
+/// shorter than `from`, it was replaced by a new log, and its whole content is used.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
@@ -211,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_a_process_is_the_end_of_its_log() {
+    fn error_of_an_ended_process_is_read_from_its_log() {
         let log = "Starting.\nskep: a warning\nskep: cannot start the cluster: mount ended:\n  \
                    no disk\n";
         let expected = "cannot start the cluster: mount ended:\n  no disk";

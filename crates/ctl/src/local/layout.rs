@@ -58,11 +58,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Refuses a data directory of another user.
+    /// Returns an error if another user owns the data directory or can write to it.
     ///
     /// # Hazard: files of other users
-    /// The files in the directory name processes to signal and files to write. In a directory that
-    /// another user can change, that user could make root signal any process and write to any file.
+    /// The files in the directory say which processes to signal and which files to write. If
+    /// another user could change the directory, this user could make root signal any process and
+    /// write to any file.
     fn check_owner(&self) -> Result<()> {
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
         let metadata = std::fs::metadata(&self.data).map_err(named)?;
@@ -72,10 +73,10 @@ impl Layout {
             return Ok(());
         }
         let problem = match metadata.uid() == user {
-            true => "other users may write to it; run `chmod 700` on it".to_owned(),
+            true => "other users may write to this directory; run `chmod 700` on it".to_owned(),
             false => format!(
-                "it belongs to user {}, and this command runs as user {user}; run it as that user, \
-                 or choose another --data-dir",
+                "the directory belongs to user {}, and this command runs as user {user}; run the \
+                 command as the owner of the directory, or choose another --data-dir",
                 metadata.uid()
             ),
         };
@@ -97,7 +98,7 @@ impl Layout {
         self.data.join("management").join(TOKEN_FILE)
     }
 
-    /// Returns the user and group that own the lock file, and so run the supervisor.
+    /// Returns the user and group that own the lock file. The supervisor runs as this user.
     pub(crate) fn owner(&self) -> Result<(u32, u32)> {
         let path = self.data.join(LOCK_FILE);
         let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -105,13 +106,15 @@ impl Layout {
         Ok((metadata.uid(), metadata.gid()))
     }
 
-    /// Stores the names and ids of the running processes, for people and for `skep up --detach`.
+    /// Stores the names and process ids of the running processes, for people and for `skep up
+    /// --detach`.
     pub(crate) fn note_processes(&self, processes: &BTreeMap<String, u32>) -> Result<()> {
         let text = serde_json::to_string_pretty(processes).expect("names and numbers are text");
         replace_atomically(&self.data.join(PROCESSES_FILE), text.as_bytes())
     }
 
-    /// Returns the names and process ids that the supervisor stored. Empty if there is no list.
+    /// Returns the names and process ids that the supervisor has stored. Empty if it has stored
+    /// none.
     pub(crate) fn processes(&self) -> BTreeMap<String, u32> {
         let text = std::fs::read_to_string(self.data.join(PROCESSES_FILE)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -168,9 +171,9 @@ impl Layout {
         }
     }
 
-    /// Returns the shape to start. An existing cluster keeps its shape, except that storage
-    /// services and management nodes can be added. A new cluster gets the shape `wanted`. Stores
-    /// the shape.
+    /// Decides on the shape of the cluster and stores it. An existing cluster keeps its stored
+    /// shape, except that storage services and management nodes can be added. A new cluster gets
+    /// the shape `wanted`.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
@@ -207,8 +210,8 @@ impl Layout {
         }
         if metadata_targets == 0 || storage_services == 0 || targets_per_service == 0 {
             return Err(refused(
-                "cannot start the cluster: it needs at least one target of each kind; use at least \
-                 1 for --metadata-targets, --storage-services and --targets-per-service",
+                "cannot start the cluster: a cluster needs at least one target of each kind; use \
+                 at least 1 for --metadata-targets, --storage-services and --targets-per-service",
             ));
         }
         if !(1..=metadata_targets.min(3)).contains(&metadata_copies) {
@@ -236,7 +239,8 @@ impl Layout {
             )));
         }
         if known != Some(shape) {
-            // The targets of an existing cluster have already allocated their files.
+            // An existing cluster needs no more space, because its targets have already allocated
+            // their files.
             let needs_disk = !self.service("management").exists();
             resources::check(&self.data, &shape, needs_disk)?;
             let text = serde_json::to_string_pretty(&shape).expect("numbers can be written");
@@ -245,7 +249,7 @@ impl Layout {
         Ok(shape)
     }
 
-    /// Refuses a directory that contains files which are not part of a cluster.
+    /// Returns an error if the directory contains files that are not part of a cluster.
     fn check_blank(&self) -> Result<()> {
         let ours = [LOCK_FILE, "logs", "lost+found"];
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
@@ -283,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_shape_can_only_gain_storage_services() {
+    fn up_can_only_add_services_to_an_existing_cluster() {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |metadata, services, targets| WantedShape {
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn each_copy_of_metadata_needs_a_service() {
+    fn invalid_number_of_metadata_copies_is_refused() {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |services, copies| WantedShape {
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn second_supervisor_is_refused_with_the_id_of_the_first() {
+    fn refusal_of_a_second_supervisor_contains_the_id_of_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let layout = Layout::make(directory.path()).unwrap();
         assert_eq!(layout.supervisor().unwrap(), None);

@@ -1,10 +1,14 @@
 //! A complete cluster on one host, which `skep up` starts, supervises and stops.
 //!
-//! [`layout`] owns the data directory; [`shape`] owns the numbers of services and targets;
-//! [`children`] starts, watches and ends processes; [`resources`] checks this host before the
-//! start; [`ownership`] sets the owner of the root directory; [`supervisor`] runs a cluster from
-//! `up` to `down`; [`summary`] describes a running cluster. Services are separate processes that
-//! run this program, with real sockets and directories.
+//! - [`layout`] owns the data directory.
+//! - [`shape`] owns the numbers of services and targets.
+//! - [`children`] starts, watches and ends processes.
+//! - [`resources`] checks this host before the start.
+//! - [`ownership`] sets the owner of the root directory.
+//! - [`supervisor`] runs a cluster from `up` to `down`.
+//! - [`summary`] describes a running cluster.
+//!
+//! Services are separate processes that run this program, with real sockets and directories.
 
 pub(crate) mod children;
 pub(crate) mod layout;

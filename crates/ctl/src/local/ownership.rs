@@ -1,19 +1,20 @@
-//! Gives the root directory of a cluster on one host to the user that started it.
+//! Makes the user who started a cluster on one host the owner of its root directory.
 //!
-//! The metadata service creates the root directory with root as the owner. If another user runs
-//! `skep up`, that user could not write to the root directory, nor change its owner, which only
-//! root may do.
+//! The metadata service creates the root directory, with root as its owner. If another user runs
+//! `skep up`, this user could not write to the root directory, and only root may change the owner
+//! of this directory.
 
 use crate::access::{Access, PATIENCE};
-use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};
+use skep_client::{Client, InodeAttributes, LogControl, MapObserver, Mount, MountOptions};
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
 use std::time::Duration;
 
-/// Changes the owner of the root directory to a user, if the owner is still root.
+/// Changes the owner of the root directory to the user `uid` and the group `gid`, if the owner is
+/// still root.
 pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<()> {
     let mount = Mount::new(MountOptions {
-        cluster: access.token.clone().into(),
+        cluster: access.contacts().into(),
         mount_point: String::new(),
         host: "skep up".into(),
         version: skep_service::PROGRAM_VERSION.into(),
@@ -21,6 +22,7 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         patience: Some(PATIENCE),
         attribute_timeout: Duration::ZERO,
         log: LogControl::default(),
+        map_observer: MapObserver::default(),
     });
     let client = Client::new(mount.await?, 0)?;
     let given = give(&client, uid, gid).await;

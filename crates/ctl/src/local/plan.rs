@@ -1,14 +1,14 @@
 //! The plan of `skep up`: the cluster to run on this host, and the command lines of its processes.
 //!
-//! Does not own the processes ([`super::supervisor`]), nor the places of their files
-//! ([`super::layout`]).
+//! The module [`super::supervisor`] runs the processes, and [`super::layout`] has the paths of
+//! their files.
 
 use super::children::LOG_LIMIT;
 use super::layout::Layout;
 use super::shape::Shape;
 use std::path::{Path, PathBuf};
 
-/// The request of `skep up`: the cluster to run.
+/// The cluster that `skep up` is asked to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     /// Pairs of a scope and a setting as `key=value`. The scope is a kind of service, one service,
     /// or `all`.
     pub(crate) set: Vec<(String, String)>,
-    /// Whether a monitor runs too.
+    /// Whether the cluster has a monitor.
     pub(crate) has_monitor: bool,
     /// Whether the supervisor runs in a terminal, where Ctrl-C stops it.
     pub(crate) in_foreground: bool,
@@ -39,8 +39,8 @@ impl Plan {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if name != "management" {
-            // The node gets the name of its directory, which does not depend on the order of
-            // registration.
+            // The node gets the name of its directory. A name that management assigns would depend
+            // on the order in which the nodes register.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {
@@ -88,7 +88,8 @@ impl Plan {
         let mut arguments =
             ["monitor", "--cluster", &data, "--directory", &directory].map(String::from).to_vec();
         let set = || self.set.iter().filter(|(of, _)| of == "monitor");
-        // The option `--listen` would take precedence over a setting `listen`, so do not pass both.
+        // `--listen` would take precedence over a setting `listen` of the user. So leave out
+        // `--listen` if the user has set `listen`.
         if !set().any(|(_, setting)| setting.starts_with("listen=")) {
             arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
         }

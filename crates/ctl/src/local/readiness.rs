@@ -1,4 +1,4 @@
-//! Waits for the report of another process that it is ready, with the protocol of `sd_notify(3)`.
+//! Waits until another process reports that it is ready. The report has the form of `sd_notify(3)`.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::os::linux::net::SocketAddrExt;
@@ -6,14 +6,15 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Command;
 use std::time::Duration;
 
-/// Minimum interval between checks.
+/// Minimum time between two checks.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Maximum interval between checks.
+/// Maximum time between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The interval is the elapsed time divided by this number, within the two limits above.
+/// The time between two checks is the time waited so far, divided by this number, and within the
+/// two limits above.
 const PAUSES: u32 = 20;
 
-/// The socket to which child processes send the report that they are ready.
+/// The socket to which child processes report that they are ready.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     socket: UnixDatagram,
@@ -29,12 +30,13 @@ impl Readiness {
         Ok(Self { socket, name })
     }
 
-    /// Sets the environment variable that gives a child process the name of the socket.
+    /// Sets the environment variable from which a child process takes the name of the socket.
     pub(crate) fn set_variable(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", format!("@{}", self.name));
     }
 
-    /// Returns the number of reports since the last call. Several children share the socket.
+    /// Returns the number of reports that have arrived since the last call. Several child processes
+    /// share the socket.
     pub(crate) fn take(&self) -> usize {
         let mut buffer = [0; 64];
         let mut count = 0;
@@ -44,9 +46,9 @@ impl Readiness {
         count
     }
 
-    /// Waits for a report, and returns the number of reports. Without `patience`, waits without a
-    /// time limit. The wait fails as soon as `has_ended` returns an error, which means that no
-    /// report can arrive any more.
+    /// Waits for a report, and returns the number of reports. `patience` is the time limit; `None`
+    /// means no time limit. The wait ends at once if `has_ended` returns an error, which means that
+    /// no report can arrive any more.
     pub(crate) async fn wait(
         &self,
         patience: Option<Duration>,

@@ -1,8 +1,8 @@
-//! Checks before `skep up` starts processes: whether this host has the memory and the free space
-//! for the cluster.
+//! Checks whether this host has enough memory and free space for a cluster, before `skep up` starts
+//! its processes.
 //!
-//! Owns rough lower limits only. A cluster that passes the checks may still run out of memory or
-//! space later.
+//! The checks use only rough lower limits. A cluster that passes the checks may still run out of
+//! memory or space later.
 
 use super::shape::Shape;
 use skep_types::{Error, ErrorCode, Result};
@@ -15,7 +15,7 @@ const DISK_OF_STORAGE_TARGET: u64 = 4 << 20;
 /// Minimum memory of a service, in bytes.
 const MEMORY_OF_SERVICE: u64 = 24 << 20;
 
-/// The needs of a cluster and the resources of this host, in bytes.
+/// The needs of a cluster, and the resources of this host, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     services: u64,
@@ -45,8 +45,8 @@ impl Needs {
     }
 }
 
-/// Refuses a cluster that does not fit on this host. `data` is its data directory. If `needs_disk`
-/// is set, its targets must still allocate their files there.
+/// Returns an error if a cluster does not fit on this host. `data` is its data directory.
+/// `needs_disk` means that its targets have yet to allocate their files there.
 ///
 /// # Errors
 /// - `NoSpace` if the file system of the data directory has too little free space for a new
@@ -63,8 +63,8 @@ fn check_against(needs: Needs, free: Option<u64>, memory: Option<u64>, data: &Pa
     let fewer = "start fewer services with --metadata-targets and --storage-services";
     if let Some(free) = free.filter(|free| *free < needs.disk) {
         let what = format!(
-            "cannot start {} services in {}: they need at least {}, and {} are free there; \
-             {fewer}, or choose another --data-dir",
+            "cannot start {} services in {}: these services need at least {}, and {} are free on \
+             this file system; {fewer}, or choose another --data-dir",
             needs.services,
             data.display(),
             size(needs.disk),
@@ -74,8 +74,8 @@ fn check_against(needs: Needs, free: Option<u64>, memory: Option<u64>, data: &Pa
     }
     if let Some(memory) = memory.filter(|memory| *memory < needs.memory) {
         let what = format!(
-            "cannot start {} services on this host: they need at least {} of memory, and {} are \
-             available; {fewer}",
+            "cannot start {} services on this host: these services need at least {} of memory, and \
+             {} are available; {fewer}",
             needs.services,
             size(needs.memory),
             size(memory)
@@ -85,13 +85,13 @@ fn check_against(needs: Needs, free: Option<u64>, memory: Option<u64>, data: &Pa
     Ok(())
 }
 
-/// Returns the free bytes of the file system that holds, or will hold, a directory.
+/// Returns the free bytes of the file system in which a directory exists or will be created.
 fn free_space(path: &Path) -> Option<u64> {
     let found = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok())?;
     Some(found.f_bavail * found.f_frsize)
 }
 
-/// Returns the memory that programs can use without swapping, in bytes.
+/// Returns the amount of memory that programs can use without swapping, in bytes.
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_that_do_not_fit_are_refused_before_they_start() {
+    fn cluster_that_exceeds_memory_or_disk_is_refused_at_its_start() {
         let shape = |metadata_targets| Needs::of(&Shape { metadata_targets, ..Shape::default() });
         let data = Path::new("/data");
         let check = |metadata, free: u64, memory: u64| {

@@ -1,6 +1,6 @@
 //! The shape of a cluster on one host: the numbers of its services and targets.
 //!
-//! Does not own the file that stores the shape (`layout`).
+//! The module `layout` reads and writes the file that stores the shape.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
-    /// Number of management nodes. Clusters of earlier versions have one.
+    /// Number of management nodes. A cluster of an earlier version has one management node.
     #[serde(default = "one")]
     pub(crate) management_nodes: u16,
-    /// Number of metadata services. Each has one target for each copy of metadata.
+    /// Number of metadata services. Each has one metadata target for each copy of the metadata.
     pub(crate) metadata_targets: u16,
-    /// Number of targets in each metadata group.
+    /// Number of targets in each metadata group: the number of copies of the metadata.
     #[serde(default = "one")]
     pub(crate) metadata_copies: u16,
     /// Number of storage services.
@@ -22,8 +22,8 @@ pub(crate) struct Shape {
     pub(crate) targets_per_service: u16,
 }
 
-/// The number of management nodes and of copies in clusters that were created before these could be
-/// chosen.
+/// The number of management nodes, and of copies of metadata, in a cluster whose stored shape does
+/// not contain these numbers.
 fn one() -> u16 {
     1
 }
@@ -56,9 +56,9 @@ impl Shape {
         kinds.into_iter().flat_map(names_of)
     }
 
-    /// Returns the metadata groups: for each, the name of the service and the number of the target
-    /// of each member. The first one is the primary. The members of a group lie on different
-    /// services, and each service has one primary.
+    /// Returns the metadata groups. Each is a list of its members, and a member is the name of its
+    /// service and the number of its target there. The first member is the primary. The members of
+    /// a group are on different services, and each service has one primary.
     pub(crate) fn metadata_groups(&self) -> Vec<Vec<(String, u16)>> {
         let services = self.metadata_targets;
         let member = |first: u16, copy: u16| {
@@ -70,8 +70,8 @@ impl Shape {
     }
 }
 
-/// The numbers that the command line requests. `None` means the number of the existing cluster, or
-/// the default for a new cluster.
+/// The numbers that the command line requests. `None` means the number in the existing cluster. In
+/// a new cluster, it means the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) management_nodes: Option<u16>,

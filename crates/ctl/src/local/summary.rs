@@ -1,5 +1,5 @@
-//! The summary of a running cluster on this host: its processes, its free space, and commands to
-//! try it and to stop it.
+//! The summary of a running cluster on this host: its processes, its free space, and the commands
+//! that use it and stop it.
 
 use super::layout::Layout;
 use crate::access::ClusterArgs;
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// A running cluster, as JSON.
+/// The JSON output: a running cluster.
 #[derive(Debug, Serialize)]
 struct Summary {
     cluster: String,
     data_dir: String,
     mount_point: Option<String>,
     transport: Option<String>,
-    /// Address of the page of the monitor. `None` means that no monitor runs.
+    /// Address of the monitor's web page. `None` means that no monitor runs.
     monitor: Option<String>,
     services: Vec<Service>,
 }
@@ -58,7 +58,7 @@ pub(crate) async fn print(
     })
 }
 
-/// Returns the address of the monitor's page.
+/// Returns the address of the monitor's web page.
 fn monitor(layout: &Layout) -> Option<String> {
     let file = layout.service("monitor").join(skep_service::listen::ADDRESS_FILE);
     let address = skep_service::listen::read_address(&file)?;
@@ -94,7 +94,8 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
 fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service> {
     let servers = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let service = |node: &Node| {
-        // The directory of the first management node is called management.
+        // A node has the name of its directory, except for the first management node. Its directory
+        // is `management`.
         let is_listed = processes.contains_key(&node.name);
         let is_first = node.kind == NodeKind::Management && !is_listed;
         let local = if is_first { "management" } else { &node.name };
@@ -109,7 +110,7 @@ fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service>
     servers.map(service).collect()
 }
 
-/// Returns the transport of the mount, from the log of the mount.
+/// Returns the transport of the mount. Reads it from the log of the mount.
 fn transport(layout: &Layout) -> Option<String> {
     let newest = layout.log("mount");
     let mut logs = [newest.clone(), newest.with_extension("log.old")].into_iter();
@@ -145,7 +146,7 @@ fn hints(layout: &Layout, mount_point: Option<&Path>, in_foreground: bool) -> St
     }
 }
 
-/// Returns the name of this program, as the user called it.
+/// Returns the name of this program, as the user has typed it.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if called.is_empty() { "skep".into() } else { quoted(called) }

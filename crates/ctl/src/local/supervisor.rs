@@ -1,5 +1,5 @@
-//! Runs a cluster on one host: initialises it if necessary, starts its processes in order, mounts
-//! it, restarts processes that exit, and at last ends all processes in the opposite order.
+//! Runs a cluster on one host. Initialises it if necessary, starts its processes in order, mounts
+//! it, and restarts processes that exit. At the end, stops all processes in the opposite order.
 
 use super::children::{Role, Service, describe};
 use super::layout::SupervisorLock;
@@ -25,16 +25,17 @@ use std::time::Duration;
 
 /// Time limit for all services to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for services to end, after which they are killed. The mount ends only after programs
-/// have closed their files.
+/// Time limit for the processes of one role to end. Then they are killed. The mount ends only after
+/// programs have closed their files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// Time limit for the end of a monitor that has not started and is killed.
+/// Time to wait for the end of a monitor that was killed because it did not start.
 const MONITOR_END_PATIENCE: Duration = Duration::from_secs(2);
-/// Interval between checks of the children.
+/// Time between two checks of the child processes.
 const TICK: Duration = Duration::from_millis(50);
-/// Number of signals after which the supervisor kills the processes: the second Ctrl-C.
+/// Number of signals after which the supervisor kills the processes. So the second Ctrl-C kills
+/// them.
 const SIGNALS_TO_KILL: u32 = 2;
-/// Time after which the supervisor prints why the cluster has not ended yet.
+/// Time after which the supervisor prints why processes have not ended yet.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The state of a running cluster.
@@ -42,7 +43,7 @@ struct Supervisor {
     plan: Plan,
     services: Vec<Service>,
     readiness: Readiness,
-    /// Number of signals received so far that ask the supervisor to end.
+    /// Number of signals that the supervisor has received. Each asks it to end.
     asked_to_end: Rc<Cell<u32>>,
     _lock: SupervisorLock,
 }
@@ -93,7 +94,7 @@ impl Supervisor {
             give_root_to(&access, uid, gid).await?;
         }
         if let Some(mount_point) = self.plan.mount_point.clone() {
-            // On a dead mount, creating the directory would fail. The new mount process removes the
+            // `create_dir_all` would fail on a dead mount. The new mount process will remove the
             // dead mount.
             if !is_mount_point(&mount_point) {
                 std::fs::create_dir_all(&mount_point)
@@ -116,8 +117,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the management nodes. The existing nodes start first, because a majority of them must
-    /// run before the cluster can get new nodes.
+    /// Starts the management nodes. Existing nodes start first, because the cluster can get new
+    /// nodes only while a majority of the existing ones runs.
     async fn start_management(&mut self) -> Result<()> {
         self.initialise("management", Vec::new())?;
         let names: Vec<_> = self.plan.shape.management().collect();
@@ -133,7 +134,8 @@ impl Supervisor {
             self.add(Role::Management, name, self.plan.arguments("management", name));
             self.await_ready(1).await?;
         }
-        // An earlier start may have ended before a node became a member.
+        // Adds all nodes as members. An earlier start may have ended before one of them became a
+        // member.
         let access = self.access()?;
         for name in names.iter().skip(1) {
             let node = read_identity(&self.plan.layout.service(name))?.map(|it| it.node);
@@ -148,9 +150,9 @@ impl Supervisor {
     /// not depend on it.
     ///
     /// # Errors
-    /// The error of another process that exits meanwhile, or `Interrupted`.
+    /// The error of another process that exits while the monitor starts, or `Interrupted`.
     async fn start_monitor(&mut self) -> Result<()> {
-        // The file of an earlier monitor would name a page that does not exist.
+        // The file contains the address of the previous monitor's web page, which no longer exists.
         let address = self.plan.layout.service("monitor").join(ADDRESS_FILE);
         let _ = std::fs::remove_file(address);
         let arguments = self.plan.monitor_arguments();
@@ -164,9 +166,9 @@ impl Supervisor {
         }
         monitor.signal(libc::SIGKILL);
         print_line(&format!(
-            "warning: the monitor did not start, so the load has no history, no alerts and \
-             no web page; files do not depend on it. `skep monitor` starts it later; its log is \
-             {}:\n{}",
+            "warning: the monitor did not start, so the history of the load, the alerts and the web \
+             page are missing; files do not need the monitor. `skep monitor` starts it later; its log \
+             is {}:\n{}",
             self.plan.layout.log("monitor").display(),
             monitor.tail()
         ));
@@ -179,8 +181,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits for processes that a killed supervisor has left behind. These processes end by
-    /// themselves after a while.
+    /// Waits for processes that a killed supervisor has left behind. They usually end without a
+    /// signal. Kills the processes that still run after [`END_PATIENCE`].
     async fn await_former(&self) {
         let data = self.plan.layout.data.display().to_string();
         let is_ours = |process: &u32| {
@@ -205,7 +207,7 @@ impl Supervisor {
         ClusterArgs { cluster, token_file: None }.access(None)
     }
 
-    /// Initialises the directories of a service if they do not exist yet.
+    /// Initialises the directories of a service, unless all of them are initialised already.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
@@ -230,8 +232,8 @@ impl Supervisor {
         self.services.push(Service::new(&self.plan.layout, role, name, arguments));
     }
 
-    /// Starts the services that have been added, and waits until `count` services report that they
-    /// are ready.
+    /// Starts the services that were added and do not run yet. Waits until `count` services have
+    /// reported that they are ready.
     async fn await_ready(&mut self, count: usize) -> Result<()> {
         let readiness = &self.readiness;
         for service in self.services.iter_mut().filter(|service| service.process().is_none()) {
@@ -276,7 +278,8 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
-    /// Makes new metadata targets wait for a group, if a group has several.
+    /// If a metadata group has several targets, sets the number of copies in the cluster, so that
+    /// new metadata targets wait for a group.
     async fn set_copies(&self) -> Result<()> {
         let copies = self.plan.shape.metadata_copies;
         if copies > 1 {
@@ -286,8 +289,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Creates the metadata groups of a new cluster, if a group has several targets. A repetition
-    /// changes nothing.
+    /// Creates the metadata groups of a new cluster if a group has several targets. If they exist
+    /// already, changes nothing.
     async fn create_groups(&self, access: &Access, map: &ClusterMap) -> Result<()> {
         if self.plan.shape.metadata_copies == 1 {
             return Ok(());
@@ -299,7 +302,10 @@ impl Supervisor {
                 let path = path.display().to_string();
                 let target = map.targets.iter().find(|target| target.path == path);
                 let missing = || {
-                    let what = format!("cannot create the metadata groups: {path} has no id");
+                    let what = format!(
+                        "cannot create the metadata groups: management has no target with the \
+                         directory {path}"
+                    );
                     Error::new(ErrorCode::NotFound, what)
                 };
                 targets.push(target.ok_or_else(missing)?.id);
@@ -349,8 +355,8 @@ impl Supervisor {
         }
     }
 
-    /// Stores the list of running processes. A failed write is reported, but does not stop the
-    /// cluster.
+    /// Stores the list of running processes. If the write fails, logs a warning and continues,
+    /// because the cluster does not need the list.
     fn note_processes(&self) {
         let running = self.services.iter();
         let processes =
@@ -360,11 +366,11 @@ impl Supervisor {
         }
     }
 
-    /// Restarts services that exit, until a signal to end arrives.
+    /// Restarts services that exit, until a signal asks the supervisor to end.
     async fn watch(&mut self) {
         while self.asked_to_end.get() == 0 {
-            // Drops the reports of restarted and ending services, so that the socket does not fill
-            // up.
+            // Restarted and ending services send reports to the socket too. Removes them, so that
+            // the socket does not fill up.
             self.readiness.take();
             let mut has_changed = false;
             for service in &mut self.services {
@@ -403,7 +409,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends all services. Each service ends before the services that it depends on.
+    /// Ends all services, in the order of their roles: each service ends before the services that
+    /// it depends on.
     async fn end(&mut self) {
         for role in [Role::Monitor, Role::Mount, Role::Storage, Role::Metadata, Role::Management] {
             let of_role = |service: &&mut Service| service.role == role;
@@ -443,7 +450,7 @@ impl Supervisor {
                 skep_env::sleep(TICK).await;
             }
         }
-        // A mount process that was killed leaves a dead mount behind.
+        // If the mount process was killed, it leaves a dead mount behind, which is unmounted here.
         let was_mounted = self.services.iter().any(|service| service.role == Role::Mount);
         if let Some(mount_point) = self.plan.mount_point.as_ref().filter(|_| was_mounted)
             && is_mount_point(mount_point)
@@ -455,7 +462,7 @@ impl Supervisor {
     }
 }
 
-/// Prints the reason why the cluster is still ending.
+/// Prints why the cluster has not ended yet.
 fn announce_wait(left: &[&mut Service], mount_point: Option<&Path>) {
     for service in left {
         match (service.role, mount_point) {
@@ -469,8 +476,8 @@ fn announce_wait(left: &[&mut Service], mount_point: Option<&Path>) {
     }
 }
 
-/// Prints an event for people. A failed write is ignored, since a closed terminal must not end the
-/// supervisor. With JSON output nothing is printed, since the summary must be the only value.
+/// Prints an event for people. Ignores errors, because a closed terminal must not end the
+/// supervisor. With JSON output, prints nothing, because the summary must be the only value.
 fn print_line(text: &str) {
     if is_for_people() {
         let _ = say(text);

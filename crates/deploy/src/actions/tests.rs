@@ -1,4 +1,4 @@
-//! Tests of the scripts. `sh -n` checks their syntax.
+//! Tests of the scripts. They check the syntax with `sh -n`.
 
 use super::*;
 use crate::facts;
@@ -93,14 +93,14 @@ fn configuration_has_targets_and_addresses_of_the_host() {
     assert!(text.contains("listen = \"[::]:7420\""), "{text}");
 }
 
-/// One health check takes seconds on a busy cluster, so a limit of the attempts does not limit the
-/// time.
+/// One health check can take seconds on a busy cluster. A limit for the number of attempts would
+/// not limit the time.
 #[test]
 fn waits_are_bounded_by_time_and_not_by_attempts() {
     let from = PRELUDE.find("uptime_seconds() {").unwrap();
     let to = PRELUDE.find("stop_service() {").unwrap();
     let functions = &PRELUDE[from..to];
-    // Only the command advances this clock, by 25 s for each attempt.
+    // In this script, only the checked command advances the clock, by 25 s for each attempt.
     let script = format!(
         "set -eu\n{functions}\nclock=100\nattempts=0\n\
          uptime_seconds() {{ echo \"$clock\"; }}\n\

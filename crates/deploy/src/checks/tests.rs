@@ -1,4 +1,4 @@
-//! Tests of the checks.
+//! Tests of the checks of the hosts' facts.
 
 use super::*;
 use crate::facts::tests::fresh;
@@ -8,7 +8,7 @@ pub(crate) fn program() -> Program {
     Program { path: "/usr/bin/skep".into(), hash: "new".into(), machine: "x86_64" }
 }
 
-/// Judges fresh hosts after a change of the facts of `s1`.
+/// Checks fresh hosts, after `change` has changed the facts of the host `s1`.
 fn judged(change: impl FnOnce(&mut Facts)) -> Verdict {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut facts: BTreeMap<String, Facts> = BTreeMap::new();
@@ -20,7 +20,7 @@ fn judged(change: impl FnOnce(&mut Facts)) -> Verdict {
 }
 
 #[test]
-fn fresh_hosts_have_no_problem() {
+fn checks_find_no_problem_on_fresh_hosts() {
     let verdict = judged(|_| {});
     assert!(verdict.problems.is_empty() && verdict.warnings.is_empty(), "{verdict:?}");
 }
@@ -48,7 +48,7 @@ fn each_problem_names_its_host_and_a_remedy() {
     check(&|it| it.program = Some("old".into()), &["/usr/bin/skep", "remove it"]);
     check(&|it| it.token = Some(false), &["/etc/skep/token"]);
     check(&|it| it.foreign.extend([Role::Storage]), &["/srv/skep/storage"]);
-    check(&|it| it.listening.extend([7420]), &["port 7420", "stop it"]);
+    check(&|it| it.listening.extend([7420]), &["port 7420", "stop that program"]);
     check(&|it| it.mount = Some(false), &["/scratch", "mount.point"]);
     check(&|it| set_data(it, "/dev/nvme1n1", "it holds ext4"), &["/dev/nvme1n1", "ext4", "wipefs"]);
     check(&|it| set_data(it, "/data/skep", "it is not empty"), &["/data/skep", "empty directory"]);

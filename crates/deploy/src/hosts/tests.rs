@@ -1,4 +1,4 @@
-//! Tests of the hosts file.
+//! Tests of reading and checking hosts files.
 
 use super::*;
 
@@ -23,7 +23,7 @@ storage_directories = ["/data/skep"]
 domain = "rack-1"
 "#;
 
-/// Returns the problems of a file.
+/// Returns the problems of a hosts file, as one text.
 fn problems(text: &str) -> String {
     Deployment::parse(text).unwrap_err().context().to_owned()
 }
@@ -79,7 +79,7 @@ fn monitor_runs_beside_management_by_default() {
     assert_eq!(monitors(&named), ["s1"]);
     assert_eq!(monitors(&format!("monitor = false{GOOD}")), [""; 0]);
     let both = problems(&format!("monitor = false{named}"));
-    assert!(both.contains("host s1") && both.contains("remove one of both"), "{both}");
+    assert!(both.contains("host s1") && both.contains("remove the role or this setting"), "{both}");
     let two = problems(&named.replace("\"metadata\"]", "\"metadata\", \"monitor\"]"));
     assert!(two.contains("hosts m1 and s1 have the role monitor"), "{two}");
 }

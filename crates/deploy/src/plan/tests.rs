@@ -1,4 +1,4 @@
-//! Tests of plans.
+//! Tests of the plans of deployments.
 
 use super::*;
 use crate::checks::tests::program;
@@ -9,7 +9,7 @@ fn facts(deployment: &Deployment) -> AllFacts {
     deployment.hosts.iter().map(|host| (host.name.clone(), fresh(deployment, host))).collect()
 }
 
-/// Returns the facts of a complete cluster.
+/// Returns the facts about all hosts of a complete cluster.
 fn complete(deployment: &Deployment) -> AllFacts {
     let mut all = facts(deployment);
     for host in &deployment.hosts {
@@ -32,7 +32,7 @@ fn complete(deployment: &Deployment) -> AllFacts {
     all
 }
 
-/// Returns the steps as lines of phase, host and step.
+/// Returns one line for each step, with the phase, the host and the step.
 fn lines(phases: &[Phase]) -> Vec<String> {
     let mut lines = Vec::new();
     for phase in phases {
@@ -57,9 +57,9 @@ fn fresh_hosts_get_all_steps_in_their_order() {
     let phases = apply(&deployment, &program(), &facts(&deployment));
     let expected = [
         "install: m1: install the program",
-        "install: m1: write configuration and units",
+        "install: m1: write the configuration and the systemd units",
         "install: s1: install the program",
-        "install: s1: write configuration and units",
+        "install: s1: write the configuration and the systemd units",
         "install: s1: format /dev/nvme1n1 for storage",
         "install: s1: format /dev/mapper/data for storage",
         "install: s1: mount the disks",
@@ -118,7 +118,7 @@ fn new_target_restarts_only_its_own_service() {
     let extended = Deployment::parse(&extended).unwrap();
     let steps = lines(&apply(&extended, &program(), &all));
     let expected = [
-        "install: s1: write configuration and units",
+        "install: s1: write the configuration and the systemd units",
         "join: s1: stop storage",
         "join: s1: initialise storage",
         "join: s1: start storage",
@@ -139,7 +139,7 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     };
     let moved = GOOD.replace("[\"client\",", "[\"client\", \"monitor\",");
     let expected = [
-        "install: s1: write configuration and units",
+        "install: s1: write the configuration and the systemd units",
         "monitor: m1: stop monitor",
         "monitor: s1: start monitor",
     ];
@@ -149,7 +149,7 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     stopped.get_mut("m1").unwrap().running.remove(&Role::Monitor);
     let steps = lines(&apply(&deployment, &program(), &stopped));
     assert!(steps.contains(&"monitor: m1: start monitor".to_owned()), "{steps:?}");
-    // The upgrade of a cluster without a monitor starts no monitor.
+    // In a cluster in which no monitor runs, the upgrade starts none.
     let old = stopped.get_mut("m1").unwrap();
     old.program = Some("old".into());
     let steps = lines(&upgrade(&deployment, &program(), &stopped, false));
@@ -189,7 +189,7 @@ fn upgrade_restarts_one_service_at_a_time() {
         "restart: m1: start monitor",
     ];
     assert_eq!(steps[..14], expected);
-    // An interrupted upgrade restarts only services that still run the old program.
+    // After an interrupted upgrade, only services that still run the old program are restarted.
     let mut all = complete(&deployment);
     all.get_mut("m1").unwrap().running.insert(Role::Metadata, Running::Old);
     let steps = lines(&upgrade(&deployment, &program(), &all, true));
@@ -207,14 +207,14 @@ fn removal_unmounts_first_and_stops_management_last() {
         "stop: s1: stop storage",
         "stop: m1: stop metadata",
         "stop: m1: stop management",
-        "remove: m1: remove everything of Skep",
-        "remove: s1: remove everything of Skep",
+        "remove: m1: remove all files and services of Skep",
+        "remove: s1: remove all files and services of Skep",
     ];
     assert_eq!(steps, expected);
 }
 
 #[test]
-fn only_an_added_host_gets_steps() {
+fn steps_can_be_limited_to_an_added_host() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));

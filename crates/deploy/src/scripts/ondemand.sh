@@ -40,7 +40,7 @@ check_directory() { # description, path
   owner=${facts%% *} kind=${facts#* * } mode=${facts#* } mode=${mode%% *}
   [ "$kind" = directory ] || die "$1 $2 is a $kind: expected a directory; name its real path"
   [ "$owner" = 0 ] ||
-    die "$1 $2 belongs to user $owner, who could replace its contents; name another one"
+    die "$1 $2 belongs to user $owner, who could replace its contents; name another directory"
 }
 # Ends the script unless only root can replace the entries of each directory on a path.
 check_path() { # description, path
@@ -50,7 +50,7 @@ check_path() { # description, path
     # In a directory with the sticky bit, users cannot replace the entries of others.
     if [ $((0$mode & 022)) != 0 ] && [ $((0$mode & 01000)) = 0 ]; then
       die "$1: users can replace the entries of ${walked:-/} (mode $mode): run" \
-        "\`chmod go-w ${walked:-/}\`, or name another one"
+        "\`chmod go-w ${walked:-/}\`, or name another directory"
     fi
     [ -n "$rest" ] || break
     walked=$walked/${rest%%/*}
@@ -63,7 +63,7 @@ check_mount_point() {
   if top=$(top_mount "$MOUNT"); then
     # An earlier start of the same name that did not end: the removal of its remains unmounts it.
     case "${top#fuse.skep }" in "$parent/$NAME".*) return ;; esac
-    die "$MOUNT is a mount point already ($top); choose another one with --mount"
+    die "$MOUNT is a mount point already ($top); choose another mount point with --mount"
   fi
   if [ -e "$MOUNT" ] || [ -L "$MOUNT" ]; then check_directory 'mount point' "$MOUNT"; fi
 }
@@ -71,8 +71,8 @@ check_mount_point() {
 check_parent() {
   check_directory directory "$parent"
   [ "$mode" = 700 ] ||
-    die "directory $parent has the mode $mode: expected 700; remove it, or name another directory" \
-      "with --directory"
+    die "directory $parent has the mode $mode: expected 700; remove this directory, or" \
+      "name another one with --directory"
 }
 
 # Locks the directory of all runs. For a start (-x) it creates the directory. For a removal (-s) it
@@ -152,8 +152,8 @@ is_foreign() { # directory of a run
 }
 refuse_shared() { # directory of a run
   die "$1 belongs to host $(fact "$1" address) ($(fact "$1" identity)): $DIRECTORY is on a shared" \
-    "file system; name a directory on a local disk with --directory, or, if it is this host that" \
-    "has a new name, remove $1/address"
+    "file system; name a directory on a local disk with --directory. If this host has a new name," \
+    "remove $1/address instead"
 }
 # Ends the script if a start of the name has succeeded, and nothing has removed it.
 refuse_second() { # directory of a run
@@ -169,7 +169,8 @@ unmount() { # directory of a run
   mounts | awk -v run="$1" '$2 == "fuse.skep" && $3 == run { print $1 }' | while read -r point; do
     top=$(top_mount "$point") || continue
     [ "$top" = "fuse.skep $1" ] ||
-      die "cannot unmount $point: another file system ($top) is mounted over it; unmount that first"
+      die "cannot unmount $point: another file system ($top) is mounted over it; unmount" \
+        "that file system first"
     # By force, since the data end here: without its services, the mount could not write.
     umount -i -c -f -l "$point" || die "cannot unmount $point"
   done
@@ -214,7 +215,12 @@ hold_of() { # directory of a run
   rm -f "$1/held" "$1/looked"
   # A process in a file system whose services are dead may not end, even if it is killed.
   {
-    if [ -e "$point/.skep-hold" ]; then head -c 200 "$point/.skep-hold" >"$1/held"; fi
+    hold=$point/.skep-hold
+    if [ -e "$hold" ] && ! head -c 200 "$hold" >"$1/held"; then
+      # Another host may have removed the file, and this host caches its name for a second.
+      sleep 1.2
+      [ -e "$hold" ] || rm -f "$1/held"
+    fi
     : >"$1/looked"
   } </dev/null >/dev/null 2>&1 8>&- 9>&- &
   tries=50
@@ -226,12 +232,12 @@ hold_of() { # directory of a run
 refuse_unsaved() { # directory of a run
   if [ "$DISCARD" = all ] || [ ! -e "$1/complete" ]; then return 0; fi
   if [ "$DISCARD" != saved ] && [ -s "$1/stage-out" ]; then
-    die "the data of $NAME are not staged out ($(head -n 1 "$1/stage-out")): they are on $MOUNT and" \
-      "in $1; stage them out, or give them up with --discard"
+    die "the data of $NAME is not staged out ($(head -n 1 "$1/stage-out")): it is on $MOUNT and in" \
+      "$1; stage the data out, or delete it with --discard"
   fi
   if text=$(hold_of "$1"); then
-    die "$MOUNT/.skep-hold holds the data of $NAME (${text:-no reason}): copy them and remove this" \
-      "file, or give them up with --discard"
+    die "$MOUNT/.skep-hold protects the data of $NAME (${text:-no reason}): copy the data and" \
+      "remove this file, or delete the data with --discard"
   fi
   rm -f "$1/stage-out"
 }
@@ -303,7 +309,7 @@ check_ports() {
   last=$((PORT + 2)) port=$PORT
   if [ "$IS_FIRST" != yes ]; then port=$last; fi
   while [ "$port" -le "$last" ]; do
-    ! listens "$port" || die "another program listens on port $port; choose others with --port"
+    ! listens "$port" || die "another program listens on port $port; choose other ports with --port"
     port=$((port + 1))
   done
 }
@@ -433,8 +439,8 @@ stop() {
   [ -z "$failed" ] || exit 1
   if top=$(top_mount "$MOUNT"); then
     case "${top#fuse.skep }" in */skep-ondemand/"$NAME".*)
-      die "$MOUNT is still mounted (${top#fuse.skep }): name the directory of its start with" \
-        "--directory" ;;
+      die "$MOUNT is still mounted (${top#fuse.skep }): name the directory of its start" \
+        "with --directory" ;;
     esac
   fi
 }

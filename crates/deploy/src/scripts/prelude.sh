@@ -96,7 +96,7 @@ start_service() { # kind
   port=$2
   serves() {
     case "$(cut -d ' ' -f 3 "/proc/$!/stat" 2>/dev/null)" in
-      '' | Z) tail -n 3 "$log" >&2; die "$1 ended at its start; log: $log" ;;
+      '' | Z) tail -n 3 "$log" >&2; die "the service $1 stopped during its start; its log is $log" ;;
     esac
     awk -v port=":$(printf %04X "$port")" '$4 == "0A" && index($2, port) { found = 1 }
       END { exit !found }' /proc/net/tcp /proc/net/tcp6 2>/dev/null

@@ -32,8 +32,8 @@ pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
     unsafe { submit_traffic(entry, keep, Traffic::None) }
 }
 
-/// Like [`submit`], for an operation on a socket. `traffic` is the meaning of its completion for
-/// the conversation with the peer.
+/// Like [`submit`], for an operation on a socket. `traffic` is the kind of the operation: a send or
+/// a receive.
 ///
 /// # Safety
 /// The contract of [`submit`] applies.

@@ -30,10 +30,11 @@ use std::time::Duration;
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
 /// After this number of waits without polling, the next wait polls although polling seems useless.
 const PROBE_INTERVAL: u32 = 32;
-/// Weight of the earlier rounds in the average, in relation to the newest round.
+/// Weight of the earlier rounds of polling in the average duration. The newest round has the weight
+/// 1.
 const AVERAGE_WEIGHT: u32 = 3;
-/// If more time than this passes between two polls of a round, another thread may have used the
-/// processor.
+/// If more time than this passes between two polls of one round of polling, another thread may have
+/// used the processor.
 const PREEMPTED: Duration = Duration::from_micros(20);
 /// Time for which a loop does not poll after another thread has used its processor.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
@@ -41,22 +42,22 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The state of a loop from which it decides whether to poll.
 #[derive(Debug)]
 pub(super) struct Spin {
-    /// Maximum duration of a round; zero means that the loop never polls.
+    /// Maximum duration of a round of polling; zero means that the loop never polls.
     limit: Duration,
     /// The kind of the last completion on a socket.
     last_traffic: Traffic,
     last_traffic_time: Duration,
     pub(super) expected_replies: usize,
-    /// Average duration of the recent rounds. A round without a completion counts as twice the
-    /// limit.
+    /// Average duration of the recent rounds of polling. A round without a completion counts as
+    /// twice the limit.
     average: Duration,
-    /// Number of waits without polling since the last round.
+    /// Number of waits without polling since the last round of polling.
     skipped: u32,
     /// Time until which the loop does not poll.
     busy_until: Duration,
     is_host_busy: fn(Duration) -> bool,
     preemptions: fn() -> i64,
-    /// Number of finished rounds.
+    /// Number of finished rounds of polling.
     #[cfg(test)]
     rounds: u64,
 }
@@ -70,7 +71,7 @@ pub(super) struct Round {
     has_succeeded: bool,
     is_preempted: bool,
     preemptions: fn() -> i64,
-    /// The number of preemptions at the start.
+    /// The thread's number of preemptions when the round began.
     preemptions_before: i64,
 }
 
@@ -78,8 +79,8 @@ pub(super) struct Round {
 /// this thread could have continued.
 fn preemptions_of_thread() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` has the type that the call fills. All bytes are initialised before, and every
-    // bit pattern is a valid value.
+    // SAFETY: `usage` has the type that the call fills. All bytes were initialised before the call,
+    // and every bit pattern is a valid value.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()
@@ -129,8 +130,8 @@ impl Spin {
             && now.saturating_sub(self.last_traffic_time) < CONVERSATION_PAUSE
     }
 
-    /// Begins a round, which ends at the latest when the next timer is due. `None` means that the
-    /// loop must sleep.
+    /// Begins a round of polling, which ends at the latest when the next timer is due. `None` means
+    /// that the loop must sleep.
     pub(super) fn begin(&mut self, now: Duration, next_timer: Option<Duration>) -> Option<Round> {
         if !self.is_in_conversation(now) || now < self.busy_until {
             return None;
@@ -155,7 +156,7 @@ impl Spin {
         })
     }
 
-    /// Ends a round, and records its result for the decisions about later rounds.
+    /// Ends a round of polling, and records its result for the decisions about later rounds.
     pub(super) fn end(&mut self, round: &Round) {
         #[cfg(test)]
         {
@@ -178,7 +179,7 @@ impl Spin {
 }
 
 impl Round {
-    /// Whether the round ends with a poll at the time `now`.
+    /// Whether a poll at the time `now` ends the round of polling.
     pub(super) fn ends(&mut self, now: Duration, has_completion: bool) -> bool {
         self.has_succeeded = has_completion;
         self.is_preempted = now.saturating_sub(self.last_poll) > PREEMPTED

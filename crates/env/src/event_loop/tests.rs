@@ -50,6 +50,30 @@ fn operation_of_an_earlier_loop_does_not_affect_a_later_loop() {
     });
 }
 
+/// Before the fix, the operations in flight kept the descriptors of an ended loop until the end of
+/// the process. The peers waited for replies for ever.
+#[test]
+fn connections_of_an_ended_thread_are_closed() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let thread = std::thread::spawn(move || {
+        block_on(async move {
+            let stream = crate::TcpStream::connect(&address).await.unwrap();
+            // More operations than the submission queue has entries.
+            for _ in 0..2 * SUBMISSION_ENTRIES {
+                let stream = stream.clone();
+                spawn(async move { stream.receive(crate::Buf::new(8)).await }).detach();
+            }
+            // The loop submits the operations.
+            sleep(Duration::from_millis(1)).await;
+        })
+    });
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(std::io::Read::read(&mut peer, &mut [0; 1]).unwrap(), 0, "the end of the stream");
+    thread.join().unwrap().unwrap();
+}
+
 #[test]
 fn idle_time_is_the_time_without_work() {
     let (idle, work) = block_on(async {

@@ -37,8 +37,7 @@ struct Map {
     extents: [Extent; EXTENTS],
 }
 
-/// Returns the number of bytes of a range that lie in extents which the file shares with no other
-/// file.
+/// Returns how many bytes of a range lie in extents that the file shares with no other file.
 ///
 /// # Errors
 /// Returns `Unsupported` if the file system does not report extents.

@@ -4,7 +4,7 @@ use super::*;
 use skep_metrics::catalog;
 use std::io::{Read, Write};
 
-/// Runs `client` in a separate thread against a server with a gauge and a histogram.
+/// Runs `client` in a separate thread, against a server whose metrics are a gauge and a histogram.
 fn with_server<T: Send + 'static>(
     client: impl FnOnce(std::net::SocketAddr) -> T + Send + 'static,
 ) -> T {
@@ -35,7 +35,7 @@ fn with_server<T: Send + 'static>(
 fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The server may close the connection before it has read all of a wrong request.
+    // The server may close the connection before it has read the whole invalid request.
     let _ = stream.write_all(request);
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);
@@ -58,7 +58,8 @@ fn openmetrics_parser_accepts_the_page() {
     };
     let info = named("skep_node_info");
     assert_eq!(info.len(), 1);
-    // This parser leaves escaped characters as they are.
+    // The parser in this test does not decode escaped characters, so the expected value contains
+    // the escapes.
     assert_eq!(info[0].labels.get("name"), Some(r#"a\"b\\c\nd"#));
     let syncs = named("skep_metadata_log_sync_seconds");
     let prometheus_parse::Value::Histogram(buckets) = &syncs[0].value else { panic!("{syncs:?}") };
@@ -99,7 +100,7 @@ fn invalid_requests_are_refused_and_the_server_continues() {
         replies
     });
     for (reply, status) in replies.iter().zip(["405", "400", "400", "", "200"]) {
-        // After a request that is too long, the reply may be lost with the connection's reset.
+        // If a request is too long, the reset of the connection may destroy the reply.
         assert!(status.is_empty() || reply.starts_with(&format!("HTTP/1.1 {status}")), "{reply}");
     }
 }

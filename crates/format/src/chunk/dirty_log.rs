@@ -31,7 +31,7 @@ record! {
     /// A region that may have changed since it was synced.
     #[derive(Copy, PartialOrd, Ord, Hash)]
     pub struct DirtyRegion {
-        /// The chunk file.
+        /// Key of the chunk file that contains the region.
         pub key: ChunkFileKey,
         /// Index of the region in the chunk file.
         pub region: u64,
@@ -53,7 +53,7 @@ impl DirtyRegion {
     pub fn to_entry(&self) -> [u8; DIRTY_ENTRY_BYTES] {
         let mut w = Writer::new();
         self.encode(&mut w);
-        // Four zero bytes lie between the region index and the checksum.
+        // Four zero bytes separate the region index from the checksum.
         0_u32.encode(&mut w);
         let crc = crc32c(&[&MAGIC[..], &w.finish()].concat());
         let mut entry = [0; DIRTY_ENTRY_BYTES];
@@ -81,7 +81,10 @@ pub fn read_dirty_log(bytes: &[u8], expected: &DirtyLogHeader) -> Result<Vec<Dir
     let sealed_bytes = expected.to_bytes().len() + 20;
     let corrupt = |what: String| Error::new(ErrorCode::Corrupt, what);
     if bytes.len() < HEADER_BYTES {
-        return Err(corrupt(format!("{} bytes long, shorter than its header", bytes.len())));
+        return Err(corrupt(format!(
+            "the file has {} bytes, which is shorter than its header",
+            bytes.len()
+        )));
     }
     let header: DirtyLogHeader = sealed::open(MAGIC, VERSION, &bytes[..sealed_bytes])?;
     if header != *expected {
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn dirty_log_of_another_target_is_refused_with_both_ids() {
+    fn error_for_the_dirty_log_of_another_target_has_both_ids() {
         let bytes = HEADER.to_file([].iter());
         let other = DirtyLogHeader { target: TargetId::new(4), ..HEADER };
         let error = read_dirty_log(&bytes, &other).unwrap_err().to_string();

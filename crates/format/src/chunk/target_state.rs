@@ -8,18 +8,19 @@ const MAGIC: [u8; 8] = *b"SKEPSTAT";
 const VERSION: u16 = 2;
 
 record! {
-    /// Identifies the page cache to which a target wrote. As long as the mark is the same, the page
-    /// cache still has all acknowledged writes, so no acknowledged write was lost.
+    /// Identifies the page cache to which a target wrote. While a target finds the same mark at
+    /// each start, the page cache still has all writes that the target acknowledged.
     #[derive(Copy)]
     pub struct HostMark {
         /// Random number that the kernel draws at each boot of the host.
         pub boot_id: u128,
-        /// Device number of the file system with the target's directory.
+        /// Device number of the file system that contains the target's directory.
         pub device: u64,
-        /// Id of the mount of the file system with the target's directory. Each mount gets another
-        /// id.
+        /// Id of the mount of the file system that contains the target's directory. The kernel
+        /// gives each mount a new id.
         pub mount: u64,
-        /// Inode number of the target's directory. A copy of the directory has another number.
+        /// Inode number of the target's directory. It distinguishes the directory from a copy of
+        /// it.
         pub directory: u64,
     }
 }
@@ -29,19 +30,19 @@ record! {
     /// the file at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
-        /// Number of starts of the target, from 1. Region pages contain the number of the start in
-        /// which they were written.
+        /// How often the target has started, including this start. Region pages contain the number
+        /// of the start in which they were written.
         pub start: u64,
-        /// The host incarnation in the replies of the target.
+        /// The host incarnation that the target writes into its replies.
         pub incarnation: HostIncarnation,
-        /// Whether all writes were synced when the last process ended. Set only by a clean
+        /// Whether all writes were synced when the target's last process ended. Set only by a clean
         /// shutdown.
         pub clean: bool,
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
-        /// Number of the earliest start from which the page cache is preserved. Pages that were
-        /// written in this start or later cannot have been torn.
+        /// Number of the earliest start since which no page has been lost from the page cache.
+        /// Pages that were written in this start or later cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.
         pub host: HostMark,
@@ -49,12 +50,12 @@ record! {
 }
 
 impl TargetState {
-    /// Encodes the content of the file.
+    /// Encodes the state as the content of the file `state`.
     pub fn to_file(&self) -> Vec<u8> {
         sealed::seal(MAGIC, VERSION, self)
     }
 
-    /// Decodes the content of the file.
+    /// Decodes a state from the content of the file `state`.
     ///
     /// # Errors
     /// - `Corrupt` if the bytes are not a valid target state.

@@ -46,7 +46,7 @@ fn a_page_survives_a_round_trip() {
 }
 
 #[test]
-fn bytes_of_version_1_are_stable() {
+fn page_bytes_of_version_1_never_change() {
     let page = header().to_page(&checksums());
     assert_eq!(&page[..10], b"SKEPRGN\0\x01\0");
     assert_eq!(page[10..26], [1; 16]);
@@ -92,7 +92,7 @@ fn checksum_page_of_another_region_is_refused() {
 }
 
 #[test]
-fn page_of_zeros_is_blank_and_a_partial_one_is_damaged() {
+fn zeroed_page_is_blank_and_partly_zeroed_page_is_damaged() {
     assert!(matches!(read_page(&[0; 4096]), FoundPage::Blank));
     let mut page = header().to_page(&checksums());
     page[..512].fill(0);
@@ -132,12 +132,12 @@ fn chunk_file_lengths_at_region_borders_are_correct() {
 
 proptest! {
     #[test]
-    fn sizes_survive_a_round_trip(size in 0..=MAX_CHUNK_FILE_BYTES) {
+    fn logical_size_survives_conversion_to_physical_length(size in 0..=MAX_CHUNK_FILE_BYTES) {
         prop_assert_eq!(logical_size(physical_length(size)), size);
     }
 
     #[test]
-    fn pieces_cover_a_range_without_crossing_regions(
+    fn range_is_split_into_pieces_at_region_borders(
         start in 0_u64..1 << 40, len in 0_u64..9 << 20,
     ) {
         let mut at = start;
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_pages_never_panic(bytes in proptest::collection::vec(0_u8.., 4096)) {
+    fn parsing_an_arbitrary_page_never_panics(bytes in proptest::collection::vec(0_u8.., 4096)) {
         let _ = read_page(&bytes);
     }
 }

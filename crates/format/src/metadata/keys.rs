@@ -2,7 +2,7 @@
 //! parts.
 //!
 //! All records of a virtual shard are in one key range, so that a shard is moved by copying one
-//! range. Does not own the values (`records`) or the cursors of names (`cursors`).
+//! range. The module `records` owns the values, and the module `cursors` owns the cursors of names.
 
 use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result, SessionId, ShardId};
 use skep_wire::file_locks::LockKind;
@@ -13,7 +13,8 @@ const OF_TARGET: u8 = 0;
 /// First byte of all keys that belong to a virtual shard.
 const OF_SHARD: u8 = 1;
 
-/// A key. Numbers are encoded big-endian, so that the byte order of keys is the order of scans.
+/// A key. Numbers are encoded big-endian, because a scan returns keys in the order of their bytes,
+/// which is then the order of the numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key<'a> {
     /// Number of the last log record that is applied to the store. Value: `Lsn`.
@@ -30,7 +31,7 @@ pub enum Key<'a> {
     /// A chunk file that the target must still remove at a storage group. Value: empty.
     Removal(GroupId, ChunkFileKey),
     /// A file whose size the target must recover from its chunk files, because a writer died.
-    /// Value: the number of the recovery, a `u64`.
+    /// Value: the number of the last death of a writer, a `u64`.
     SizeRecovery(InodeId),
     /// A truncation whose chunk files are not truncated durably yet. Value: `TruncationRecord`.
     Truncation(InodeId),
@@ -42,9 +43,9 @@ pub enum Key<'a> {
     /// commit.
     Decision(u64),
     /// A transaction of another group that has ended on this target and must not be prepared again.
-    /// Value: `Timestamp`.
+    /// Value: the `Timestamp` of its end.
     Finished(TransactionId),
-    /// A session that has ended and must not be opened again. Value: `Timestamp`.
+    /// A session that has ended and must not be opened again. Value: the `Timestamp` of its end.
     SessionEnd(SessionId),
     /// The locks of an owner on a file. Value: `FileLocksRecord`.
     FileLocks(LockOwner),
@@ -63,19 +64,22 @@ pub enum Key<'a> {
     /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
     /// bytes are zeros.
     Inline(InodeId),
-    /// Value: the version of the newest cluster map that removed a client with a session at this
-    /// target.
+    /// The fence of the target. Value: the version of the newest cluster map that removed a client
+    /// with a session at this target.
     Fence,
+    /// The progress of an incomplete copy of another member's store. Only an incomplete store has
+    /// this key, and no log record contains it. Value: `StoreCopyRecord`.
+    StoreCopy,
 }
 
 /// The owner of locks on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner {
-    /// The file.
+    /// The locked file.
     pub inode: InodeId,
     /// Kind of the locks. Each kind of lock has its own key.
     pub kind: LockKind,
-    /// The session.
+    /// The session of the client that set the locks.
     pub session: SessionId,
     /// Number of the owner, unique within the session.
     pub owner: u64,
@@ -97,6 +101,7 @@ mod kind {
     pub(super) const FENCE: u8 = 13;
     pub(super) const START: u8 = 14;
     pub(super) const TRUNCATION: u8 = 15;
+    pub(super) const STORE_COPY: u8 = 16;
 
     pub(super) const INODE: u8 = 1;
     pub(super) const DENTRY: u8 = 2;
@@ -172,6 +177,7 @@ impl Key<'_> {
                 ],
             ),
             Self::Fence => of_target(kind::FENCE, &[]),
+            Self::StoreCopy => of_target(kind::STORE_COPY, &[]),
             Self::Start(number) => of_target(kind::START, &[&number.to_be_bytes()]),
             Self::Inode(inode) => of_shard(*inode, kind::INODE),
             Self::Dentry(directory, cursor) => {
@@ -281,9 +287,9 @@ impl Key<'_> {
         of_shard(inode, kind::XATTR)
     }
 
-    /// Returns the prefix of the keys of all shards. The inodes of all shards have no common
-    /// prefix. The other records of a shard lie between its inodes and the inodes of the next
-    /// shard.
+    /// Returns the prefix of the keys of all shards. No shorter range contains the inodes of all
+    /// shards. Between the inodes of two consecutive shards lie the other records of the first of
+    /// them.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }
@@ -293,8 +299,8 @@ impl Key<'_> {
 /// functions below.
 ///
 /// # Errors
-/// Returns `Corrupt`, which names the key, if `parsed` is `None`. No target writes such a key, and
-/// a caller that skipped the key would hide the loss of its record.
+/// Returns `Corrupt`, which names the key, if `parsed` is `None`. No target writes a key that
+/// cannot be parsed. A caller that skipped the key would hide the loss of its record.
 pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| {
         let what = format!("metadata key {} has the wrong form", key.escape_ascii());
@@ -309,7 +315,7 @@ pub fn last_u64(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key[tail..].try_into().ok()?))
 }
 
-/// Returns the owner if `key` is a key of locks.
+/// Returns the owner of locks if `key` is a key of locks on a file.
 pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     let rest: &[u8; 25] = key.strip_prefix(Key::all_file_locks().as_slice())?.try_into().ok()?;
     let kind = LockKind::ALL.into_iter().find(|kind| *kind as u8 == rest[16])?;
@@ -327,7 +333,7 @@ pub fn slot_of(key: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]))
 }
 
-/// Returns session and inode if `key` is the key of a session's opens.
+/// Returns the session and the inode if `key` counts the opens of one inode by a session.
 pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
     let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;
     Some((SessionId::new(last_u64(&rest[..8])?), InodeId::new(last_u64(rest)?)))
@@ -364,8 +370,8 @@ pub fn truncation_of(key: &[u8]) -> Option<InodeId> {
     key.strip_prefix(&[OF_TARGET, kind::TRUNCATION]).and_then(last_u64).map(InodeId::new)
 }
 
-/// Returns the transaction id in a key. `key` must be the key of a prepared or finished
-/// transaction.
+/// Returns the id of the transaction if `key` is the key of a prepared or finished transaction. The
+/// caller must not pass another kind of key.
 pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
     let mut coordinator = [0; 4];
@@ -411,7 +417,7 @@ mod tests {
     use skep_types::ShardId;
 
     #[test]
-    fn key_of_the_wrong_form_is_corrupt() {
+    fn malformed_key_is_reported_as_corrupt() {
         let key = Key::Inode(InodeId::new(9)).to_bytes();
         assert_eq!(expect_parsed(&key, inode_of(&key)).unwrap(), InodeId::new(9));
         let cut = &key[..key.len() - 1];

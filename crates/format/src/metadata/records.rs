@@ -1,12 +1,12 @@
 //! The values in the key-value store of a metadata target, and the payload of its log records.
 //!
-//! `docs/format/metadata-keys.md` explains which key has which kind of record. Does not own the
-//! keys (`keys`).
+//! `docs/format/metadata-keys.md` explains which key has which kind of record. The module `keys`
+//! owns the keys.
 
 use skep_types::codec::{Bytes, Codec, Reader, crc32c, record};
 use skep_types::{
-    Attributes, ChunkFileKey, ChunkFileSet, FileKind, GroupId, HostIncarnation, InodeId, Lsn,
-    NodeId, Result, StripePattern, Timestamp,
+    Attributes, ChunkFileKey, ChunkFileSet, Epoch, FileKind, GroupId, HostIncarnation, InodeId,
+    Lsn, NodeId, Result, StripePattern, Timestamp,
 };
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
@@ -22,7 +22,7 @@ record! {
         /// Pattern of a file, or default pattern of a directory. A default pattern is encoded like
         /// a `PatternRequest`.
         pub pattern: Option<StripePattern>,
-        /// Target path of a symbolic link. Empty for other kinds.
+        /// Target path of a symbolic link. Empty for other kinds of inodes.
         pub link_target: Bytes,
         /// Whether the inode may have extended attributes.
         pub has_xattrs: bool,
@@ -117,12 +117,12 @@ record! {
 }
 
 record! {
-    /// A chunk file of a truncation.
+    /// A chunk file that a truncation shortens.
     #[derive(Copy)]
     pub struct TruncatedChunkFile {
         /// Storage group of the chunk file.
         pub group: GroupId,
-        /// The chunk file.
+        /// Key of the chunk file.
         pub key: ChunkFileKey,
         /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
@@ -162,7 +162,7 @@ record! {
     pub struct SlotRecord {
         /// Sequence number of the request.
         pub sequence: u64,
-        /// The log record that contains the request's changes.
+        /// Number of the log record that contains the request's changes.
         pub lsn: Lsn,
         /// Body of the stored reply.
         pub reply: Bytes,
@@ -174,7 +174,7 @@ record! {
     pub struct PreparedRecord {
         /// The steps, in the order of the request.
         pub steps: Vec<Step>,
-        /// The attributes in the reply to the prepare request.
+        /// The attributes that the reply to the prepare request contains.
         pub attributes: Vec<Attributes>,
         /// Time at which the transaction was prepared.
         pub since: Timestamp,
@@ -186,6 +186,23 @@ record! {
     pub struct DecisionRecord {
         /// The groups that have not confirmed the commit yet.
         pub participants: Vec<GroupId>,
+    }
+}
+
+record! {
+    /// The progress of an incomplete copy of another member's store.
+    pub struct StoreCopyRecord {
+        /// The last copied key. The copy has all keys of the other store up to this key, and no
+        /// later key.
+        pub after: Bytes,
+        /// Epoch of the group when the last part of the copy arrived.
+        pub epoch: Epoch,
+        /// Number of key-value pairs received so far.
+        pub pair_count: u64,
+        /// Bytes of the keys and values received so far.
+        pub pair_bytes: u64,
+        /// Checksum of the parts received so far, as in the message `CopyStore`.
+        pub checksum: u32,
     }
 }
 
@@ -202,7 +219,7 @@ record! {
 record! {
     /// The payload of a log record: all changes of one or more operations.
     pub struct Batch {
-        /// The changes in ascending order of their keys.
+        /// The changes in ascending order of the keys.
         pub mutations: Vec<Mutation>,
     }
 }

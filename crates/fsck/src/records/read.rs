@@ -1,7 +1,7 @@
 //! Reads the store and the log of one metadata target.
 //!
-//! The module owns the conversion of keys and values to [`Records`]. Damaged records become
-//! findings, and the check continues without these records.
+//! The module owns the conversion of stored keys and values to [`Records`]. For a damaged record,
+//! it adds a finding and continues without the record.
 
 use super::{Entry, Inode, Records, SessionOpen};
 use crate::finding::{Finding, Findings};
@@ -24,17 +24,19 @@ use skep_types::{
 use skep_wire::metadata::Step;
 use std::collections::BTreeMap;
 
-/// Cache of the key-value store, in bytes. The check reads each record once.
+/// Size in bytes of the cache of the key-value store. The cache is small, since the check reads
+/// each record only once.
 const CACHE_BYTES: u64 = 16 << 20;
-/// Number of records that the check reads from the store at once.
+/// Maximum number of records that one call reads from the store.
 const PAGE: usize = 4096;
-/// First byte of the keys of records that belong to a shard.
+/// First byte of the key of each record that belongs to a shard.
 const OF_SHARD: u8 = 1;
 
-/// Changes in the log that the store does not have.
+/// The changes in log records that are not yet in the store: new values by key. `None` means that
+/// the record is removed.
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Adds the records of one target to `records`.
+/// Reads the store and the log of one metadata target, and adds the records to `records`.
 pub(super) fn read_target(
     records: &mut Records,
     target: TargetId,
@@ -53,7 +55,7 @@ pub(super) fn read_target(
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     let store = path.join("store");
-    // A target that was never started as a primary has no store.
+    // A metadata target that has never been started as a primary has no store.
     if !store.exists() {
         return Ok(());
     }
@@ -87,7 +89,7 @@ pub(super) fn read_target(
     Ok(())
 }
 
-/// Adds the records of one target.
+/// Converts the records of one metadata target, and adds them to `records`.
 struct Reader<'a> {
     records: &'a mut Records,
     findings: &'a mut Findings,
@@ -101,12 +103,14 @@ impl Reader<'_> {
         self.findings.add(Finding::Damaged { target: self.target, what: what.into() });
     }
 
-    /// Returns the changes of the log records after `applied`, the last record that the store has.
+    /// Returns the changes of all log records after `applied`, which is the last log record that
+    /// the store contains.
     fn changes_of(&mut self, log: Segments, applied: Lsn) -> Changes {
         let mut changes = Changes::new();
         match log.records.first().map(|record| record.lsn) {
             Some(first) if first.raw() > applied.raw() + 1 => self.damaged(format!(
-                "the log begins with record {first}, but the store ends with record {applied}"
+                "log records are missing: the log begins with record {first}, but the store ends \
+                 with record {applied}"
             )),
             _ => {}
         }
@@ -124,7 +128,7 @@ impl Reader<'_> {
         changes
     }
 
-    /// Adds a record. A record that cannot be decoded becomes a finding.
+    /// Adds the record with this key and value. If the record cannot be decoded, adds a finding.
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let added = match key.first() {
             Some(&OF_SHARD) => self.add_of_shard(key, value),
@@ -147,7 +151,7 @@ impl Reader<'_> {
             let record: InodeRecord = decode_value(key, value)?;
             if record.attributes.inode != inode {
                 let named = record.attributes.inode;
-                return Err(corrupt(key, &format!("the record is that of inode {named}")));
+                return Err(corrupt(key, &format!("the record belongs to inode {named}")));
             }
             records.inodes.insert(inode, short(record));
         } else if let Some(inode) = inline_of(key) {
@@ -212,7 +216,7 @@ fn corrupt(key: &[u8], problem: &str) -> Error {
     Error::new(ErrorCode::Corrupt, what)
 }
 
-/// Returns the fields of an inode that the rules need.
+/// Returns the fields of an inode's record that the rules need.
 fn short(record: InodeRecord) -> Inode {
     let InodeRecord { attributes, parent, pattern, has_xattrs, synced_chunk_files, .. } = record;
     let is_file = attributes.kind == FileKind::Regular;
@@ -227,7 +231,7 @@ fn short(record: InodeRecord) -> Inode {
     }
 }
 
-/// Returns all inodes that the steps of a prepared transaction change or refer to.
+/// Returns all inodes that the steps of a prepared transaction change or mention.
 fn inodes_of(record: &PreparedRecord) -> Vec<InodeId> {
     let mut inodes: Vec<_> = record.attributes.iter().map(|it| it.inode).collect();
     for step in &record.steps {

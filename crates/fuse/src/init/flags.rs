@@ -10,7 +10,7 @@ pub(crate) const ATOMIC_O_TRUNC: u64 = 1 << 3;
 pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
 /// Writes may be larger than a page.
 pub(crate) const BIG_WRITES: u64 = 1 << 5;
-/// The requests of `POSIX_LOCKS` carry locks of `flock` too.
+/// The kernel sends `flock` locks in the requests of `POSIX_LOCKS` too.
 pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
 /// The daemon applies the umask.
 pub(crate) const DONT_MASK: u64 = 1 << 6;
@@ -30,8 +30,7 @@ pub(crate) const POSIX_ACL: u64 = 1 << 20;
 pub(crate) const MAX_PAGES: u64 = 1 << 22;
 /// The kernel caches the targets of symbolic links.
 pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
-/// The daemon clears the set-user-id and set-group-id bits at requests with a flag that requests
-/// this.
+/// The daemon clears the set-user-id and set-group-id bits if the request has the flag for it.
 pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// The kernel sends the long form of `SETXATTR`.
 pub(crate) const SETXATTR_EXT: u64 = 1 << 29;

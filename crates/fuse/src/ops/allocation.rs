@@ -2,8 +2,9 @@
 //!
 //! Before the kernel requests an allocation or a copy, it writes back its dirty pages of the
 //! ranges. After a success, the kernel drops its cached pages of the changed range. After a failure
-//! it does not, although the operation may have changed a part of the range. So after these
-//! requests the kernel must compare modification times before it reads from its pages.
+//! the kernel does not drop these pages, although the operation may have changed a part of the
+//! range. So after these requests the kernel must compare modification times before it reads from
+//! its pages.
 
 use super::{files, privileges};
 use crate::context::Context;
@@ -53,9 +54,9 @@ pub(super) async fn copy<F: FileSystem>(
 ///
 /// # Hazard: dirty pages of mapped memory
 /// Programs may have changed mapped memory, and the kernel does not write back the changed pages
-/// before it requests a seek. So storage may have a hole where a program has written data. So if
-/// storage reports a hole, the mount makes the kernel write back the range, and asks storage again.
-/// If the mount cannot wait for the kernel, the range counts as data.
+/// before it requests a seek. So storage may have a hole where a program has written data. For this
+/// reason, if storage reports a hole, the mount makes the kernel write back the range, and asks
+/// storage again. If the mount cannot wait for the kernel, the range counts as data.
 pub(super) async fn seek<F: FileSystem>(
     context: &Context<F>,
     seek: Seek,
@@ -103,8 +104,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
             let data = self.stored(hole, SeekTarget::Data).await?;
             let Some(end) = self.end_of_hole(hole, data).await? else { return Ok(Some(hole)) };
             if !self.write_back(hole..end).await? {
-                // The range counts as data. So the program gets a later hole, or the end of the
-                // file.
+                // Because the range counts as data, the program gets a later hole, or the end of
+                // the file.
                 if data.is_none() {
                     return Ok(Some(end));
                 }

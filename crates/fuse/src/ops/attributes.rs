@@ -47,7 +47,7 @@ pub(crate) async fn perform<F: FileSystem>(
 /// # Directories
 /// After each change of an entry the kernel requests the attributes of the directory. The mount has
 /// these attributes from the reply to the change. The kernel may cache them only until their
-/// validity, counted from that reply, ends.
+/// validity ends, which begins when that reply arrives.
 ///
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's cached pages contain

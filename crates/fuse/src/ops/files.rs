@@ -48,8 +48,8 @@ pub(crate) async fn perform<F: FileSystem>(
             fs.sync_names().await?;
             ReplyBody::Empty
         }
-        // Linux 6.18 sends SYNCFS only to virtiofs and fuseblk. On this mount `syncfs(2)` and
-        // `sync(2)` only write back mapped pages.
+        // Linux 6.18 sends SYNCFS only to virtiofs and fuseblk, so it does not send this request.
+        // On this mount `syncfs(2)` and `sync(2)` only write back mapped pages.
         FileRequest::SyncAll => {
             fs.sync_all().await?;
             ReplyBody::Empty
@@ -67,7 +67,8 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     }
     let opened = fs.open(inode, mode, truncate).await?;
     if !opened.are_attributes_shown {
-        // Otherwise the kernel would not read beyond its cached file size, for up to a second.
+        // Without this call, the kernel would not read beyond its cached file size, for up to a
+        // second.
         context.waits.drop_attributes(inode);
     }
     let flags = OpenFlags {

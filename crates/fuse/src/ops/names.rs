@@ -55,8 +55,8 @@ async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result
         b".." => fs.parent(directory).await,
         // Reply to a missing name with an error, which the kernel does not cache. A reply with a
         // zero node id would let the kernel cache that the name is missing. But a program may
-        // create a file, and then notify programs on other hosts. When these open the file, their
-        // kernel must not use a cached absence.
+        // create a file, and then notify programs on other hosts. When these programs open the
+        // file, their kernel must not have cached that the name is missing.
         _ => fs.lookup(directory, name).await,
     }
 }
@@ -74,8 +74,8 @@ async fn rename(fs: &impl FileSystem, rename: Rename) -> std::result::Result<(),
         }
     };
     result.map_err(|error| match error.code() {
-        // A program tried to move a directory into itself, for which POSIX requires EINVAL. Other
-        // uses of this code are EBUSY.
+        // A program tried to move a directory into itself, for which POSIX requires EINVAL. In all
+        // other cases, `InUse` becomes EBUSY.
         ErrorCode::InUse => Failure::Errno(libc::EINVAL),
         _ => error.into(),
     })

@@ -71,8 +71,8 @@ pub(super) async fn clear<F: FileSystem>(
     Ok(())
 }
 
-/// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. For
-/// allocations and copies, in which the kernel sends no flag about these bits.
+/// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. Used
+/// for allocations and copies, for which the kernel sends no flag about these bits.
 pub(super) async fn clear_unless_kept<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,

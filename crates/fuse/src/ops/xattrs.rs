@@ -1,15 +1,18 @@
-//! Operations on extended attributes. Inodes store all attributes except for nine kinds, whose
-//! values the mount computes:
+//! Operations on extended attributes. All attributes are stored with their inodes, except for
+//! eleven kinds whose values the mount computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
 //!   names and attributes.
 //! - `user.skep.pattern`: the stripe pattern of an inode.
-//! - `user.skep.map`: the targets of a file's bytes.
+//! - `user.skep.map`: the targets that store the bytes of a file.
 //! - `user.skep.info`: the record of metadata about an inode, for `skep entry info`.
 //! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
-//! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, after that session and
-//!   inode.
+//! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file. The page begins after
+//!   this session and inode.
 //! - `user.skep.operations.POSITION`: the operations of the mount after a position.
+//! - `user.skep.load.OBJECTS.SECONDS`: the load that a user causes, with one row for each object of
+//!   the kind `OBJECTS` (such as target). The mount continues to count for `SECONDS` seconds.
+//! - `user.skep.waiting`: the requests of a user to which the mount has not replied.
 //! - `user.skep.ancestors.INODE`: the ids of the directories above any inode.
 //!
 //! Lists of attributes leave the computed attributes out, so that programs that copy all attributes
@@ -20,6 +23,7 @@ use crate::file_system::FileSystem;
 use crate::following::Follower;
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
+use crate::user_load::Question;
 use skep_types::codec::Codec;
 use skep_types::{ACCESS_ACL, ClusterMap, DEFAULT_ACL, Error, ErrorCode, InodeId, SessionId};
 
@@ -34,7 +38,7 @@ pub const TIMEOUT_XATTR: &str = "user.skep.attribute_timeout";
 /// directory inherit.
 pub const PATTERN_XATTR: &str = "user.skep.pattern";
 
-/// Attribute whose value lists the targets of a file's bytes.
+/// Attribute whose value lists the targets that store the bytes of a file.
 pub const MAP_XATTR: &str = "user.skep.map";
 
 /// Attribute whose value is the encoded `EntryInfo` of an inode.
@@ -55,16 +59,26 @@ pub const USERS_XATTR: &str = "user.skep.users.";
 pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 
 /// Prefix of the attributes whose values are the operations of the mount after a position, which
-/// follows the prefix. Zero begins. Every file and directory has these attributes.
+/// follows the prefix. A program begins with the position zero. Every file and directory has these
+/// attributes.
 pub const OPERATIONS_XATTR: &str = "user.skep.operations.";
+
+/// Prefix of the attributes whose values are the load of the user that requests the attribute. The
+/// prefix is followed by `target`, `operation`, `user`, `group` or `job`, a dot, and the number of
+/// seconds for which the mount continues to count. Every file and directory has these attributes.
+pub const LOAD_XATTR: &str = "user.skep.load.";
+
+/// Attribute whose value is the encoded list of the requests of the user that asks to which the
+/// mount has not replied. Every file and directory has this attribute.
+pub const WAITING_XATTR: &str = "user.skep.waiting";
 
 /// Number of bytes of the cluster map in each page except for the last. The kernel limits the value
 /// of an attribute to 64 KiB.
 const MAP_PAGE_BYTES: usize = 60_000;
 
 /// Returns a page of the cluster map. It contains the map's version and the length of the whole map
-/// in bytes, both as little-endian numbers of 64 bits, and then the map's bytes of this page.
-/// `None` means that the map has no such page.
+/// in bytes, both as little-endian numbers of 64 bits, and then the bytes of this page. `None`
+/// means that the map has no such page.
 fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
     let page: usize = page.parse().ok()?;
     let bytes = map.to_bytes();
@@ -76,7 +90,7 @@ fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Namespaces of the attributes that inodes store.
+/// Namespaces of the attributes that are stored with inodes.
 const STORED_NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 
 fn is_acl(name: &[u8]) -> bool {
@@ -122,10 +136,20 @@ pub(crate) async fn perform<F: FileSystem>(context: &Context<F>, request: XattrR
     }
 }
 
-/// Returns the operations of the mount, if `name` asks for them.
+/// Returns the operations of the mount, or the load or the waiting requests of the user, if `name`
+/// is a query for one of them.
 fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8>> {
-    let after = std::str::from_utf8(name).ok()?.strip_prefix(OPERATIONS_XATTR)?.parse().ok()?;
-    Some(context.following.ask(after, by, skep_env::now()).to_bytes())
+    let name = std::str::from_utf8(name).ok()?;
+    let now = skep_env::now();
+    if let Some(question) = name.strip_prefix(LOAD_XATTR) {
+        return Some(Question::parse(question)?.answer(&context.load, by.uid, now).to_bytes());
+    }
+    if name == WAITING_XATTR {
+        let groups = skep_client::failing_groups(now);
+        return Some(context.waiting.answer(by.uid, groups, now).to_bytes());
+    }
+    let after = name.strip_prefix(OPERATIONS_XATTR)?.parse().ok()?;
+    Some(context.following.ask(after, by, now).to_bytes())
 }
 
 async fn get<F: FileSystem>(
@@ -187,11 +211,11 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
             fs.set_pattern(inode, Some(&value), uid).await.map_err(pattern_failure)?;
             return Ok(ReplyBody::Empty);
         }
-        Ok(MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR) => {
+        Ok(MAP_XATTR | INFO_XATTR | TRANSPORT_XATTR | TIMEOUT_XATTR | WAITING_XATTR) => {
             return Err(Failure::Errno(libc::EPERM));
         }
         Ok(name)
-            if [CLUSTER_MAP_XATTR, USERS_XATTR, ANCESTORS_XATTR, OPERATIONS_XATTR]
+            if [CLUSTER_MAP_XATTR, USERS_XATTR, ANCESTORS_XATTR, OPERATIONS_XATTR, LOAD_XATTR]
                 .iter()
                 .any(|prefix| name.starts_with(prefix)) =>
         {
@@ -207,8 +231,8 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
     };
     match fs.set_xattr(inode, &name, &value, mode, clear_set_group_id).await {
         Ok(()) => Ok(ReplyBody::Empty),
-        // By xattr(7), ENOSPC means that this inode has no more space. ERANGE would mean that the
-        // caller's buffer is too small.
+        // According to xattr(7), ENOSPC means that this inode has no more space. ERANGE would mean
+        // that the caller's buffer is too small.
         Err(error) if error.code() == ErrorCode::TooLarge => Err(Failure::Errno(libc::ENOSPC)),
         Err(error) => Err(error.into()),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) const ENTRY_OUT_BYTES: usize = 128;
 /// Number of zero bytes that follow [`StatxOut`].
 pub(crate) const STATX_SPARE_BYTES: usize = 14 * 8;
-/// [`Statx::mask`]: all basic fields and the creation time.
+/// Value of [`Statx::mask`]: all basic fields and the creation time are valid.
 const STATX_BASIC_AND_BTIME: u32 = 0x0fff;
 
 record! {
@@ -140,9 +140,9 @@ pub(crate) struct Validity<'a> {
     /// attributes, or when it looks up a name that it has cached. It keeps the lists when a lookup
     /// of a name that it has not cached leads to an inode that it has cached (Linux 6.18). So the
     /// reply to that lookup makes the attributes invalid at once, and the kernel requests the
-    /// attributes before it checks any permission. Invalidating the inode instead would not work:
-    /// the kernel would then ignore the attributes of this reply, and continue with an outdated
-    /// owner.
+    /// attributes before it checks any permission. Invalidating the inode instead would not work,
+    /// because the kernel would then ignore the attributes of this reply, and continue with an
+    /// outdated owner.
     pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 
@@ -163,7 +163,7 @@ pub(super) fn blocks(stat: &Stat) -> u64 {
 /// Returns the number of blocks of a file, estimated from its attributes, and how long the kernel
 /// may cache the attributes. A file with holes takes less space than its size, and only its chunk
 /// files have the exact number of blocks. So the kernel must not cache the attributes of a file
-/// with holes, and requests them each time.
+/// with holes, and requests them at each `stat`.
 pub(super) fn guessed_blocks(attributes: &Attributes, validity: &Validity<'_>) -> (u64, Duration) {
     let validity = match attributes.is_sparse {
         true => Duration::ZERO,

@@ -1,8 +1,8 @@
 //! Requests on attributes, and on the file system as a whole.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own extended
-//! attributes (`xattrs`), flags and projects (`ioctl`), or the operations themselves
-//! (`ops::attributes`).
+//! Owns the kernel's argument structs of these requests and their parsing. `xattrs` parses requests
+//! on extended attributes, and `ioctl` parses requests on flags and projects. `ops::attributes`
+//! performs the operations.
 
 use super::{RawRequest, set_attr};
 use crate::abi::Opcode;
@@ -10,8 +10,8 @@ use skep_client::{HandleId, SetAttributes, SetTime};
 use skep_types::codec::record;
 use skep_types::{InodeId, Timestamp};
 
-/// [`GetAttrIn::flags`]: the kernel itself requests the attributes, before it reads from its cached
-/// pages through a handle.
+/// Flag in [`GetAttrIn::flags`]: the kernel itself requests the attributes, before it reads from
+/// its cached pages through a handle.
 pub(crate) const GETATTR_HANDLE: u32 = 1 << 0;
 
 record! {

@@ -1,7 +1,7 @@
 //! Requests on a file's bytes: read, write, allocate, seek for holes, copy.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own the
-//! operations themselves (`ops::data`, `ops::allocation`).
+//! Owns the kernel's argument structs of these requests and their parsing. `ops::data` and
+//! `ops::allocation` perform the operations.
 
 use super::{RawRequest, has_flag, inode};
 use crate::abi::Opcode;
@@ -12,11 +12,11 @@ use skep_types::InodeId;
 use skep_types::codec::record;
 use std::ops::Range;
 
-/// [`WriteIn::write_flags`]: the request is a write-back of the page cache. Its handle is any open
-/// handle of the file.
+/// Flag in [`WriteIn::write_flags`]: the request is a write-back of the page cache. Its handle is
+/// any open handle of the file.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
-/// [`WriteIn::write_flags`]: the daemon must clear the set-user-id and set-group-id bits.
+/// Flag in [`WriteIn::write_flags`]: the daemon must clear the set-user-id and set-group-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 record! {
@@ -142,7 +142,7 @@ pub(crate) struct Seek {
 #[derive(Debug)]
 pub(crate) struct Copy {
     pub(crate) from: (HandleId, u64),
-    /// The inode of the handle in `to`.
+    /// The inode of the destination file, whose handle is in `to`.
     pub(crate) inode: InodeId,
     pub(crate) to: (HandleId, u64),
     pub(crate) length: u64,

@@ -1,7 +1,7 @@
 //! Requests that list directories.
 //!
-//! Owns the parsing of these requests. They have the same argument struct as reads (`data`). Does
-//! not own the operations themselves (`ops::directories`).
+//! Owns the parsing of these requests. They have the same argument struct as reads (`data`).
+//! `ops::directories` performs the operations.
 
 use super::RawRequest;
 use super::data::ReadIn;

@@ -1,7 +1,7 @@
 //! Requests that open, sync and close files.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own reads and
-//! writes (`data`), locks (`locks`), or the operations themselves (`ops::files`).
+//! Owns the kernel's argument structs of these requests and their parsing. `data` parses reads and
+//! writes, and `locks` parses requests on locks. `ops::files` performs the operations.
 
 use super::{RawRequest, has_flag, open_mode};
 use crate::abi::Opcode;
@@ -9,7 +9,7 @@ use skep_client::{CreateRequest, HandleId, NewInode, OpenMode};
 use skep_types::codec::record;
 use skep_types::{FileKind, InodeId};
 
-/// [`OpenIn::open_flags`]: the daemon must clear the set-user-id and set-group-id bits.
+/// Flag in [`OpenIn::open_flags`]: the daemon must clear the set-user-id and set-group-id bits.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 
 record! {

@@ -1,8 +1,8 @@
 //! Requests by `ioctl`: the project of an inode, and whether new entries in a directory inherit it.
 //!
 //! Owns the kernel's structs of these requests (from `include/uapi/linux/fs.h` and `fuse.h`) and
-//! their parsing. The parsing refuses all other inode flags and commands. Does not own the
-//! operations themselves (`ops::ioctl`).
+//! their parsing. The parsing refuses all other inode flags and commands. `ops::ioctl` performs the
+//! operations.
 
 use super::RawRequest;
 use crate::abi::Opcode;
@@ -70,7 +70,8 @@ impl IoctlRequest {
         }
         let arguments: IoctlIn = raw.arguments()?;
         let (inode, max_bytes) = (raw.node(), arguments.out_bytes);
-        let mut payload = Reader::new(raw.payload.bytes());
+        let bytes = raw.payload.bytes();
+        let mut payload = Reader::new(&bytes);
         Ok(match arguments.command {
             GET_FLAGS => Self::ReadFlags { inode, form: FlagsForm::Number, max_bytes },
             GET_FS_XATTR => Self::ReadFlags { inode, form: FlagsForm::FsXattr, max_bytes },

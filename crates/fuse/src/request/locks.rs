@@ -1,7 +1,7 @@
 //! Requests on locks of `flock` and of `fcntl`.
 //!
-//! Owns the kernel's argument struct of these requests and their parsing. Does not own the
-//! operations themselves (`ops::locks`).
+//! Owns the kernel's argument struct of these requests and their parsing. `ops::locks` performs the
+//! operations.
 
 use super::RawRequest;
 use crate::abi::Opcode;
@@ -9,7 +9,7 @@ use skep_client::{FileLock, HandleId, LockKind, LockMode};
 use skep_types::InodeId;
 use skep_types::codec::record;
 
-/// [`LockIn::lock_flags`]: the program called `flock`, not `fcntl`.
+/// Flag in [`LockIn::lock_flags`]: the program called `flock`, not `fcntl`.
 pub(crate) const LOCK_IS_FLOCK: u32 = 1 << 0;
 
 record! {

@@ -1,7 +1,7 @@
 //! Requests on names: look up, create, remove, rename, link.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own requests
-//! that also open a file (`files`), or the operations themselves (`ops::names`).
+//! Owns the kernel's argument structs of these requests and their parsing. `files` parses requests
+//! that also open a file. `ops::names` performs the operations.
 
 use super::{RawRequest, checked_name, inode, split_name};
 use crate::abi::{Opcode, unpack_device};
@@ -94,7 +94,8 @@ impl NameRequest {
             Opcode::Lookup => Self::Lookup { directory, name: raw.name()? },
             Opcode::ReadLink => Self::ReadLink { inode: raw.node() },
             Opcode::Symlink => {
-                let (name, rest) = split_name(raw.payload.bytes())?;
+                let payload = raw.payload.bytes();
+                let (name, rest) = split_name(&payload)?;
                 let (name, link_target) = (checked_name(name)?, split_name(rest)?.0.to_vec());
                 Self::MakeSymlink { directory, name, link_target, new: raw.new_inode(0o777, 0) }
             }

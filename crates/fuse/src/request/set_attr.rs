@@ -20,5 +20,5 @@ pub(crate) const ATIME_NOW: u32 = 1 << 7;
 pub(crate) const MTIME_NOW: u32 = 1 << 8;
 /// The daemon clears the set-user-id and set-group-id bits.
 pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
-/// All bits of values in the struct.
+/// All bits that stand for a value in the struct.
 pub(crate) const ALL_VALUES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME;

@@ -70,7 +70,7 @@ fn write_with_less_data_than_its_size_is_refused() {
     let Ok(Request::Data(DataRequest::Write(write))) = parse(b"abcde") else {
         panic!("expected a write")
     };
-    assert_eq!(write.data.bytes(), b"abcd");
+    assert_eq!(*write.data.bytes(), *b"abcd");
     assert!(write.is_synced);
 }
 
@@ -92,7 +92,7 @@ fn setattr_sets_an_explicit_time_or_the_current_time() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_never_panic(
+    fn parsing_an_arbitrary_request_never_panics(
         opcode in 0_u32..60,
         arguments in proptest::collection::vec(any::<u8>(), 0..128),
         payload in proptest::collection::vec(any::<u8>(), 0..64),
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn sizes_of_xattr_values_are_checked(size in 0_u32..20, value in "[a-z]{0,20}") {
+    fn set_xattr_without_enough_data_is_refused(size in 0_u32..20, value in "[a-z]{0,20}") {
         let arguments = SetXattrIn { size, flags: 0, more_flags: 0, padding: 0 }.to_bytes();
         let payload = [b"user.a\0", value.as_bytes()].concat();
         let got = request(Opcode::SetXattr as u32, &arguments, &payload).parse();
@@ -164,7 +164,7 @@ fn len_of<T: Codec>() -> usize {
 }
 
 #[test]
-fn opcode_table_has_the_kernel_length_of_each_struct() {
+fn opcode_table_lengths_equal_the_kernel_structs() {
     let check = |opcode: Opcode, len: usize| assert_eq!(opcode.argument_bytes(), len);
     check(Opcode::SetAttr, len_of::<SetAttrIn>());
     check(Opcode::MkNod, len_of::<MkNodIn>());
@@ -200,7 +200,7 @@ fn opcode_table_has_the_kernel_length_of_each_struct() {
 }
 
 #[test]
-fn each_opcode_is_parsed_by_its_family() {
+fn only_opcodes_left_to_the_kernel_get_enosys() {
     for opcode in Opcode::ALL {
         let got = request(*opcode as u32, &[0; 128], b"a\0b\0").parse();
         let is_kernels_own = opcode.family() == Family::KernelsOwn;

@@ -1,7 +1,7 @@
 //! Requests on extended attributes.
 //!
-//! Owns the kernel's argument structs of these requests and their parsing. Does not own the
-//! operations themselves or the rules for names (`ops::xattrs`).
+//! Owns the kernel's argument structs of these requests and their parsing. `ops::xattrs` performs
+//! the operations, and has the rules for names.
 
 use super::{RawRequest, split_name};
 use crate::abi::Opcode;
@@ -12,8 +12,8 @@ use skep_types::codec::{Codec, Reader, record};
 
 /// Length in bytes of the short form of [`SetXattrIn`].
 pub(crate) const SHORT_SET_XATTR_BYTES: usize = 8;
-/// [`SetXattrIn::more_flags`]: the daemon must clear the set-group-id bit, since an access control
-/// list changes.
+/// Flag in [`SetXattrIn::more_flags`]: the daemon must clear the set-group-id bit, since an access
+/// control list changes.
 pub(crate) const SET_XATTR_KILL_SGID: u32 = 1 << 0;
 
 record! {
@@ -89,7 +89,8 @@ fn parse_change(raw: &RawRequest) -> Result<XattrChange, i32> {
     let mut fixed = raw.arguments.bytes().to_vec();
     fixed.resize(fixed.len().max(Opcode::SetXattr.argument_bytes()), 0);
     let arguments = SetXattrIn::decode(&mut Reader::new(&fixed)).map_err(|_| libc::EINVAL)?;
-    let (name, value) = split_name(raw.payload.bytes())?;
+    let payload = raw.payload.bytes();
+    let (name, value) = split_name(&payload)?;
     let value = value.get(..arguments.size as usize).ok_or(libc::EINVAL)?;
     const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
     let mode = match arguments.flags as i32 {

@@ -43,7 +43,7 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result
                 }
                 Some(libc::EINTR | libc::ENOENT) => {}
                 Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(()),
-                _ => return Err(Error::from(error).within("reading from /dev/fuse")),
+                _ => return Err(Error::from(error).within("cannot read from /dev/fuse")),
             },
         }
     }
@@ -67,7 +67,8 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
         _ => {
             tracing::error!(
                 opcode = header.opcode,
-                "the kernel sent a request through /dev/fuse, not through io_uring: replying EIO"
+                "the kernel sent a request through /dev/fuse, not through io_uring; the mount \
+                 replies with EIO"
             );
             let reply = OutHeader {
                 len: abi::OUT_HEADER_BYTES as u32,

@@ -37,7 +37,8 @@ pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether a port reads, or has been granted the turn to read and has not run since.
+    /// Whether a port reads, or has been granted the turn to read although its task has not run
+    /// since.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
@@ -108,8 +109,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The entry of a port in the list of waiting ports. If the port's future is dropped after it was
-/// granted the turn, the next waiting port gets the turn.
+/// The entry of a port in the list of waiting ports. If the port's future is dropped after the port
+/// was granted the turn, the next waiting port gets the turn.
 struct QueuedWaiter<'a> {
     device: &'a Device,
     waiter: Rc<Waiter>,
@@ -150,12 +151,13 @@ impl DevicePort {
         let header = OutHeader { len: len as u32, error: error as u32, unique: reply.unique };
         self.reply.write(start, &header.to_bytes());
         if let Err(error) = kernel::write(&self.device.fd, &self.reply.slice(start..start + len))
-            // ENOENT: the caller no longer waits for the reply. ENODEV: the mount has ended.
+            // ENOENT means that the caller no longer waits for the reply. ENODEV means that the
+            // mount has ended.
             && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
         {
             tracing::warn!(
                 unique = reply.unique,
-                "the kernel refused the reply to a request: {error}"
+                "the kernel refused the reply of the mount to a request: {error}"
             );
         }
     }
@@ -169,7 +171,7 @@ impl DevicePort {
         };
         match Opcode::from_number(request.header.opcode) {
             Some(Opcode::Interrupt) => {
-                let arguments = InterruptIn::decode(&mut Reader::new(request.arguments.bytes()));
+                let arguments = InterruptIn::decode(&mut Reader::new(&request.arguments.bytes()));
                 if let Ok(InterruptIn { unique }) = arguments {
                     self.device.interrupts.interrupt(unique);
                 }
@@ -208,7 +210,8 @@ impl Port for DevicePort {
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => self.device.wait_until_readable().await,
-                    // ENOENT: the request was interrupted before this thread read it.
+                    // ENOENT means that a signal interrupted the request before this thread read
+                    // it.
                     Some(libc::EINTR | libc::ENOENT) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => return None,
                     _ => {

@@ -23,7 +23,8 @@ fn checked(result: isize) -> io::Result<usize> {
 
 /// Reads one message of the kernel, and returns its length.
 pub(crate) fn read(fd: &OwnedFd, buf: &Buf) -> io::Result<usize> {
-    // SAFETY: the buffer is valid for its length.
+    let _fill = buf.begin_fill();
+    // SAFETY: the buffer is valid for its length, and the mark excludes references to its bytes.
     checked(unsafe { libc::read(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) })
 }
 
@@ -97,8 +98,8 @@ pub(crate) fn allow_uring() -> Result<(), String> {
         format!("{ENABLE_URING} is N, and this process cannot set it to Y: {error}")
     })?;
     tracing::info!(
-        "this mount has set {ENABLE_URING} to Y, for all later FUSE mounts of this host; the \
-         option transport=device leaves it alone"
+        "this mount has set {ENABLE_URING} to Y, for all later FUSE mounts of this host; mount \
+         with the option transport=device to leave this parameter unchanged"
     );
     Ok(())
 }
@@ -107,7 +108,7 @@ pub(crate) fn allow_uring() -> Result<(), String> {
 /// constant.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Marks the calling thread as one that writes back dirty pages of other programs.
+/// Marks the calling thread as a thread that writes back dirty pages of other programs.
 ///
 /// # Hazard: deadlock under memory pressure
 /// Without the mark, an allocation of memory by this thread may wait until dirty pages of this
@@ -115,7 +116,8 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// CAP_SYS_RESOURCE. A mount without this capability may stall if the host runs out of memory while
 /// programs write to mapped files.
 pub(crate) fn become_io_flusher() {
-    // SAFETY: the call takes no pointers. If the kernel refuses it, nothing changes.
+    // SAFETY: the call takes no pointers. If the kernel refuses the mark, the thread runs without
+    // the mark.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
@@ -228,7 +230,7 @@ pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result
     succeeded(&command.arg("--").arg(mount_point).stdin(Stdio::null()).output()?)
 }
 
-/// Converts the exit status and the messages of a program that unmounts to a result.
+/// Converts the exit status and the messages of an unmount program to a result.
 fn succeeded(output: &Output) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
@@ -257,10 +259,10 @@ fn helper_failed(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))
 }
 
-/// Checks that this user can mount: root, or a user with the helper program.
+/// Checks that this user can mount. The user must be root, or the helper program must exist.
 ///
 /// # Errors
-/// `NotFound` with the way out if the helper is missing.
+/// Returns `NotFound` with a hint on how to fix the problem if the helper is missing.
 pub fn check_helper() -> io::Result<()> {
     let is_program = |path: &Path| {
         let found = std::fs::metadata(path);
@@ -352,7 +354,9 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
             || (*control).cmsg_type != libc::SCM_RIGHTS
             || (*control).cmsg_level != libc::SOL_SOCKET
         {
-            return Err(io::Error::other(format!("{FUSERMOUNT} passed no descriptor")));
+            return Err(io::Error::other(format!(
+                "{FUSERMOUNT} did not return a file descriptor of /dev/fuse"
+            )));
         }
         std::ptr::read_unaligned(libc::CMSG_DATA(control).cast::<i32>())
     };

@@ -96,9 +96,10 @@ impl UringPort {
 
     fn read_request(&self) -> Option<RawRequest> {
         let Memory { header, payload, .. } = &*self.memory;
-        let mut reader = Reader::new(header.bytes());
+        let bytes = header.bytes();
+        let mut reader = Reader::new(&bytes);
         let in_header = InHeader::decode(&mut reader).ok()?;
-        let mut reader = Reader::new(&header.bytes()[COMMIT_ID_AT..]);
+        let mut reader = Reader::new(&bytes[COMMIT_ID_AT..]);
         self.commit_id.set(u64::decode(&mut reader).ok()?);
         let payload_len = u32::decode(&mut reader).ok()? as usize;
         Some(RawRequest {
@@ -119,17 +120,19 @@ impl Port for UringPort {
             }
             None => REGISTER,
         };
-        let keep: Box<dyn Any> = Box::new(Rc::clone(&self.memory));
+        let Memory { header, payload, .. } = &*self.memory;
+        let fills = (header.begin_fill(), payload.begin_fill());
+        let keep: Box<dyn Any> = Box::new((Rc::clone(&self.memory), fills));
         // SAFETY: `keep` owns all memory to which the entry points, and all registered memory.
         let (result, _) = unsafe { skep_env::submit(self.command(operation), keep) }.await;
         if result < 0 {
-            // The mount ends normally with ENOTCONN, ECONNABORTED or ECANCELED.
+            // When the mount ends normally, the kernel returns ENOTCONN, ECONNABORTED or ECANCELED.
             if !matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) {
                 let error = std::io::Error::from_raw_os_error(-result);
                 tracing::warn!(
                     queue = self.queue,
                     operation,
-                    "the kernel ended an entry of a FUSE queue: {error}"
+                    "the kernel returned an entry of a FUSE queue with an error: {error}"
                 );
             }
             return None;

@@ -1,17 +1,23 @@
-//! Log lines about requests of the kernel that have had no reply for a long time, so that the log
-//! of a mount explains a program that hangs.
+//! Log lines about requests of the kernel that have had no reply for a long time. These lines
+//! explain in the log of a mount why a program hangs.
 //!
-//! Owns the decision when a line is due, and its text. Does not own the list of requests under way
-//! (`worker.rs`), nor the line about a slow request after its end (`meter.rs`). Requests that wait
-//! for file locks cause no lines, since their purpose is to wait.
+//! Decides when a log line is due, and writes its text. `worker.rs` has the list of requests in
+//! progress. `meter.rs` logs a slow request after its end. Requests that wait for file locks cause
+//! no lines, since their purpose is to wait.
 
-use skep_types::InodeId;
+use skep_types::{InodeId, TargetId};
 use std::time::Duration;
 
 /// Time without a reply after which the mount logs a request.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 /// Interval of the log lines while requests still wait.
 const REPEAT: Duration = Duration::from_secs(60);
+
+/// A line names a target if a request to the target has had no reply for at least this time. The
+/// operation may have waited for another target before.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// Maximum number of silent targets that a line names.
+const MAX_NAMED: usize = 5;
 
 /// A request to which the mount has not replied yet.
 #[derive(Clone, Debug)]
@@ -24,6 +30,15 @@ pub(super) struct UnansweredRequest {
     pub(super) age: Duration,
 }
 
+/// A line of the log.
+#[derive(Debug)]
+pub(super) enum Line {
+    /// Requests wait.
+    Wait(String),
+    /// No request waits any more.
+    End(&'static str),
+}
+
 /// State of the log lines of one worker.
 #[derive(Debug, Default)]
 pub(super) struct LongWaits {
@@ -33,10 +48,11 @@ pub(super) struct LongWaits {
 }
 
 impl LongWaits {
-    /// Returns the requests that have waited for long, for a report to management. `unanswered` is
-    /// as in [`Self::line`].
+    /// Returns the requests that have waited for long, for a report to management. `unanswered` and
+    /// `silent` are as in [`Self::line`].
     pub(super) fn summary(
         unanswered: &[UnansweredRequest],
+        silent: &[TargetId],
         now: Duration,
     ) -> Option<skep_client::Unanswered> {
         let long = unanswered.iter().filter(|request| request.age >= WORTH_A_LINE);
@@ -45,34 +61,50 @@ impl LongWaits {
         Some(skep_client::Unanswered {
             requests: u32::try_from(long.count()).unwrap_or(u32::MAX),
             since: now.saturating_sub(*age),
-            oldest: format!("{operation} of inode {inode} by process {pid}"),
+            oldest: format!("{operation} of inode {inode} by process {pid}{}", cause(silent)),
         })
     }
 
     /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight in
-    /// any order, without the requests that wait for locks.
+    /// any order, without the requests that wait for locks. `silent` are the targets that have not
+    /// replied for long to requests of this worker.
     pub(super) fn line(
         &mut self,
         unanswered: &[UnansweredRequest],
+        silent: &[TargetId],
         now: Duration,
-    ) -> Option<String> {
+    ) -> Option<Line> {
         let is_long = |request: &&UnansweredRequest| request.age >= WORTH_A_LINE;
         let count = unanswered.iter().filter(is_long).count();
         let Some(oldest) = unanswered.iter().filter(is_long).max_by_key(|it| it.age) else {
             let text = "all requests that had waited for more than 5 s have been answered";
-            return self.last_line.take().map(|_| text.to_owned());
+            return self.last_line.take().map(|_| Line::End(text));
         };
         if self.last_line.is_some_and(|last| now.saturating_sub(last) < REPEAT) {
             return None;
         }
         self.last_line = Some(now);
         let UnansweredRequest { operation, inode, pid, age } = oldest;
-        Some(format!(
+        Some(Line::Wait(format!(
             "requests of programs that have waited for more than 5 s: {count}; the oldest is \
-             {operation} of inode {inode} by process {pid}, for {} s; `skep health check` shows \
+             {operation} of inode {inode} by process {pid}, for {} s{}; `skep health check` shows \
              the service or target that does not answer",
-            age.as_secs()
-        ))
+            age.as_secs(),
+            cause(silent)
+        )))
+    }
+}
+
+/// Returns the clause that names the targets without a reply.
+fn cause(silent: &[TargetId]) -> String {
+    let names: Vec<_> = silent.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    match (&names[..], silent.len().saturating_sub(MAX_NAMED)) {
+        ([], _) => String::new(),
+        ([one], _) => format!(", without a reply from target {one}"),
+        (several, 0) => format!(", without a reply from targets {}", several.join(", ")),
+        (several, more) => {
+            format!(", without a reply from targets {} and {more} more", several.join(", "))
+        }
     }
 }
 
@@ -93,23 +125,40 @@ mod tests {
     fn summary_counts_long_waits_and_names_the_oldest() {
         let now = Duration::from_secs(105);
         let found =
-            LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], now);
+            LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], &[], now);
         let found = found.unwrap();
         assert_eq!((found.requests, found.since), (2, Duration::from_secs(99)));
         assert_eq!(found.oldest, "open of inode 0-9 by process 8");
-        assert_eq!(LongWaits::summary(&[unanswered(9, 4)], now), None);
+        assert_eq!(LongWaits::summary(&[unanswered(9, 4)], &[], now), None);
+    }
+
+    #[test]
+    fn cause_of_a_wait_names_at_most_five_targets() {
+        let targets: Vec<_> = (1..8).map(TargetId::new).collect();
+        assert_eq!(cause(&[]), "");
+        assert_eq!(cause(&targets[..1]), ", without a reply from target t1");
+        let many = cause(&targets);
+        assert!(many.ends_with("targets t1, t2, t3, t4, t5 and 2 more"), "{many}");
     }
 
     #[test]
     fn long_wait_is_logged_once_a_minute_and_at_its_end() {
         let mut waits = LongWaits::default();
-        let mut line = |requests: &[UnansweredRequest], at| {
-            waits.line(requests, Duration::from_secs(at)).unwrap_or_default()
+        let silent = [3, 5].map(TargetId::new);
+        let mut line = |requests: &[UnansweredRequest], at| match waits.line(
+            requests,
+            &silent,
+            Duration::from_secs(at),
+        ) {
+            Some(Line::Wait(text)) => text,
+            Some(Line::End(text)) => text.to_owned(),
+            None => String::new(),
         };
         assert_eq!(line(&[unanswered(7, 4)], 104), "");
         let first = line(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], 105);
         assert!(first.contains("waited for more than 5 s: 2; the oldest"), "{first}");
-        assert!(first.contains("by process 8, for 6 s"), "{first}");
+        let words = "by process 8, for 6 s, without a reply from targets t3, t5;";
+        assert!(first.contains(words), "{first}");
         assert_eq!(line(&[unanswered(7, 64)], 164), "");
         assert!(line(&[unanswered(7, 65)], 165).contains("5 s: 1;"));
         assert!(line(&[unanswered(9, 1)], 166).starts_with("all requests"));

@@ -1,4 +1,4 @@
-//! Requests that wait for locks: how their waits end, and that they do not block other requests.
+//! Tests how requests that wait for locks end, and that these requests do not block other requests.
 
 use crate::harness::wait_until;
 use crate::{Test, mounted};

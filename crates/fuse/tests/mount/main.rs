@@ -8,10 +8,10 @@
 // them.
 #![allow(clippy::unwrap_used)]
 
-mod ends;
 mod harness;
 mod locks;
 mod memory;
+mod mount_ends;
 mod operations;
 
 use harness::Mounted;
@@ -25,7 +25,7 @@ fn main() {
     }
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let mut run = 0;
-    for (name, test) in operations::TESTS.iter().chain(ends::TESTS).chain(locks::TESTS) {
+    for (name, test) in operations::TESTS.iter().chain(mount_ends::TESTS).chain(locks::TESTS) {
         for transport in ["uring", "device"] {
             let name = format!("{name}::{transport}");
             if filter.as_ref().is_some_and(|filter| !name.contains(filter.as_str())) {

@@ -377,8 +377,8 @@ impl Directories for Memory {
             Ok(StatFs {
                 total_bytes: 1 << 40,
                 free_bytes: 1 << 39,
-                // Tests read the numbers of open handles and of waiting creations from these
-                // fields.
+                // In these two fields, the tests read the number of open handles and the number of
+                // waiting creations.
                 files: tree.handles.len() as u64,
                 free_files: tree.waiting,
                 name_max: 255,

@@ -22,8 +22,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("holes_take_no_space", holes_take_no_space),
     ("direct_io_is_served", direct_io_is_served),
     ("writes_to_mapped_memory_reach_the_file", writes_to_mapped_memory_reach_the_file),
-    ("unlinked_files_live_while_open", unlinked_files_live_while_open),
-    ("names_are_made_renamed_and_removed", names_are_made_renamed_and_removed),
+    ("unlinked_files_stay_usable_while_open", unlinked_files_stay_usable_while_open),
+    ("names_can_be_created_renamed_and_removed", names_can_be_created_renamed_and_removed),
     (
         "kernel_drops_pages_of_shared_files_before_each_read",
         kernel_drops_pages_of_shared_files_before_each_read,
@@ -102,7 +102,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
         check(is_synced);
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         for mode in [0, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE, hole] {
-            // SAFETY: a plain system call on an open descriptor.
+            // SAFETY: the call takes no pointers, and the descriptor is open.
             assert_eq!(unsafe { libc::fallocate(fd, mode, 0, 100_000) }, 0);
             check(is_synced);
         }
@@ -118,7 +118,7 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
     let mut options = OpenOptions::new();
     let unnamed = options.write(true).custom_flags(libc::O_TMPFILE | libc::O_SYNC).open(&path);
     let unnamed = unnamed.unwrap();
-    // SAFETY: a plain system call on an open descriptor.
+    // SAFETY: the call takes no pointers, and the descriptor is open.
     assert_eq!(unsafe { libc::fallocate(unnamed.as_raw_fd(), 0, 0, 100_000) }, 0);
     let named = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
     assert!(syncs(Path::new(&named)) > 0);
@@ -215,7 +215,7 @@ fn kernel_drops_pages_of_shared_files_before_each_read(transport: &str) {
     }
 }
 
-fn unlinked_files_live_while_open(transport: &str) {
+fn unlinked_files_stay_usable_while_open(transport: &str) {
     let it = mounted(transport);
     let path = it.join("gone");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -229,7 +229,7 @@ fn unlinked_files_live_while_open(transport: &str) {
     assert_eq!(text, "still here");
 }
 
-fn names_are_made_renamed_and_removed(transport: &str) {
+fn names_can_be_created_renamed_and_removed(transport: &str) {
     let it = mounted(transport);
     let (a, b) = (it.join("a"), it.join("b"));
     assert_eq!(errno(File::open(&a)), libc::ENOENT);

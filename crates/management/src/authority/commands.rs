@@ -1,4 +1,4 @@
-//! Checks commands on a copy of the state, proposes them, and publishes their effect.
+//! Checks commands on a copy of the state, proposes them, and publishes their effects.
 
 use super::Authority;
 use crate::limits::COMMAND_LIMIT;
@@ -22,14 +22,15 @@ impl Authority {
         self.propose(&Proposal { id, command }).await
     }
 
-    /// Executes a command, once for all proposals of one request. If the command changes the state,
-    /// a majority of the members has synced it when this function returns. A command that changes
-    /// nothing costs no sync.
+    /// Executes a command. All proposals of one request together execute it only once. If the
+    /// command changes the state, a majority of the members has synced the command when this
+    /// function returns. A command that changes nothing causes no sync.
     ///
     /// # Errors
-    /// - The refusal of the command.
+    /// - The error of the state machine if it refuses the command.
     /// - `NotLeader` if another member leads.
-    /// - `TimedOut` if no majority stores the command in time. The command may be executed later.
+    /// - `TimedOut` if no majority stores the command in time. In this case the command may be
+    ///   executed later.
     /// - `NoSpace` if the disk of this member is full.
     pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         self.check_leader()?;
@@ -66,20 +67,21 @@ impl Authority {
         Applied::from_outcome(&written?)
     }
 
-    /// Converts the error of a call of the replicated log.
+    /// Converts the error of a call to the replicated log.
     pub(crate) fn converted<T>(&self, result: std::result::Result<T, ProposeError>) -> Result<T> {
         result.map_err(|error| match error {
             ProposeError::NotLeader { .. } => self.not_leader(&self.map()),
             ProposeError::Refused(error) => error,
-            // The sender retries its request at the next leader.
+            // It is unknown whether the command is executed. The sender retries its request, and
+            // the next leader executes the request.
             ProposeError::Unknown(error) => {
-                let what = format!("{error}; the change may be executed later");
+                let what = format!("{error}; management may still execute the change later");
                 Error::new(ErrorCode::TimedOut, what)
             }
         })
     }
 
-    /// Waits for a call of the replicated log up to [`COMMAND_LIMIT`], and converts its error.
+    /// Waits at most [`COMMAND_LIMIT`] for a call to the replicated log, and converts its error.
     pub(crate) async fn within_limit<T>(
         &self,
         call: impl Future<Output = std::result::Result<T, ProposeError>>,
@@ -89,7 +91,8 @@ impl Authority {
             None => {
                 let what = format!(
                     "no majority of the management nodes has answered within {COMMAND_LIMIT:?}; \
-                     the change may be executed later. `skep management status` shows the nodes"
+                     management may still execute the change later. `skep management status` shows \
+                     the management nodes"
                 );
                 Err(Error::new(ErrorCode::TimedOut, what))
             }
@@ -107,7 +110,8 @@ impl Authority {
         }
     }
 
-    /// Records the host of a server, which may be empty if the server does not know it.
+    /// Records the name of the host on which a server runs. The name is empty if the server does
+    /// not know it.
     pub(crate) async fn note_host(&self, node: NodeId, host: &str) -> Result<()> {
         let is_known = self.member.with_state(|it| {
             it.state.hosts().iter().any(|(id, known)| *id == node && known == host)
@@ -129,9 +133,10 @@ impl Authority {
         self.member.status().members.iter().any(|member| member.id == id)
     }
 
-    /// If a node has a newer map than management, or a map with an id that management has not
-    /// assigned, then management's directory is an old copy. Then new ids and map versions continue
-    /// above all that were assigned after the copy was made.
+    /// Handles a node that has a newer map than management, or a map with an id that management has
+    /// not assigned. In this case management's directory was restored from an older backup. So new
+    /// ids and map versions continue above all numbers that were assigned after the backup was
+    /// made.
     pub(crate) async fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
         let Heartbeat { node, known, newest_node, .. } = heartbeat;
         let version = self.map().version;
@@ -139,8 +144,8 @@ impl Authority {
         if *known <= version && *newest_node <= newest {
             return Ok(());
         }
-        // A leader that collects heartbeats has not published a map yet, but its versions will be
-        // higher.
+        // A leader that collects heartbeats has not published a map yet. The versions of its maps
+        // will be higher than the versions of previous leaders.
         let starts = self.inner.borrow().lead.as_ref().map_or(0, |lead| lead.starts);
         if starts_of(*known) < starts && *newest_node <= newest {
             return Ok(());
@@ -156,8 +161,9 @@ impl Authority {
         self.publish_changes();
         tracing::warn!(
             "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
-             had only map {version} with ids up to {newest}: its directory is an old copy. New ids \
-             and map versions continue above all that were assigned since"
+             had only map {version} with ids up to {newest}, so the directory of management is an \
+             old backup. New node ids and map versions begin above all ids and versions that were \
+             assigned after the backup was made"
         );
         Ok(())
     }
@@ -170,7 +176,8 @@ impl Authority {
     }
 
     /// Removes a client that has not left, records the eviction, and logs it. `by` is the metadata
-    /// group that has asked for it, zero for none.
+    /// group that has asked for the eviction. Zero means that an administrator or management itself
+    /// has asked.
     pub(crate) async fn evict(
         &self,
         id: RequestId,
@@ -184,7 +191,8 @@ impl Authority {
         let eviction = Eviction { client, name, time, cause, group: by, silent_ms };
         let outcome = self.command(id, Command::EvictClient(eviction.clone())).await?;
         self.forget(client);
-        // Several metadata groups may ask for the eviction of one client.
+        // Several metadata groups may ask for the eviction of one client, so log only the first
+        // eviction.
         if outcome.changed {
             tracing::warn!("removed client {client} ({}): {}", eviction.name, eviction.reason());
         }

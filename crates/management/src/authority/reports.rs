@@ -1,7 +1,9 @@
-//! Processes the reports in heartbeats and registrations on the leader, and the absence of
+//! On the leader, processes the reports in heartbeats and registrations, and the absence of
 //! heartbeats.
 
 use super::{Authority, now_ms};
+use crate::map_log;
+use skep_cluster::problems::UNREPORTED;
 use skep_cluster::reachability::{Outage, ReachabilityChanges};
 use skep_cluster::{RequestId, SoftState};
 use skep_types::map::{Capacity, Condition, TargetHealth};
@@ -9,8 +11,8 @@ use skep_types::{ErrorCode, EvictionCause, GroupId, NodeId, NodeKind, Target, Ta
 use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
 
-/// The problem of a target that is missing from the reports of its node.
-const UNSERVED: &str = "its service does not serve it";
+/// The problem of a target that is missing from the registration of its node.
+const UNSERVED: &str = "the service of the target has not begun to serve the target";
 
 impl Authority {
     /// Records a heartbeat of a node with the reports about its targets. A target of the node
@@ -25,28 +27,20 @@ impl Authority {
         for target in self.targets_of(node) {
             let report = reports.iter().find(|report| report.target == target.id);
             let health = report.map_or_else(
-                || TargetHealth::new(Condition::Down, UNSERVED),
+                || TargetHealth::new(Condition::Down, UNREPORTED),
                 |report| report.health.clone(),
             );
             if self.with_soft(|soft| soft.report_health(now_ms(), target.id, &health)) {
                 changed = true;
-                match health.condition {
-                    Condition::Serving => tracing::info!("target {} serves again", target.id),
-                    condition => tracing::warn!(
-                        "target {} ({}) is {condition:?}: {}",
-                        target.id,
-                        target.path,
-                        health.problem
-                    ),
-                }
+                map_log::condition_line(&self.map(), target.id, &health).write();
             }
         }
         self.soft_change(changed);
         self.note_alive(node, &capacities);
     }
 
-    /// Records that a server has registered. `capacities` names the targets that it serves; its
-    /// other targets count as down.
+    /// Records that a server has registered. `capacities` has an item for each target that the
+    /// server serves. The server's other targets count as down.
     pub(crate) fn note_registration(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut changed = false;
         for target in self.targets_of(node) {
@@ -91,15 +85,15 @@ impl Authority {
         self.inner.borrow_mut().lead.as_mut().is_some_and(|lead| change(&mut lead.soft))
     }
 
-    /// Returns the time since a server sent its last heartbeat or has left, but at most the time
-    /// since this member began to lead.
+    /// Returns the time since the last heartbeat of a server or since its clean shutdown, but at
+    /// most the time since this member began to lead.
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
         let inner = self.inner.borrow();
         let silent_ms = inner.lead.as_ref().and_then(|lead| lead.soft.silent_ms(now_ms(), node));
         Duration::from_millis(silent_ms.unwrap_or(0))
     }
 
-    /// Returns the outages of servers and targets that this leader has seen.
+    /// Returns the outages of servers and targets that this leader has observed.
     pub(crate) fn outages(&self) -> OutageList {
         let (inner, map) = (self.inner.borrow(), self.map());
         let Some(lead) = &inner.lead else { return OutageList::default() };
@@ -119,7 +113,7 @@ impl Authority {
         OutageList { nodes: nodes.collect(), targets: targets.collect() }
     }
 
-    /// Returns whether management has received a heartbeat of a node within a lease.
+    /// Whether management has received a heartbeat of a node within the last lease.
     pub(crate) fn has_contact(&self, node: NodeId) -> bool {
         let inner = self.inner.borrow();
         let lease_ms = u64::from(inner.published.policy.lease_ms);

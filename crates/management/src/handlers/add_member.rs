@@ -11,7 +11,7 @@ use skep_wire::management::EmptyReply;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The copy may take long, so a separate task sends the reply.
+/// The copy of the log may take a long time, so a separate task sends the reply.
 pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let request = match AddMember::from_bytes(&incoming.body) {
         Ok(request) => request,
@@ -33,8 +33,8 @@ async fn add(authority: &Authority, request: AddMember, limit: Duration) -> Resu
     let map = authority.map();
     let Some(node) = map.node(id).filter(|node| node.kind == NodeKind::Management) else {
         let what = format!(
-            "cannot add {id}: it is not a management node of this cluster; initialise it with \
-             `skep management --init --join`, start it, and find it in `skep node list`"
+            "cannot add {id}: it is not a management node of this cluster; initialise a node with \
+             `skep management --init --join`, start it, and find its id with `skep node list`"
         );
         return Err(Error::new(ErrorCode::NotFound, what));
     };
@@ -48,8 +48,8 @@ async fn add(authority: &Authority, request: AddMember, limit: Duration) -> Resu
         Some(added) => authority.converted(added)?,
         None => {
             let what = format!(
-                "{name} ({id}) has not stored the log within {:.0} s: check that it runs and that \
-                 the other management nodes reach it at {}, then repeat the command",
+                "{name} ({id}) has not stored the log within {:.0} s: check that this node runs \
+                 and that the other management nodes reach it at {}, then repeat the command",
                 limit.as_secs_f64(),
                 node.addresses.join(", ")
             );

@@ -1,6 +1,8 @@
-//! `AskTakeOver`: a member of a metadata group receives nothing from the primary.
+//! `AskTakeOver`: a member of a metadata group that receives nothing from the primary asks to
+//! become the primary.
 
 use crate::authority::Authority;
+use crate::map_log;
 use skep_cluster::{Command, RequestId, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{Error, ErrorCode, Group, Result};
@@ -14,8 +16,9 @@ pub(super) async fn handle(
     let AskTakeOver { group, epoch, target, lacks_records, .. } = request;
     if !lacks_records {
         let change = GroupChange { group, epoch, change: MemberChange::TakeOver, target };
+        let before = authority.map();
         if authority.command(id, Command::ChangeGroup(change)).await?.changed {
-            tracing::warn!("target {target} takes over group {group}: its primary is silent");
+            map_log::change_line(&before, &change).write();
         }
         return Ok(EmptyReply {});
     }
@@ -23,18 +26,17 @@ pub(super) async fn handle(
     let is_member = |it: &&Group| it.members.iter().any(|member| member.target == target);
     let found = map.group(group).filter(|it| it.epoch == epoch).filter(is_member);
     let Some(found) = found else {
-        let context =
-            format!("group {group} has another epoch than {epoch}, or no member {target}");
+        let context = format!(
+            "cannot let target {target} take over group {group}: the group has another epoch than \
+             {epoch}, or no such member"
+        );
         return Err(Error::new(ErrorCode::StaleMap, context));
     };
     let reports = authority.note_loss(&request);
     let mut epoch = epoch;
     for (change, target) in losses::changes(found, &reports) {
-        tracing::warn!(
-            "all members of group {group} may have lost records: {change:?} of target {target}, so \
-             that the member with the longest log goes on"
-        );
         let change = GroupChange { group, epoch, change, target };
+        map_log::loss_line(&map, &change).write();
         authority.command(RequestId::default(), Command::ChangeGroup(change)).await?;
         epoch = authority.map().group(group).map(|it| it.epoch).unwrap_or_default();
     }

@@ -1,4 +1,4 @@
-//! `CreateGroup`: makes a group of targets that wait for a group.
+//! `CreateGroup`: creates a group from targets that wait for a group.
 
 use crate::authority::Authority;
 use skep_cluster::{Command, RequestId};
@@ -17,7 +17,7 @@ pub(super) async fn handle(
         && let Some(group) = map.group(outcome.group)
     {
         let members: Vec<_> = group.members.iter().map(|it| it.target.to_string()).collect();
-        tracing::info!("created group {} of {}", outcome.group, members.join(", "));
+        tracing::info!("created group {} of targets {}", outcome.group, members.join(", "));
     }
     Ok(CreateGroupReply { group: outcome.group, version: map.version })
 }

@@ -1,6 +1,6 @@
 //! `Evict`: removes a dead client. A metadata target sends this request when a client has not
 //! renewed its session for the duration of a lease. An administrator may send it at any time. A
-//! target that has lost contact with many clients at once asks only for the removal of clients
+//! target that has lost contact with many clients at once asks management to remove only clients
 //! whose heartbeats management does not receive either.
 
 use crate::authority::Authority;
@@ -8,7 +8,7 @@ use skep_cluster::RequestId;
 use skep_types::{Error, ErrorCode, EvictionCause, GroupId, NodeKind, Result};
 use skep_wire::management::{EmptyReply, Evict};
 
-/// `by` is the group of the metadata target that sends the request, zero for an administrator.
+/// `by` is the group of the metadata target that sends the request. Zero means an administrator.
 pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
@@ -18,13 +18,17 @@ pub(super) async fn handle(
     let map = authority.map();
     let Some(node) = map.node(request.client) else { return Ok(EmptyReply {}) };
     if node.kind != NodeKind::Client {
-        let problem = format!("{} ({}) is a server; only clients are evicted", node.id, node.name);
+        let problem = format!(
+            "cannot evict {} ({}): this node is a server, and only clients can be evicted",
+            node.id, node.name
+        );
         return Err(Error::new(ErrorCode::NotPermitted, problem));
     }
     if request.unless_heard && authority.has_contact(node.id) {
         tracing::warn!(
-            "client {} ({}) stays: a metadata target has lost contact with it and with many other \
-             clients, but its heartbeats arrive; check the network of the metadata servers",
+            "client {} ({}) is not evicted: a metadata target has lost contact with this client \
+             and many others, but management receives their heartbeats; check the network of the \
+             metadata servers",
             node.id,
             node.name
         );

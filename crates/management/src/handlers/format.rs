@@ -12,6 +12,6 @@ pub(super) async fn handle(
 ) -> Result<MapUpdate> {
     authority.command(id, Command::Format).await?;
     let map = authority.map();
-    tracing::info!("formatted over {} metadata groups", map.shards.len());
+    tracing::info!("formatted the cluster; metadata groups that serve it: {}", map.shards.len());
     Ok(MapUpdate { map: Some((*map).clone()) })
 }

@@ -1,9 +1,9 @@
-//! `GetMap`: replies when there is a map newer than the sender's, when another member of management
-//! leads, or shortly before the request's deadline.
+//! `GetMap`: replies as soon as there is a map newer than the sender's map, or another member of
+//! management leads, and at the latest shortly before the request's deadline.
 //!
-//! Many nodes wait at the same time, and each gets the whole map. So management sends several
-//! changes in quick succession as one map, after a pause that grows with the number of waiting
-//! nodes.
+//! Many nodes wait at the same time, and each of them gets the whole map. So before it sends a map,
+//! management pauses for a time that grows with the number of waiting nodes. Changes during the
+//! pause are in the same map.
 
 use super::{answer_map, longest_wait};
 use crate::authority::Authority;
@@ -47,7 +47,7 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         };
         skep_env::timeout(wait, newer).await;
         WAITING.set(WAITING.get() - 1);
-        // The sender asks the new leader at once.
+        // If another member leads, the sender asks that member at once.
         if let Err(error) = authority.check_serving() {
             return outbox.refuse(&incoming.header, &error);
         }

@@ -11,8 +11,8 @@ use std::rc::Rc;
 pub(super) async fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
     match note(authority, &incoming.body).await {
         Ok((node, known)) => {
-            // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which may be encoded
-            // already.
+            // The last fields of a `HeartbeatReply` are the fields of a `MapUpdate`, whose encoding
+            // may be cached.
             let mut body = authority.total_capacity().to_bytes();
             body.extend(authority.log_level_changes.of(node).to_bytes());
             match authority.newer(known) {
@@ -25,7 +25,7 @@ pub(super) async fn handle(authority: &Authority, incoming: &Incoming, outbox: &
     }
 }
 
-/// Records that the sender is alive; returns its node id and the version of its map.
+/// Records that the sender is alive. Returns its node id and the version of its map.
 async fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let heartbeat = Heartbeat::from_bytes(body)?;
     authority.continue_above(&heartbeat).await?;
@@ -33,7 +33,7 @@ async fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)
     if !authority.has_node(node) {
         return Err(Error::new(
             ErrorCode::Stale,
-            format!("node {node} is not registered or was removed; it must register again"),
+            format!("node {node} is not registered or was removed, and must register again"),
         ));
     }
     authority.note_heartbeat(node, &targets);

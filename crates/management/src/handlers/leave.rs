@@ -13,9 +13,12 @@ pub(super) async fn handle(
     let map = authority.map();
     let Some(node) = map.node(request.node) else { return Ok(EmptyReply {}) };
     match node.kind {
-        NodeKind::Client => authority.remove_client(id, node.id).await?,
+        NodeKind::Client => {
+            authority.remove_client(id, node.id).await?;
+            tracing::info!("client {} ({}) left", node.id, node.name);
+        }
+        // The new map has a line about the server.
         _ => authority.left(node.id),
     }
-    tracing::info!("{} ({}) left", node.id, node.name);
     Ok(EmptyReply {})
 }

@@ -43,7 +43,7 @@ use skep_wire::{consensus as members, management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A request, with the authority and the outbox that its handler needs.
+/// A request with its context: the authority and the outbox that the handler needs.
 type Context<'a> = (&'a Rc<Authority>, &'a Incoming, &'a Rc<Outbox>);
 
 /// Decodes a request, calls `handle`, and sends its result as the reply.
@@ -62,7 +62,8 @@ async fn read<R: Request>(
     }
 }
 
-/// Like [`read`], for a request that changes the state. `handle` also gets the id of the request.
+/// Like [`read`], but for a request that changes the state. `handle` also gets the id of the
+/// request.
 async fn change<R: Request>(
     context: Context<'_>,
     handle: impl AsyncFnOnce(&Authority, RequestId, R) -> Result<R::Reply>,
@@ -74,7 +75,7 @@ async fn change<R: Request>(
     read(context, handle).await;
 }
 
-/// Replies with a `MapUpdate`. `newer` is its encoded body; `None` means that there is no newer
+/// Replies with a `MapUpdate`. `newer` is its encoded body. `None` means that there is no newer
 /// map.
 fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     match newer {
@@ -83,33 +84,34 @@ fn answer_map(outbox: &Rc<Outbox>, request: &Header, newer: Option<Rc<[u8]>>) {
     }
 }
 
-/// Returns how long a request may wait so that its reply still arrives before its deadline.
+/// Returns the time for which a request may wait such that its reply still arrives before its
+/// deadline.
 fn longest_wait(request: &Header) -> Duration {
     let wait = match request.time_left_ms {
         0 => LONGEST_WAIT,
         left => Duration::from_millis(u64::from(left)).min(LONGEST_WAIT),
     };
-    // A request with a short deadline may wait for half of its time.
+    // A request with a short deadline may wait for half of the time until the deadline.
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
-/// Whether each member of management handles a message, also if another member leads.
+/// Whether every member of management handles a message, even if another member leads.
 pub(crate) fn is_for_each_member(message: u16) -> bool {
     message == AskMember::ID
         || message == node::SetLogLevel::ID
         || link_requests::is_link_request(message)
 }
 
-/// Handles a request. Returns after the reply, except for requests that may wait long, such as
-/// `GetMap`, which wait in a separate task. So this function handles the requests of a connection
-/// in their order, and only one of them is in memory.
+/// Handles a request. Returns after the reply has been sent. Requests that may wait long, such as
+/// `GetMap`, are an exception: they wait in a separate task. So the requests of a connection are
+/// handled in their order, and only one of them is in memory.
 pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let message = incoming.header.message;
     if let Err(error) = quarantine::check(message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
     match message {
-        // These requests are for this process, whether it leads or not.
+        // Every member handles these requests itself, whether it is the leader or not.
         node::SetLogLevel::ID => return skep_service::node_requests::answer(&incoming, outbox),
         _ if link_requests::is_link_request(message) => {
             return link_requests::answer(None, incoming, outbox);
@@ -132,7 +134,7 @@ pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outb
     }
 }
 
-/// Handles a request that waits only for the log of management.
+/// Handles a request that waits for nothing but the log of management.
 async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: &Rc<Outbox>) {
     let context = (authority, incoming, outbox);
     match incoming.header.message {
@@ -167,7 +169,7 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,
-                format!("message {other} is not for management"),
+                format!("cannot execute message {other}: management does not serve this message"),
             );
             outbox.refuse(&incoming.header, &error);
         }

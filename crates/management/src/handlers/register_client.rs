@@ -1,4 +1,4 @@
-//! `RegisterClient`: a client registers before it mounts.
+//! `RegisterClient`: registers a client before it mounts the file system.
 
 use crate::authority::Authority;
 use skep_cluster::command::ClientRegistration;
@@ -17,7 +17,8 @@ pub(super) async fn handle(
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(id, command).await?;
     if authority.map().node(outcome.node).is_some() {
-        // Otherwise this request is a late retry, and the client was removed in the meantime.
+        // If the map does not have the node, this request is a late retry, and the client was
+        // removed in the meantime.
         authority.note_alive(outcome.node, &[]);
     }
     let map = (*authority.map()).clone();

@@ -17,7 +17,7 @@ pub(super) async fn handle(
     let outcome = match authority.command(id, command).await {
         Ok(outcome) => outcome,
         Err(error) => {
-            tracing::warn!("registration refused: {error}");
+            tracing::warn!("refused the registration of a server: {error}");
             return Err(error);
         }
     };
@@ -28,7 +28,7 @@ pub(super) async fn handle(
     let map = authority.map();
     if let Some(node) = map.node(outcome.node) {
         tracing::info!(
-            "{} service {} ({}) registered with {} targets at {}",
+            "{} service {} ({}) registered; number of targets: {}; addresses: {}",
             kind_word(node.kind),
             node.id,
             node.name,

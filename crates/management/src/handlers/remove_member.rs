@@ -21,7 +21,8 @@ pub(super) async fn handle(
         || node.is_some_and(|node| node.kind != NodeKind::Management)
     {
         let what = format!(
-            "cannot remove {id}: it is not a management node; `skep management status` shows them"
+            "cannot remove {id}: it is not a management node; `skep management status` shows the \
+             management nodes"
         );
         return Err(Error::new(ErrorCode::NotFound, what));
     }

@@ -1,6 +1,6 @@
 //! `RemoveTarget`: removes a target that stores no data, or gives up a target whose data is lost.
-//! Management refuses while a service serves the target, and gives a target up only if its service
-//! reports it as down, or has been silent for minutes.
+//! Management refuses the removal while a service serves the target. Management gives up a target
+//! only if its service reports the target as down, or has been silent for minutes.
 
 use crate::authority::Authority;
 use crate::limits::SILENCE_OF_LOST;
@@ -26,7 +26,7 @@ pub(super) async fn handle(
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     match request.is_lost {
-        // A retry of the request changes nothing.
+        // The target was given up already, so this request is a retry and changes nothing.
         true if target.consistency == Consistency::Bad => {}
         true => refuse_present(target, &map, authority.silence(target.node))?,
         false if is_served => return Err(still_served(target, &map)),
@@ -36,7 +36,7 @@ pub(super) async fn handle(
         authority.command(id, command).await?;
         match request.is_lost {
             true => tracing::warn!(
-                "target {target_id} ({}) is given up as lost: files lose the bytes on it",
+                "target {target_id} ({}) is given up as lost: files lose the bytes on this target",
                 target.path
             ),
             false => {
@@ -107,7 +107,7 @@ mod tests {
             assert!(refused(Reachability::Online, condition, 900).contains("serves it"));
         }
         for silent in [Reachability::ProbablyOffline, Reachability::Offline] {
-            // The condition comes from the last heartbeat.
+            // `condition` is the condition of the target in the last heartbeat.
             for condition in [Condition::Serving, Condition::Down] {
                 assert!(refused(silent, condition, 299).contains("only 299 s"));
                 assert_eq!(refused(silent, condition, 300), "");

@@ -38,7 +38,7 @@ async fn order(
     let Some(node) = node else {
         let context = format!(
             "cannot change the log level of {client}: it is not a client of this cluster; `skep \
-             client list` shows them"
+             client list` shows all clients"
         );
         return Err(Error::new(ErrorCode::NotFound, context));
     };
@@ -50,20 +50,24 @@ async fn order(
         Some(Some(answer)) => answer,
         Some(None) => {
             let context = format!(
-                "another command changed the log level of client {name} ({client}) meanwhile"
+                "cannot change the log level of client {name} ({client}): another command has \
+                 changed the level meanwhile; repeat the command"
             );
             Err(Error::new(ErrorCode::InUse, context))
         }
         None => {
             let seconds = wait.as_secs_f64();
-            let context = format!("client {name} ({client}) did not answer for {seconds:.1} s");
+            let context = format!(
+                "cannot change the log level of client {name} ({client}): the client did not \
+                 answer for {seconds:.1} s"
+            );
             Err(Error::new(ErrorCode::TimedOut, context))
         }
     }
 }
 
-/// A change of a client's log level for whose confirmation a request waits. The drop of this guard
-/// removes the change.
+/// A pending change of a client's log level. A request waits until the client confirms the change.
+/// When this guard is dropped, it removes the change.
 struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,

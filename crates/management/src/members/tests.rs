@@ -10,8 +10,8 @@ use skep_wire::Request;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-/// A state machine that stores all commands. The outcome of a command is the number of stored
-/// bytes.
+/// A state machine whose state is the bytes of all commands. The outcome of a command is the length
+/// of this state.
 #[derive(Default)]
 struct Commands(Vec<u8>);
 
@@ -54,7 +54,8 @@ impl Group {
             addresses: RefCell::default(),
             running: RefCell::default(),
         };
-        // The address of the first member is in its files.
+        // The files of the first member contain its address, so the test must choose the address
+        // first.
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         group.addresses.borrow_mut().insert(1, address.to_string());
         let machine = (0, &Commands::default());
@@ -173,7 +174,7 @@ fn proposals_succeed_after_the_leader_was_killed() {
         assert!(pause < Duration::from_secs(3), "{pause:?}");
         assert_ne!(next, leader);
         assert_eq!(group.member(next).propose(b"b".to_vec()).await.unwrap(), [2]);
-        // The other members connect again to a member that returns.
+        // Start the member again. The other members must open new connections to it.
         group.start(leader).await;
         group.has(leader, b"ab").await;
         let third = (1..=3).find(|id| ![leader, next].contains(id)).unwrap();
@@ -214,7 +215,7 @@ fn client_cannot_send_messages_of_members() {
 }
 
 #[test]
-fn slow_handshake_continues_after_the_end_of_its_call() {
+fn handshake_continues_after_the_call_has_timed_out() {
     run(async {
         let group = Group::of_three().await;
         let sender = MemberConnections::new(group.identity(1));

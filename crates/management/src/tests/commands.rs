@@ -1,4 +1,4 @@
-//! Tests of commands at the authority: when they are stored, and when their effect is published.
+//! Tests of commands at the authority: when a command is stored, and when its effect is published.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn capacity_is_published_with_the_first_target() {
     });
 }
 
-/// Before the fix, management logged and synced each command, even if it changed nothing.
+/// Regression test: management logged and synced each command, even if the command changed nothing.
 #[test]
 fn command_that_changes_nothing_is_not_stored() {
     let (_directory, settings, _) = cluster();

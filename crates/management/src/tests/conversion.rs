@@ -1,4 +1,4 @@
-//! Tests of directories of a former version, which a start converts, and of directories that lack
+//! Tests of directories of an older version, which a start converts, and of directories that lack
 //! files.
 
 use super::*;
@@ -6,8 +6,8 @@ use crate::former_log::tests::{client, write};
 use skep_consensus::has_log;
 use skep_store::identity::read_identity;
 
-/// Replaces the files of the member by files of a former version, which have the same state and one
-/// more client. Returns the node id of management.
+/// Replaces the files of the member by files of an older version. The older files contain the same
+/// state and one more client. Returns the node id of management.
 fn as_former(path: &std::path::Path, cluster: skep_types::ClusterId) -> NodeId {
     let state = crate::directory::read(path, cluster).unwrap().machine.state;
     write(path, &state, &[client(1)]);
@@ -17,7 +17,7 @@ fn as_former(path: &std::path::Path, cluster: skep_types::ClusterId) -> NodeId {
 }
 
 #[test]
-fn directory_of_a_former_version_is_converted() {
+fn management_directory_of_an_earlier_version_is_converted() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let path = &settings.node.directory;
@@ -35,7 +35,8 @@ fn directory_of_a_former_version_is_converted() {
             assert!(!crate::former_log::exists(path) && has_log(path));
             drop(running);
         }
-        // A crash came after the creation of the new files and before the removal of the old files.
+        // Create the state after a crash between the creation of the new files and the removal of
+        // the old files.
         let empty = skep_cluster::ClusterState::new(token.cluster);
         write(path, &empty, &[]);
         let running = RunningManagement::start(&settings).await.unwrap();
@@ -45,7 +46,7 @@ fn directory_of_a_former_version_is_converted() {
 }
 
 #[test]
-fn directory_without_the_files_of_its_member_is_refused() {
+fn management_refuses_a_directory_without_its_log() {
     let (_directory, settings, _) = cluster();
     block_on(async move {
         let path = &settings.node.directory;

@@ -7,7 +7,7 @@ use skep_wire::consensus::{AddMember, ListMembers, RemoveMember};
 use skep_wire::management::SetPolicy;
 use std::collections::BTreeMap;
 
-/// Management nodes of one cluster.
+/// The management nodes of one cluster.
 struct Nodes {
     directory: tempfile::TempDir,
     token: JoinToken,
@@ -42,7 +42,7 @@ impl Nodes {
         Management::new(&JoinToken { addresses, ..self.token.clone() }, NodeKind::Client)
     }
 
-    /// Initialises, starts and adds a further node; returns its id.
+    /// Initialises, starts and adds a further node. Returns its id.
     async fn add(&mut self) -> u32 {
         let mut settings = ManagementSettings::default();
         let name = format!("further-{}", self.settings.len());
@@ -70,7 +70,7 @@ impl Nodes {
         authority.end_lead();
     }
 
-    /// Waits until one of the running nodes serves; returns its id.
+    /// Waits until one of the running nodes serves. Returns its id.
     async fn leader(&self) -> u32 {
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
@@ -90,7 +90,7 @@ impl Nodes {
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Also tests that the leader's death shows no other node as unreachable.
+/// Also tests that no other node is shown as unreachable after the leader has died.
 #[test]
 fn new_leader_publishes_a_higher_map_within_3_s() {
     let made = cluster();
@@ -147,15 +147,15 @@ fn follower_names_the_leader_and_ends_its_waiting_requests() {
             skep_wire::consensus::leader_addresses(refusal.context()),
             [nodes.running[&leader].listens_on.clone()]
         );
-        // A request that waits at the leader moves to the next leader when the leader ends its
-        // lead.
+        // A request that waits at the leader must move to the next leader when the first leader's
+        // leadership ends.
         let admin = nodes.admin();
         let known = nodes.map(leader).version;
         let waiting = skep_env::spawn({
             let admin = Rc::clone(&admin);
             async move { admin.call_once(&GetMap { known }, LONG).await }
         });
-        // The reply to a later request shows that the first request has arrived.
+        // The reply to a second request shows that the first request has arrived.
         admin.call_once(&ListMembers {}, LONG).await.unwrap();
         nodes.kill(leader).await;
         let map = waiting.await.unwrap().map.expect("the next leader has published a map");
@@ -163,7 +163,7 @@ fn follower_names_the_leader_and_ends_its_waiting_requests() {
     });
 }
 
-/// A leader without a majority stores nothing, and refuses all nodes after a moment.
+/// A leader without a majority stores nothing, and soon refuses the requests of all nodes.
 #[test]
 fn leader_without_a_majority_refuses_all_nodes() {
     let made = cluster();
@@ -223,12 +223,14 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
             let request = RemoveMember { node: NodeId::new(id) };
             admin.call_once(&request, LONG).await.unwrap();
             let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
-            // A node that has not registered since its start ends with the refusal.
+            // A removed node that has not registered since its start ends with the leader's
+            // refusal.
             if let Err(refused) = ended.expect("a removed node ends") {
                 assert!(refused.context().contains("was removed"), "{refused}");
             }
             nodes.kill(id).await;
-            // A start is refused with the reason.
+            // If the removed node is started again, it must end with an error that names the
+            // reason.
             nodes.start(id).await;
             let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
             let refused = ended.expect("a removed node ends").unwrap_err();
@@ -268,7 +270,8 @@ fn one_member_continues_after_the_loss_of_the_majority() {
         assert!(running.authority.own().raw() > 1 << 20, "ids continue far above");
         let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
         assert_eq!(management.count(), 1);
-        // A previous member that returns by mistake is not a member of this cluster any more.
+        // A previous member that an administrator starts by mistake is not a member of this cluster
+        // any more.
         let status = running.authority.member().status();
         assert_eq!(status.members.len(), 1);
     });

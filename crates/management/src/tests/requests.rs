@@ -1,10 +1,10 @@
-//! Tests of requests that arrive twice, since a reply was lost, and of requests at the same time.
+//! Tests of requests that arrive twice because a reply was lost, and of concurrent requests.
 
 use super::*;
 use skep_rpc::{CallOptions, Channel, Connection};
 use skep_types::SessionId;
 
-/// Before the fix, a client whose reply was lost got a second id, and the first id stayed in the
+/// Regression test: a client whose reply was lost got a second id, and the first id stayed in the
 /// map until its lease expired.
 #[test]
 fn registration_after_a_lost_reply_gets_the_first_id() {
@@ -41,7 +41,7 @@ fn registration_after_a_lost_reply_gets_the_first_id() {
     });
 }
 
-/// Before the fix, the holder of a revoked token joined over a connection that it had opened before
+/// Regression test: a node with a revoked token joined over a connection that it had opened before
 /// the revocation.
 #[test]
 fn revoked_token_joins_no_node_over_an_older_connection() {
@@ -75,16 +75,16 @@ fn revoked_token_joins_no_node_over_an_older_connection() {
         assert_eq!(refused.code(), ErrorCode::Disconnected);
         let refused = connect().await.unwrap_err();
         assert!(refused.context().contains("revoked for new nodes"), "{refused}");
-        // A client that has the newest token joins over a new connection.
+        // With the newest token, the client can join over a new connection.
         identity.secrets.replace_by(&changed.secrets);
         let joined = connect().await.unwrap().call(&client, &options).await.unwrap().0;
         assert_ne!(joined.node, NodeId::default());
     });
 }
 
-/// Before the fix, the holder of a closed token joined if it named the id of any node.
+/// Regression test: a node with a closed token joined if it claimed the id of any registered node.
 #[test]
-fn closed_token_joins_no_node_that_claims_an_id() {
+fn node_with_a_closed_token_cannot_join_by_claiming_an_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();
@@ -121,7 +121,7 @@ fn closed_token_joins_no_node_that_claims_an_id() {
         let stranger = server(NodeKind::Storage, 20);
         let refused = connection.call(&stranger, &options(2)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
-        // A server that has joined before shows its uuid, and can register again.
+        // A server that joined earlier shows its uuid, so it can register again.
         let again = connection.call(&known, &options(3)).await.unwrap().0;
         assert_eq!(again.node, member.node());
         assert_eq!(again.map.nodes.len(), 2);

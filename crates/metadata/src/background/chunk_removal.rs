@@ -1,5 +1,5 @@
-//! Asks storage to remove the chunk files of removed files. Each group has at most one removal
-//! request in flight.
+//! Asks storage to remove the chunk files of removed files. The job waits for a group's reply
+//! before it sends that group the next removal request.
 
 use super::removal_queue::RemovalQueue;
 use super::task::{BackgroundCall, JobContext, RemovalCall};
@@ -8,6 +8,7 @@ use crate::limits::RETRY_PAUSE;
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, expect_parsed, removal};
+use skep_metrics::LineLimit;
 use skep_types::{ChunkFileKey, ErrorCode, GroupId, Result};
 use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,8 @@ pub(crate) struct ChunkRemovals {
     paused: BTreeMap<GroupId, Duration>,
     /// Number of chunk files in all queues.
     queued: usize,
+    /// Limits the log lines about failed removals.
+    lines: LineLimit,
 }
 
 impl ChunkRemovals {
@@ -63,8 +66,8 @@ impl ChunkRemovals {
         self.paused.len() < before
     }
 
-    /// Sends a request to each group that has chunk files to remove, no request in flight and no
-    /// pause.
+    /// Sends a removal request to each group that has chunk files to remove, has no request in
+    /// flight and is not paused.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let is_idle =
             |group: &&GroupId| !self.removing.contains(group) && !self.paused.contains_key(group);
@@ -75,7 +78,7 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Sends a group the request to remove its next chunk files.
+    /// Sends a group the request to remove the next chunk files of its queue.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,
@@ -107,7 +110,7 @@ impl ChunkRemovals {
         let RemovalCall { group, keys } = call;
         self.removing.remove(&group);
         let refusal = match result {
-            // A lost target has no chunk files any more, so there is nothing left to remove.
+            // A lost target has no chunk files any more, so the removal counts as complete.
             Err(error) if error.code() != ErrorCode::TargetLost => Some(error),
             _ => None,
         };
@@ -118,10 +121,12 @@ impl ChunkRemovals {
                 true
             }
             Some(error) => {
-                tracing::warn!(
-                    "cannot remove chunk files at group {group}: {error}; trying again in \
-                     {RETRY_PAUSE:?}"
-                );
+                if self.lines.is_due(context.shared.now) {
+                    tracing::warn!(
+                        "cannot free the space of removed files at storage group {group} yet, and \
+                         retries: {error}"
+                    );
+                }
                 self.queued += keys.len();
                 self.queues.entry(group).or_default().put_back(keys);
                 self.paused.insert(group, context.shared.now + RETRY_PAUSE);

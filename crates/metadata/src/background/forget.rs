@@ -1,10 +1,11 @@
-//! Deletes the records of sessions and of other groups' transactions that ended long ago. The
-//! replies in the slots of a session are deleted together with the record of its end.
+//! Deletes the records of sessions and of other groups' transactions that ended long ago. The job
+//! deletes the replies in the slots of a session together with the record of the session's end.
 //!
 //! # Hazard: late requests
-//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So this
-//! job measures the age of a record also on the clock since boot. A jump of the time of day never
-//! makes the job delete a record too early, even between two starts of the target.
+//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So a
+//! record must be old by the time of day. By the clock since boot, the target must also have run
+//! for the same number of seconds. Then no jump of the time of day makes the job delete a record
+//! too early, not even a jump while the target is stopped.
 
 use super::task::JobContext;
 use crate::engine::Engine;
@@ -20,17 +21,19 @@ use std::time::Duration;
 pub(crate) struct ForgetJob {
     /// Time at which the next search begins or the current search continues.
     due: Duration,
-    /// Time of the first search after the start of the target. Records are deleted only
-    /// `END_KEPT_SECONDS` later.
+    /// Time of the first search since the target started. The job deletes records only when
+    /// `END_KEPT_SECONDS` have passed since then.
     first: Option<Duration>,
-    /// Index of the kind of record at which the search continues.
+    /// Index of the kind of record (end of a transaction, end of a session) at which the search
+    /// continues.
     kind: usize,
     /// Key after which the search continues.
     after: Vec<u8>,
 }
 
 impl ForgetJob {
-    /// Reads the next page of records, if it is due, and deletes the old records.
+    /// If the next page of records is due, reads this page, and deletes the records in it that are
+    /// old enough.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         if context.shared.now < self.due {
             return Ok(());

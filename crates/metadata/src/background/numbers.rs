@@ -8,14 +8,14 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::Key;
 use skep_types::{Lsn, Result};
 
-/// The state of the reservation job.
+/// The job that reserves numbers, and whether a reservation is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct NumberReservation {
     is_reserving: bool,
 }
 
 impl NumberReservation {
-    /// Starts a reservation as soon as at most half a range of reserved numbers is left.
+    /// Starts a reservation when at most half of a range of reserved numbers is left.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let left = context.shared.numbers.left();
         if left <= context.shared.limits.number_range / 2 && !self.is_reserving {
@@ -24,7 +24,8 @@ impl NumberReservation {
         }
     }
 
-    /// Updates the numbers after a reservation was committed in log record `lsn`.
+    /// Makes the reserved numbers available after the reservation was committed in log record
+    /// `lsn`.
     pub(crate) fn after_commit<E: Engine>(&mut self, lsn: Lsn, context: &mut JobContext<'_, E>) {
         let shared = &mut *context.shared;
         let end = shared.numbers.reserved_end() + shared.limits.number_range;

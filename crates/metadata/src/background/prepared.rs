@@ -1,5 +1,5 @@
-//! Ends transactions with other groups: asks coordinators for the decision on old prepared
-//! transactions, and asks participants to confirm commits.
+//! Completes transactions over several groups. The job asks coordinators for the decision on old
+//! prepared transactions, and asks participants to confirm commits.
 
 use super::task::{BackgroundCall, DecideCall, JobContext};
 use crate::engine::Engine;
@@ -12,6 +12,7 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::{
     DecisionRecord, Key, PreparedRecord, decode_value, expect_parsed, last_u64, transaction_of,
 };
+use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{AskDecision, Decision, DecisionReply, TransactionId};
@@ -31,18 +32,21 @@ enum Wait {
 #[derive(Debug)]
 struct PreparedTransaction {
     wait: Wait,
-    /// The reason why the target could not carry out the decision.
+    /// The reason why the target could not carry out the decision on this transaction.
     problem: Option<Error>,
 }
 
-/// Transactions that wait for a coordinator or a participant in another group.
+/// Transactions over several groups that wait for the decision of a coordinator or the confirmation
+/// of a participant.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedTransactions {
-    /// Prepared transactions of other groups.
+    /// Transactions that this target has prepared and other groups coordinate.
     prepared: BTreeMap<TransactionId, PreparedTransaction>,
     /// Commits that a participant has refused to confirm, each with the time at which the target
-    /// sends the commit again.
+    /// sends it again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
+    /// Limits the log lines about unconfirmed commits.
+    lines: LineLimit,
 }
 
 impl PreparedTransactions {
@@ -68,7 +72,7 @@ impl PreparedTransactions {
         Ok(())
     }
 
-    /// Asks the coordinators for the decision on prepared transactions whose next question is due.
+    /// Asks the coordinators of prepared transactions for the decision, if it is time to ask.
     pub(crate) fn ask<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (transaction, state) in &mut self.prepared {
@@ -82,7 +86,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Sends refused commits again after their pause.
+    /// Sends the commits again that participants have refused, when their pause has passed.
     pub(crate) fn send_again<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (_, group, number) in self.unconfirmed.extract_if(.., |(at, ..)| *at <= now) {
@@ -99,15 +103,17 @@ impl PreparedTransactions {
     ) {
         let DecideCall { number, group, commit } = *call;
         match result {
-            // A participant need not confirm an abort. If it missed the abort, it asks for the
-            // decision.
+            // A participant need not confirm an abort. If the abort did not reach the participant,
+            // the participant asks for the decision.
             _ if !commit => {}
             Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
             Err(error) => {
-                tracing::warn!(
-                    "group {group} rejected the commit of transaction {number}: {error}; trying \
-                     again in {RETRY_PAUSE:?}"
-                );
+                if self.lines.is_due(context.shared.now) {
+                    tracing::warn!(
+                        "metadata group {group} has not confirmed the end of transaction {number} \
+                         yet, and this target retries: {error}"
+                    );
+                }
                 self.unconfirmed.push((context.shared.now + RETRY_PAUSE, group, number));
             }
         }
@@ -132,7 +138,7 @@ impl PreparedTransactions {
         }
     }
 
-    /// Releases the locks of a prepared transaction whose end was committed.
+    /// Releases the locks of a prepared transaction after the commit or abort was logged.
     pub(crate) fn after_end<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -142,7 +148,7 @@ impl PreparedTransactions {
         context.release(Owner::Prepared(transaction));
     }
 
-    /// Adds the prepared transaction, if the `Prepare` request has created it.
+    /// Adds the transaction of a `Prepare` request, if the request has prepared it.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -164,26 +170,28 @@ impl PreparedTransactions {
         self.prepared.len()
     }
 
-    /// Returns the number of transactions whose decision could not be carried out.
+    /// Returns the number of prepared transactions whose decision this target could not carry out.
     pub(crate) fn stuck(&self) -> usize {
         self.prepared.values().filter(|state| state.problem.is_some()).count()
     }
 
-    /// Records that the target could not carry out the decision on a transaction. The transaction
-    /// stays prepared, and its locks stay held.
+    /// Remembers that the target could not carry out the decision on a transaction. The transaction
+    /// stays prepared, and keeps its locks.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         let Some(state) = self.prepared.get_mut(&transaction) else { return };
         if state.problem.replace(problem.clone()).is_none() {
             let TransactionId { coordinator, number } = transaction;
             tracing::error!(
                 "cannot carry out the decision on transaction {coordinator}:{number}: {problem}; \
-                 its names and inodes stay locked; see `skep transaction list`"
+                 the names and inodes of this transaction stay locked; see `skep transaction \
+                 list`"
             );
         }
     }
 
-    /// Returns how long the coordinator has not replied, and the reason why the decision could not
-    /// be carried out.
+    /// Returns the time since this target asked the coordinator for the decision, or zero if it
+    /// does not wait for a reply. Also returns the reason why the target could not carry out the
+    /// decision.
     pub(crate) fn state_of(
         &self,
         transaction: TransactionId,
@@ -197,10 +205,11 @@ impl PreparedTransactions {
         (silent, state.and_then(|state| state.problem.as_ref()))
     }
 
-    /// Checks that an administrator may decide on a transaction.
+    /// Checks that an administrator may decide on a transaction in place of its coordinator.
     ///
     /// # Errors
-    /// `InUse` if the coordinator replies, and will decide the transaction itself.
+    /// `InUse` if the coordinator still replies, because the coordinator will decide on the
+    /// transaction itself.
     pub(crate) fn check_resolvable(&self, transaction: TransactionId, now: Duration) -> Result<()> {
         let (silent, problem) = self.state_of(transaction, now);
         if problem.is_some()
@@ -210,8 +219,8 @@ impl PreparedTransactions {
             return Ok(());
         }
         let what = format!(
-            "cannot resolve the transaction: its coordinator, group {}, is expected to decide; try \
-             again when the coordinator has not replied for {} s",
+            "cannot resolve the transaction: its coordinator, group {}, may still decide on it; \
+             try again when the coordinator has not replied for {} s",
             transaction.coordinator,
             RESOLVABLE_AFTER.as_secs()
         );

@@ -1,14 +1,14 @@
-//! The chunk files that one storage group must remove, oldest first, in memory.
+//! An in-memory queue of the chunk files that one storage group must remove, oldest first.
 //!
-//! The store has a work item for each of these chunk files. The queue exists so that the job need
-//! not search the store. After a million removals, a search would walk through a million
-//! tombstones. If the queue was full, or after a start, the store has more work items. Then the job
-//! reads these work items in *rounds*. A round goes once through the store, and continues at a
-//! cursor with each refill.
+//! The store has a work item for each of these chunk files. Because of the queue, the job need not
+//! search the store. After a million removals, such a search would walk through a million
+//! tombstones. If the queue was full, or if the target has just started, the store has work items
+//! that the queue lacks. Then the job reads the work items of the store in *rounds*. A round reads
+//! each work item of the group once. Each refill of the queue continues the round at a cursor.
 //!
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in
-//!   flight, or its deletion is not stored yet.
+//!   flight. The only exceptions are work items whose deletion the store does not have yet.
 //! - No chunk file is in the queue twice, because only rounds fill the queue while `has_more` is
 //!   set.
 
@@ -18,7 +18,7 @@ use skep_format::metadata::{Key, removal};
 use skep_types::{ChunkFileKey, GroupId, Result};
 use std::collections::VecDeque;
 
-/// The chunk files that one storage group must remove.
+/// The queue of one storage group, and how far it has read the store.
 #[derive(Debug, Default)]
 pub(super) struct RemovalQueue {
     keys: VecDeque<ChunkFileKey>,
@@ -26,12 +26,12 @@ pub(super) struct RemovalQueue {
     has_more: bool,
     /// Whether the current round has skipped work items, so that another round must follow.
     was_full: bool,
-    /// Key of the last work item that the current round has read. Empty before a round.
+    /// Key of the last work item that the current round has read. Empty before a round begins.
     cursor: Vec<u8>,
 }
 
 impl RemovalQueue {
-    /// Returns the queue of a group whose work items are in the store.
+    /// Returns the empty queue of a group that has work items in the store.
     pub(super) fn in_store() -> Self {
         Self { has_more: true, ..Self::default() }
     }
@@ -40,8 +40,8 @@ impl RemovalQueue {
         self.keys.len()
     }
 
-    /// Adds a chunk file whose work item has just reached the store. If `is_full`, a later round
-    /// reads the work item from the store.
+    /// Adds a chunk file whose work item has just reached the store. If `is_full`, the queue does
+    /// not take the chunk file, and a later round reads its work item from the store.
     pub(super) fn push(&mut self, key: ChunkFileKey, is_full: bool) {
         if self.has_more {
             self.was_full = true;
@@ -59,12 +59,12 @@ impl RemovalQueue {
         }
     }
 
-    /// Takes up to `limit` chunk files. Reads work items from the store if the queue is empty and
-    /// the store may have more work items. The group must have no request in flight. `limit` must
-    /// be positive.
+    /// Removes up to `limit` chunk files from the queue, and returns them. Reads work items from
+    /// the store if the queue is empty and the store may have more work items. The group must have
+    /// no request in flight. `limit` must be positive.
     ///
     /// # Errors
-    /// An error of the engine.
+    /// Returns the error if the engine fails.
     pub(super) fn take<E: Engine>(
         &mut self,
         group: GroupId,
@@ -78,8 +78,8 @@ impl RemovalQueue {
         Ok(self.keys.drain(..count).collect())
     }
 
-    /// Reads the next work items of the round. The engine has only changes that every serving
-    /// member has synced, so no failure can undo these work items.
+    /// Reads the next work items of the round into the queue. The engine has only changes that
+    /// every serving member has synced, so no failure can undo these work items.
     fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
         let found = table.engine().scan(&Key::removals_of(group), &self.cursor, limit)?;
         if found.len() < limit {
@@ -89,7 +89,7 @@ impl RemovalQueue {
             self.cursor.clone_from(last);
         }
         for (key, _) in found {
-            // Skips completed work items whose deletion the engine does not have yet.
+            // Skip completed work items whose deletion the engine does not have yet.
             if table.get(&key)?.is_some()
                 && let Some((_, chunk)) = removal(&key)
             {
@@ -134,10 +134,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Each chunk file is removed, and none is removed again after a success. This holds for
-        /// every order of new work items, full queues, requests and failures.
+        /// Each chunk file is removed, and none is removed again after a success. The test tries
+        /// many orders of new work items, full queues, requests and failures.
         #[test]
-        fn each_work_item_is_taken_once(
+        fn each_chunk_file_is_removed_once_in_any_order_of_events(
             steps in proptest::collection::vec((0_u8..4, 1_u64..1000), 1..200),
             most in 0_usize..6,
             limit in 1_usize..5,

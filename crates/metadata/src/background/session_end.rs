@@ -12,8 +12,8 @@ use skep_format::metadata::{
 use skep_types::{InodeId, Result, SessionId};
 use std::collections::VecDeque;
 
-/// Ended sessions that still have open files or locks. Each batch cleans up one piece of one
-/// session, so that requests do not wait for the clean-up of a large session.
+/// Ended sessions that still have open files or locks. Each batch performs one bounded step of the
+/// clean-up of one session, so that requests do not wait for the clean-up of a large session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCleanUp {
     ended: VecDeque<SessionId>,
@@ -29,20 +29,20 @@ impl SessionCleanUp {
         self.ended.is_empty()
     }
 
-    /// Starts to clean up the next piece of the first ended session.
+    /// Starts the next step of the clean-up of the first ended session.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         if let Some(session) = self.ended.pop_front() {
             context.start(InternalWork::CleanUpSession(session));
         }
     }
 
-    /// Queues the session again, unless the committed piece was the last piece of its clean-up.
+    /// Queues the session again, unless the committed step was the last step of its clean-up.
     pub(crate) fn after_clean_up<E: Engine>(
         &mut self,
         session: SessionId,
         context: &JobContext<'_, E>,
     ) {
-        // The last piece deletes the record of the session.
+        // The last step deletes the record of the session.
         let key = Key::Session(session).to_bytes();
         if !matches!(context.table.get(&key), Ok(None)) {
             self.add(session);
@@ -60,16 +60,17 @@ pub(super) fn record_end<E: Engine>(
     let record = context.get::<SessionRecord>(&Key::Session(session))?;
     let map = &context.shared.map;
     if record.is_some_and(|record| map.has_removed(record.client)) {
-        // Clients that get locks or opens which this session has released rely on this map, so its
-        // version becomes the fence.
+        // The target may now grant the locks and opens of this session to other clients. Storage
+        // must refuse the removed client from then on, so the version of this map becomes the
+        // fence.
         let version = map.version;
         context.put(&Key::Fence, &version);
     }
     Ok(())
 }
 
-/// Closes some of a session's open files, and releases its locks as soon as all its files are
-/// closed. The last piece also deletes the session's record.
+/// Closes some of a session's open files. When all its files are closed, releases its locks. The
+/// last step also deletes the session's record.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -87,14 +88,15 @@ pub(super) fn clean_up<E: Engine>(
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {
-        // Locks are released after all files are closed, so that the next holder of a lock finds
-        // the size recovery pending.
+        // Release locks only after all files are closed. Otherwise the next holder of a lock could
+        // read a file before its size recovery is pending.
         let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
         locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
     }
     if is_last {
-        // The replies in the slots stay for clients that ask for the outcome of a request.
+        // Do not delete the replies in the slots, because a client may ask for the outcome of a
+        // request.
         context.delete(&Key::Session(session));
     }
     Ok(())
@@ -111,16 +113,16 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // The dead writer has not reported the end of its writes, so the target removes every chunk
-        // file that may exist.
+        // Without a report, the end of the dead writer's writes is unknown. So the target removes
+        // every chunk file that may exist.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,
         };
         context.dispose(&InodeRecord { high_water, ..record })?;
     } else if counts.writers > 0 {
-        // Each death gets a new number, because a size recovery in progress may have missed this
-        // writer's last bytes.
+        // Each death of a writer gets a new number. A size recovery in progress may have missed
+        // this writer's last bytes, and learns from the new number that it must start again.
         let death = context.next_number()?;
         context.put(&Key::SizeRecovery(inode), &death);
     }

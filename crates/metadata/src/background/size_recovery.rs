@@ -1,4 +1,4 @@
-//! Recovers the size of files whose writer died, from their chunk files.
+//! Recovers the size of a file from its chunk files after a writer of the file has died.
 
 use super::task::{BackgroundCall, JobContext, StatCall};
 use crate::engine::Engine;
@@ -9,6 +9,7 @@ use crate::tx::operation::{OutgoingCall, Stop};
 use crate::tx::work::{InternalWork, RecoveryQuestion};
 use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, decode_value, expect_parsed, last_u64};
+use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::WrittenExtent;
@@ -21,7 +22,7 @@ struct SizeRecovery {
     pattern: StripePattern,
     question: RecoveryQuestion,
     missing_replies: usize,
-    /// Largest file size that a chunk file has proved so far.
+    /// Largest file size that a reply about a chunk file has proved so far.
     size: u64,
     has_failed: bool,
 }
@@ -36,6 +37,8 @@ pub(crate) struct SizeRecoveries {
     recovering: BTreeMap<InodeId, SizeRecovery>,
     /// Files whose recovery has failed, each with the time until which the job skips the file.
     paused: BTreeMap<InodeId, Duration>,
+    /// Limits the log lines about failed recoveries.
+    lines: LineLimit,
 }
 
 impl SizeRecoveries {
@@ -56,12 +59,12 @@ impl SizeRecoveries {
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
             let inode = expect_parsed(&key, last_u64(&key).map(InodeId::new))?;
-            // Skips files whose recovered size is logged, but whose work item is still in the
-            // engine.
+            // Skip files whose recovered size is logged, but whose work item the engine still has.
             let Some(death) = context.table.get(&key)? else { continue };
             if let Some(truncation) = context.shared.truncations.get(inode) {
-                // Storage must not report bytes that a truncation has removed. A storage host may
-                // have these bytes again after a power loss.
+                // First complete the truncation, because storage must not count bytes that the
+                // truncation has removed. Until the truncation is synced, these bytes may reappear
+                // after a power loss of a storage host.
                 if truncation.record.is_applied {
                     context.shared.truncations.settle_soon(inode);
                 }
@@ -110,8 +113,8 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed, so
-    /// that the recovery of another file can begin.
+    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed.
+    /// Then the recovery of another file can begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
@@ -131,13 +134,16 @@ impl SizeRecoveries {
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
             }
-            // A lost chunk file proves no size. The other chunk files still do.
+            // A chunk file of a lost target proves no size. The replies about the other chunk files
+            // still count.
             Err(error) if error.code() == ErrorCode::TargetLost => {}
             Err(error) => {
-                tracing::warn!(
-                    "cannot recover the size of file {inode} from its chunk files: {error}; \
-                     trying again in {RETRY_PAUSE:?}"
-                );
+                if self.lines.is_due(context.shared.now) {
+                    tracing::warn!(
+                        "cannot ask storage for the size of file {inode}, whose writer has died, \
+                         and retries: {error}"
+                    );
+                }
                 recovery.has_failed = true;
             }
         }
@@ -147,7 +153,8 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
-            // A size computed without the chunk file of the failed reply would cut off bytes of the
+            // The file size that the other chunk files have proved may be too small. If the target
+            // recorded that size, bytes of the missing chunk file would lie beyond the end of the
             // file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
@@ -157,7 +164,8 @@ impl SizeRecoveries {
         false
     }
 
-    /// Ends a size recovery after the recovered size was logged, or found to be outdated.
+    /// Ends a size recovery. The recovered size was logged, or the transaction has found it
+    /// outdated.
     pub(crate) fn after_commit(&mut self, inode: InodeId) {
         self.recovering.remove(&inode);
     }
@@ -176,7 +184,7 @@ impl SizeRecoveries {
     }
 }
 
-/// Logs the size of a file that its chunk files have proved.
+/// Records the size of a file that its chunk files have proved.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
@@ -185,27 +193,27 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.pending(inode).is_some() {
-        // Storage is truncating the chunk files from which the size was recovered.
+        // Storage is truncating the chunk files that have proved the size.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
     if question != (RecoveryQuestion { death, truncate_generation }) {
-        // Another writer has died since the recovery began, or the file was truncated. The job
-        // starts the recovery again.
+        // Another writer has died since the recovery began, or the file was truncated, so the size
+        // is outdated. The job starts the recovery again.
         return Ok(());
     }
     context.delete(&Key::SizeRecovery(inode));
     if let Some(mut record) = record {
         let size = size.max(context.inline_reach(&record)?);
-        // The writer may have overwritten bytes without a report. Other clients must see a new
-        // version and a new modification time, or they would read outdated cached pages.
+        // The writer may have overwritten bytes without a report. Without a new version and a new
+        // modification time, other clients would read outdated cached pages.
         context.touch_modified(&mut record.attributes);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;
-            // The chunk files do not show the order in which the bytes were written, so the file
-            // may have holes.
+            // The dead writer's writes may have left gaps, which the sizes of chunk files do not
+            // show. So assume that the file has holes.
             let written =
                 WrittenExtent { end: size, truncate_generation, may_leave_holes: true, reach: 0 };
             context.merge_written(&mut record, &written);

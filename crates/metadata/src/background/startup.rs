@@ -1,4 +1,5 @@
-//! The first transactions of a target, which log its start and create the root directory.
+//! The first transactions after the start of a target. They log its start and create the root
+//! directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;
@@ -19,7 +20,8 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Logs the current start of the target, and deletes the records of surplus older starts.
+/// Logs the current start of the target, and deletes the records of older starts that are not
+/// needed any more.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();
     if let Some((number, first)) = context.shared.starts.last() {

@@ -59,19 +59,20 @@ pub(crate) enum BackgroundCall {
 /// A task that a job asks the target to perform.
 #[derive(Debug)]
 pub(crate) enum JobTask {
-    /// Run this internal work as a transaction.
+    /// Run the internal work as a transaction.
     Start(InternalWork),
-    /// Send a request to another group.
+    /// Send a background call to another group.
     Call(OutgoingCall, BackgroundCall),
     /// Send a participant the commit of a transaction.
     SendCommit { group: GroupId, number: u64 },
     /// Release all transaction locks of an owner.
     Release(Owner),
-    /// Reply with an error to the requests that wait for a truncation which storage has refused.
+    /// Storage has refused a truncation. Reply with an error to the requests that wait for it.
     FailTruncation { inode: InodeId, generation: u64, error: Error },
 }
 
-/// The part of the target's state that a job may use, and the tasks that the job has requested.
+/// The part of the target's state that a background job may use, and the tasks that the job has
+/// added.
 pub(crate) struct JobContext<'a, E> {
     pub(crate) table: &'a Table<E>,
     pub(crate) shared: &'a mut Shared,
@@ -83,7 +84,7 @@ impl<'a, E> JobContext<'a, E> {
         Self { table, shared, tasks: Vec::new() }
     }
 
-    /// Returns the requested tasks, in order.
+    /// Returns the tasks that the job has added, the first one first.
     pub(crate) fn into_tasks(self) -> Vec<JobTask> {
         self.tasks
     }

@@ -7,18 +7,19 @@ use crate::limits::{RETRY_PAUSE, SETTLES_AT_ONCE};
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, TruncationRecord};
+use skep_metrics::LineLimit;
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, HostIncarnation, InodeId, Result};
 use skep_wire::storage::{SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// One request for each chunk file of a truncation, with the replies so far.
+/// The requests of one truncation to storage, one for each chunk file, and the replies so far.
 #[derive(Debug)]
 struct Round {
     generation: u64,
     missing_replies: usize,
-    /// Incarnation of each host that has replied, by the index of the chunk file.
+    /// Incarnations in the replies, by the index of the chunk file. Zero until the reply arrives.
     incarnations: Vec<HostIncarnation>,
     failure: Option<Error>,
 }
@@ -43,8 +44,8 @@ impl Round {
     }
 }
 
-/// Replaces the error of a lost target by `incarnation`. The chunk file of a lost target has no
-/// bytes any more, so it counts as truncated, and its truncation cannot be lost again.
+/// Replaces the error of a lost target by `incarnation`. A lost target has no bytes of the chunk
+/// file any more. So the chunk file counts as truncated, and no power loss can undo that.
 fn or_if_lost(
     result: Result<HostIncarnation>,
     incarnation: HostIncarnation,
@@ -55,7 +56,7 @@ fn or_if_lost(
     }
 }
 
-/// The requests to storage about truncations.
+/// The job that sends requests about truncations to storage.
 ///
 /// # Invariants
 /// - No file in `paused` is in `truncating`.
@@ -64,10 +65,13 @@ fn or_if_lost(
 pub(crate) struct Truncations {
     truncating: BTreeMap<InodeId, Round>,
     settling: BTreeMap<InodeId, Round>,
-    /// Files whose truncation storage has refused, each with the time of the next attempt.
+    /// Files whose truncation storage has refused, each with the time at which the job tries again.
     paused: BTreeMap<InodeId, Duration>,
-    /// Applied truncations, by the time at which the job syncs their chunk files.
+    /// Applied truncations, ordered by the time at which the job asks storage to sync their chunk
+    /// files.
     due: BTreeSet<(Duration, InodeId)>,
+    /// Limits the log lines about failed truncations.
+    lines: LineLimit,
 }
 
 impl Truncations {
@@ -85,8 +89,8 @@ impl Truncations {
     }
 
     /// Sends the requests of the pending truncations. The engine has only changes that every
-    /// serving member has synced. So neither a power loss nor another primary can undo a truncation
-    /// in the engine.
+    /// serving member has synced. So neither a power loss nor another primary can revert a
+    /// truncation whose work item is in the engine.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
         for inode in pending {
@@ -111,7 +115,7 @@ impl Truncations {
         Ok(())
     }
 
-    /// Sends the syncs of applied truncations that are due.
+    /// Sends the sync requests of applied truncations whose time has come.
     pub(crate) fn settle<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         for inode in context.shared.truncations.take_urgent() {
             self.sync(inode, context);
@@ -138,8 +142,8 @@ impl Truncations {
         }
     }
 
-    /// Handles the reply of storage to the truncation of a chunk file. Returns the generation and
-    /// the error of a truncation that storage has refused.
+    /// Handles the reply of storage to the truncation of a chunk file. If storage has refused the
+    /// truncation, returns its generation and the error.
     pub(crate) fn on_truncated<E: Engine>(
         &mut self,
         call: &TruncationCall,
@@ -159,10 +163,12 @@ impl Truncations {
             context.start(InternalWork::ApplyTruncation { inode, generation, incarnations });
             return None;
         };
-        tracing::warn!(
-            "cannot truncate the chunk files of file {inode}: {error}; trying again in \
-             {RETRY_PAUSE:?}"
-        );
+        if self.lines.is_due(context.shared.now) {
+            tracing::warn!(
+                "cannot truncate file {inode} at storage yet, and retries; operations on the file \
+                 wait: {error}"
+            );
+        }
         self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
         Some((generation, error))
     }
@@ -190,14 +196,15 @@ impl Truncations {
             return;
         };
         if let Some(error) = failure {
-            tracing::warn!(
-                "cannot sync the truncated chunk files of file {inode}: {error}; trying again in \
-                 {RETRY_PAUSE:?}"
-            );
+            if self.lines.is_due(context.shared.now) {
+                tracing::warn!(
+                    "cannot sync the truncation of file {inode} at storage yet, and retries: {error}"
+                );
+            }
             self.due.insert((context.shared.now + RETRY_PAUSE, inode));
             return;
         }
-        // If the work item was replaced meanwhile, the transaction does nothing.
+        // If a later truncation has replaced the work item meanwhile, the transaction does nothing.
         let chunk_files = context.shared.truncations.get(inode).map(|it| &it.record.chunk_files);
         let lost = chunk_files.into_iter().flatten().zip(incarnations).enumerate();
         let lost = lost.filter(|(_, (chunk, now))| chunk.incarnation != *now);
@@ -205,8 +212,7 @@ impl Truncations {
         context.start(InternalWork::SettleTruncation { inode, generation, lost });
     }
 
-    /// Schedules the sync of a file's chunk files, if a transaction has applied the file's
-    /// truncation.
+    /// Schedules the sync of a file's chunk files, if the file now has an applied truncation.
     pub(crate) fn after_commit<E: Engine>(&mut self, inode: InodeId, context: &JobContext<'_, E>) {
         let truncation = context.shared.truncations.get(inode);
         if truncation.is_some_and(|it| it.record.is_applied) {
@@ -214,8 +220,8 @@ impl Truncations {
         }
     }
 
-    /// Counts the missing storage replies of each file: first the replies to truncations, then to
-    /// syncs.
+    /// Returns how many replies of storage are missing for each file: first replies to truncations,
+    /// then replies to syncs.
     pub(crate) fn missing_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         [&self.truncating, &self.settling]
             .map(|rounds| rounds.iter().map(|(inode, it)| (*inode, it.missing_replies)).collect())

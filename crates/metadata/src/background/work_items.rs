@@ -1,12 +1,11 @@
-//! Tracks when the engine has new work items (chunk files to remove, sizes to recover) for the
-//! jobs.
+//! Tracks when new work items (chunk files to remove, sizes to recover, truncations) reach the
+//! engine, where the jobs find them.
 
 use skep_format::metadata::{is_work_item, removal};
 use skep_types::{ChunkFileKey, GroupId, Lsn};
 use std::collections::VecDeque;
 
-/// Work items that the engine does not have yet: whether there are any, and the removals among
-/// them.
+/// Work items that the engine does not have yet: whether any exist, and the removals among them.
 #[derive(Debug, Default)]
 struct NewItems {
     any: bool,
@@ -20,13 +19,14 @@ pub(crate) struct WorkItems {
     look: bool,
     /// Work items written since the last sync of the log began.
     written: NewItems,
-    /// Items that a sync covers, oldest first, each with the last log record of that sync.
+    /// Work items whose log records a sync covers, oldest first. Each layer has the last log record
+    /// of its sync.
     layers: VecDeque<(Lsn, NewItems)>,
 }
 
 impl WorkItems {
-    /// Records that a transaction has written a key. If `is_present` is not set, the transaction
-    /// has deleted the key, because the work is done.
+    /// Handles that a transaction has written a key. `is_present` is false if the transaction has
+    /// deleted the key, because the job for this work item is done.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         if is_present && is_work_item(key) {
             self.written.any = true;
@@ -39,15 +39,15 @@ impl WorkItems {
         self.look = true;
     }
 
-    /// Returns whether the jobs must search the engine now, and resets that flag. The caller must
+    /// Returns whether the jobs must search the engine now, and resets the flag. The caller must
     /// start the search.
     pub(crate) fn take_look(&mut self) -> bool {
         std::mem::take(&mut self.look)
     }
 
-    /// Assigns the written items to the sync up to record `last`, which begins now. Items written
-    /// during this sync belong to the next sync, because this sync does not bring them into the
-    /// engine.
+    /// Assigns the written work items to the sync up to record `last`, which begins now. Work items
+    /// that are written during this sync belong to the next sync, because this sync does not cover
+    /// their log records.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         let items = std::mem::take(&mut self.written);
         if items.any {
@@ -55,8 +55,8 @@ impl WorkItems {
         }
     }
 
-    /// Marks the items of the log records up to `stored` as present in the engine. Returns the new
-    /// removals.
+    /// Marks the work items of the log records up to `stored` as present in the engine. Returns the
+    /// chunk files to remove among them.
     pub(crate) fn stored(&mut self, stored: Lsn) -> Vec<(GroupId, ChunkFileKey)> {
         let mut removals = Vec::new();
         while self.layers.front().is_some_and(|(last, _)| *last <= stored) {

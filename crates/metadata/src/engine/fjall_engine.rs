@@ -1,4 +1,4 @@
-//! The engine of services: fjall, an LSM-tree store in Rust.
+//! The engine that services use: fjall, an LSM-tree store in Rust.
 
 use super::{Engine, Mutations};
 use crate::limits::JOURNAL_BYTES;
@@ -53,9 +53,9 @@ impl FjallEngine {
         Ok(engine)
     }
 
-    /// Allocates disk space for the newest journal file. Fjall only sets the length of the file, so
-    /// it would notice too late that other programs have filled the disk. A failed allocation is
-    /// only logged, because nothing is lost at that time.
+    /// Allocates disk space for the newest journal file. Fjall only sets the length of the file.
+    /// Without allocated space, it could not write the journal after other programs have filled the
+    /// disk. A failed allocation is only logged, because the journal may still find space later.
     fn allocate_journal(&self) {
         let number = |path: &PathBuf| {
             let name = path.file_name()?.to_str()?;
@@ -67,7 +67,7 @@ impl FjallEngine {
         let opened = File::open(&path, std::fs::OpenOptions::new().write(true));
         let allocated = opened.and_then(|file| file.reserve(0..JOURNAL_BYTES));
         if let Err(error) = allocated {
-            tracing::debug!("cannot allocate space for the journal {}: {error}", path.display());
+            tracing::debug!("cannot allocate space for the journal {}: {error:#}", path.display());
         }
     }
 
@@ -93,8 +93,8 @@ impl Engine for FjallEngine {
         use std::ops::Bound;
         let from = if after > prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let mut found = Vec::new();
-        // The range needs an upper bound. Without it, the iterator would search for the next key
-        // behind the prefix, and could walk through thousands of tombstones.
+        // The range needs an upper bound. Without the bound, the iterator would search for the next
+        // key that does not have the prefix, and could walk through thousands of tombstones.
         let beyond = prefix_end(prefix);
         let to = beyond.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         for guard in self.keyspace.range::<&[u8], _>((from, to)).take(limit) {
@@ -102,6 +102,10 @@ impl Engine for FjallEngine {
             found.push((key.to_vec(), value.to_vec()));
         }
         Ok(found)
+    }
+
+    fn approximate_pairs(&self) -> u64 {
+        self.keyspace.approximate_len() as u64
     }
 
     fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()> {

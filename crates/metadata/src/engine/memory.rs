@@ -1,6 +1,6 @@
-//! The in-memory engine, for simulation and tests. A power loss takes the engine back to its last
-//! checkpoint, or to any batch applied since then. The second case simulates a device that has
-//! stored some batches without a sync.
+//! The in-memory engine, for simulation and tests. A simulated power loss takes the engine back to
+//! its last checkpoint, or to the state after one of the batches applied since then. The second
+//! case simulates a device that has stored some batches without a sync.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;
@@ -30,12 +30,17 @@ fn change(pairs: &mut Pairs, batch: &Mutations) {
 impl MemoryEngine {
     /// Makes all applied batches durable, so that a simulated power loss does not undo them.
     pub fn checkpoint(&mut self) {
-        self.durable = self.live.clone();
-        self.since.clear();
+        self.checkpoint_first(self.since.len());
     }
 
-    /// Returns the engine after a power loss, if the device has stored the first `survivors`
-    /// batches since the last checkpoint.
+    /// Makes the first `count` batches since the last checkpoint durable, and not the later ones.
+    pub fn checkpoint_first(&mut self, count: usize) {
+        let count = count.min(self.since.len());
+        self.since.drain(..count).for_each(|batch| change(&mut self.durable, &batch));
+    }
+
+    /// Returns the engine as it is after a power loss. Of the batches since the last checkpoint,
+    /// the first `survivors` are preserved.
     #[must_use]
     pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();
@@ -48,7 +53,7 @@ impl MemoryEngine {
         self.since.len()
     }
 
-    /// Iterates over all pairs in ascending key order.
+    /// Iterates over all key-value pairs in ascending key order.
     pub fn pairs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
         self.live.iter()
     }
@@ -68,6 +73,10 @@ impl Engine for MemoryEngine {
             .take(limit)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect())
+    }
+
+    fn approximate_pairs(&self) -> u64 {
+        self.live.len() as u64
     }
 
     fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()> {

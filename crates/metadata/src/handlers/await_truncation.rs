@@ -1,6 +1,6 @@
-//! `AwaitTruncation`: returns the attributes of a file, and the chunk files that clients have
-//! reported as synced, after a pending truncation has ended. The target makes the request wait
-//! (`Context::check_truncation`).
+//! `AwaitTruncation`: waits until the pending truncation of a file has ended
+//! (`Context::check_truncation`). Then returns the attributes of the file, and the chunk files that
+//! clients have reported as synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -23,8 +23,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // The handler ignores the result, because a power loss may have lost the open. The bytes that
-    // the client has reported as written count nevertheless.
+    // The number of removed opens does not matter here. A power loss may have lost the open, but
+    // the file still takes the size that the client reports.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

@@ -1,4 +1,4 @@
-//! `CloseMany`: subtracts many opens in one transaction.
+//! `CloseMany`: subtracts opens of many files from the open counts, in one transaction.
 
 use crate::engine::Engine;
 use crate::handlers::close;
@@ -21,7 +21,8 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
     }
     for file in request.files {
-        // A missing file was removed together with its opens. Any other error is returned.
+        // If the file is missing, it was removed, and its opens with it. Any other error ends the
+        // request.
         if context.find_inode(file.inode)?.is_none() {
             continue;
         }

@@ -35,8 +35,8 @@ pub(crate) fn run<E: Engine>(
                 };
                 open::run(context, open)
             }
-            // After this error, the client looks the entry up. If another group serves the file,
-            // the client sends the open to that group.
+            // This error makes the client look the entry up. If another group serves the file, the
+            // client then sends the open to that group.
             _ => Err(ErrorCode::Exists.into()),
         };
     }
@@ -52,7 +52,7 @@ pub(crate) fn run<E: Engine>(
     Ok(new_file_reply(record))
 }
 
-/// Returns the reply about a new file.
+/// Returns the reply for a file that the request has created.
 pub(super) fn new_file_reply(record: InodeRecord) -> OpenReply {
     OpenReply {
         created: true,
@@ -65,8 +65,8 @@ pub(super) fn new_file_reply(record: InodeRecord) -> OpenReply {
     }
 }
 
-/// Returns the inode of a new file in a directory, with inherited permissions and stripe pattern.
-/// The caller stores the inode.
+/// Returns the inode of a new file, which inherits permissions and stripe pattern from the
+/// directory. The caller stores the inode.
 pub(super) fn new_file<E: Engine>(
     context: &mut Context<'_, E>,
     directory: &InodeRecord,

@@ -1,6 +1,6 @@
 //! `CreateUnnamed`: creates a regular file without a name and opens it (`O_TMPFILE`). The target
-//! removes the file at its last close, or at the end of the session that has it open. A file that a
-//! `Link` has named stays.
+//! removes the file at its last close, or at the end of the session that has it open. If a `Link`
+//! request has given the file a name, the target does not remove it.
 
 use crate::engine::Engine;
 use crate::handlers::create::{new_file, new_file_reply};
@@ -17,7 +17,7 @@ pub(crate) fn run<E: Engine>(
     if request.open == OpenMode::No {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot open a file: the open mode is missing",
+            "cannot open a file: the request has no open mode",
         )
         .into());
     }

@@ -1,6 +1,6 @@
 //! `Exchange`: swaps the inodes of two names. The group that serves the second directory runs the
-//! request; other groups may serve the first directory and the inodes. For directories that change
-//! their parent, the rules of `rename` apply in both directions.
+//! request. Other groups may serve the first directory and the inodes. If the exchange gives
+//! directories another parent, the rules of `rename` apply to each of them.
 
 use crate::engine::Engine;
 use crate::handlers::rename::{check_no_loop, confirm_source, source};
@@ -22,7 +22,7 @@ pub(crate) fn run<E: Engine>(
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
-        // Two names of one file, or the same name twice: as in a rename, the request changes
+        // Both names refer to one file, or are the same name. As in a rename, the request changes
         // nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(NamesReply { directory: None });
@@ -64,7 +64,7 @@ pub(crate) fn run<E: Engine>(
         }
     }
     steps::do_anywhere(context, wanted)?;
-    // Read the directory again, because the steps may have changed it.
+    // Read the directory again, because the steps may have changed its attributes.
     let mut to = context.directory(to_directory)?;
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);
@@ -72,8 +72,9 @@ pub(crate) fn run<E: Engine>(
 }
 
 /// Returns the project that a directory hands down. Any group may serve the directory. If another
-/// group serves it, only the name is locked until the exchange is decided. So a concurrent change
-/// of the directory's project may or may not take effect.
+/// group serves it, that group locks only the name, and not the project, until the exchange is
+/// decided. So if another request changes the directory's project at the same time, the exchange
+/// may use the old or the new project.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -87,9 +88,9 @@ fn handed_down_by<E: Engine>(
     Ok(attributes.handed_down_project())
 }
 
-/// Whether the exchange has a step for an inode, as in `rename`. For a directory that changes its
-/// parent there is always a step, which sets the parent. For any other inode there is a step only
-/// if this group serves the inode; this step raises the change time.
+/// Whether the exchange needs a `SetParent` step for an inode, as in `rename`. A directory that
+/// changes its parent always needs this step. For any other inode, the step only raises the change
+/// time, and is used only if this group serves the inode.
 fn must_know<E: Engine>(
     context: &Context<'_, E>,
     inode: InodeId,

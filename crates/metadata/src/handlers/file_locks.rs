@@ -1,5 +1,5 @@
-//! `SetLock` and `TestLock`: file locks of applications. Neither request ever waits for a lock; for
-//! `WaitLock`, see `locks::waits`.
+//! `SetLock` and `TestLock`: file locks of applications. Neither request ever waits for a lock. The
+//! module `locks::waits` has `WaitLock`, which waits.
 
 use crate::engine::Engine;
 use crate::locks::request::{LockClaim, check};
@@ -19,8 +19,9 @@ pub(crate) fn set<E: Engine>(
     let session = context.session()?;
     let attributes = context.inode(lock.inode)?.attributes;
     if lock.mode.is_some() && context.has_size_recovery(lock.inode)? {
-        // A writer of the file has died, perhaps while it held this lock. The next holder must find
-        // the size that results from all acknowledged writes.
+        // A client that was writing the file has died, perhaps while it held this lock. The next
+        // holder must find the file's size after all acknowledged writes, so it waits for the size
+        // recovery.
         return Err(Stop::Busy);
     }
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
@@ -40,7 +41,7 @@ pub(crate) fn set<E: Engine>(
     match locks.after(&of, &lock) {
         Some(record) => {
             let is_full = locks.range_count() >= context.shared.limits.file_locks;
-            // An unlock is never refused, although it may split a range.
+            // The limits do not apply to an unlock, although it may split a range into two.
             if record.ranges.len() > MAX_LOCK_RANGES || is_full && lock.mode.is_some() {
                 let what = format!(
                     "cannot lock file {}: the target or the owner has too many locks",

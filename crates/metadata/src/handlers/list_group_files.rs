@@ -1,5 +1,5 @@
-//! `ListGroupFiles`: lists the files and directories whose stripe patterns name a storage group, to
-//! find out whether the group's target can be removed.
+//! `ListGroupFiles`: lists the files and directories whose stripe patterns name a storage group. An
+//! administrator needs the list before the group's target can be removed.
 
 use crate::engine::Engine;
 use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};
@@ -38,7 +38,8 @@ pub(crate) fn run<E: Engine>(
         };
         let found = context.scan(&Key::inodes_of(shard), &behind, limit)?;
         let is_cut = found.len() == limit;
-        // A shard without inodes counts as one inode, since it takes a search of the store.
+        // Each shard counts as one more examined inode, because even a shard without inodes costs a
+        // search of the store.
         examined += found.len() + 1;
         let mut last = None;
         for (key, value) in found {
@@ -47,7 +48,8 @@ pub(crate) fn run<E: Engine>(
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {
                 let bytes = bytes_on(&record, group);
-                // A file whose writer died counts as being written until its size is recovered.
+                // Until its size is recovered, a file whose writer died counts as a file that is
+                // being written.
                 let is_written = context.opens(inode)?.writers > 0
                     || context.get_raw(&Key::SizeRecovery(inode))?.is_some();
                 let kind = record.attributes.kind;
@@ -68,8 +70,8 @@ fn names(record: &InodeRecord, group: GroupId) -> bool {
     components.into_iter().any(|component| component.groups.contains(&group))
 }
 
-/// Returns the number of bytes of a file on a group, if the file has no holes. Zero for a
-/// directory.
+/// Returns the number of bytes of a file that a group stores, on the assumption that the file has
+/// no holes. Zero for a directory.
 fn bytes_on(record: &InodeRecord, group: GroupId) -> u64 {
     let pattern = record.pattern.iter().filter(|_| record.attributes.kind == FileKind::Regular);
     let sizes = pattern.flat_map(|pattern| striping::chunk_sizes(pattern, record.attributes.size));

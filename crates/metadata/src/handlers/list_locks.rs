@@ -38,6 +38,8 @@ pub(crate) fn run<E: Engine>(
         if request.only_locked && held.is_empty() && waiting.is_empty() {
             continue;
         }
+        let since = context.shared.file_locks.waits_since(session, inode);
+        let longest_wait = since.map(|since| context.shared.now.saturating_sub(since));
         let opens: OpenCounts = decode_value(&key, &value)?;
         let client = context.get::<SessionRecord>(&Key::Session(session))?;
         let (held_count, waiting_count) = (held.len() as u32, waiting.len() as u32);
@@ -53,6 +55,8 @@ pub(crate) fn run<E: Engine>(
             held_count,
             waiting,
             waiting_count,
+            longest_wait_ms: longest_wait
+                .map_or(0, |wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
         });
     }
     list.next = at.filter(|_| !is_last);

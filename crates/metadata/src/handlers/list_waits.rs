@@ -1,4 +1,5 @@
-//! `ListWaits`: lists the owners that wait for POSIX locks, and the owners for which they wait.
+//! `ListWaits`: lists the lock owners that wait for POSIX locks, and the lock owners that block
+//! them.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

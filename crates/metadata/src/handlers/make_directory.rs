@@ -1,9 +1,10 @@
-//! `MakeDirectory`: creates a directory on this target, or on another target by a transaction
-//! between the two targets.
+//! `MakeDirectory`: creates a directory on this target, or on another target with a transaction of
+//! the two targets.
 //!
-//! By default a directory stays on the target of its parent, so that one local transaction creates
-//! it. Directories in the root, and in a directory that already has many subdirectories, are spread
-//! evenly over all metadata groups by a hash of their name.
+//! By default, the target of the parent also serves the new directory, so that one local
+//! transaction creates it. Some new directories are spread evenly over all metadata groups by a
+//! hash of their name: directories in the root, and directories in a parent that already has many
+//! subdirectories.
 
 use crate::engine::Engine;
 use crate::namespace::names::check_name;
@@ -25,7 +26,8 @@ pub(crate) fn run<E: Engine>(
     }
     context.check_free_space()?;
     let group = choose_group(context, &directory, &request.name);
-    // Another group does not have the parent, so this target computes the inherited attributes.
+    // The other group does not have the parent directory, so this target computes the inherited
+    // attributes.
     let kind = FileKind::Directory;
     let inherited = context.inherited(&directory, kind, &request.new)?;
     let mut new = NewInode { permissions: inherited.permissions, umask: 0, ..request.new };

@@ -25,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     if request.open == OpenMode::No {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot open a file: the open mode is missing",
+            "cannot open a file: the request has no open mode",
         )
         .into());
     }

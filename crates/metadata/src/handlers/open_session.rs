@@ -22,14 +22,15 @@ pub(crate) fn run<E: Engine>(
     }
     let slots = request.slots.clamp(1, MAX_SLOTS);
     let record = match context.get::<SessionRecord>(&Key::Session(session))? {
-        // A retried request must not remove slots that are in use.
+        // This request may be a retry, and the client may already use the slots that the first
+        // request has granted. So never grant fewer slots.
         Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
         None => SessionRecord { client: request.client, slots },
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The target replies after it has synced the session. The log has the record of the start
-    // before the record of the session, so the start is durable too.
+    // The target replies only after the session's log record is synced. The record of the start
+    // comes before it in the log, so the start is durable then too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

@@ -1,6 +1,6 @@
 //! `Prepare`: checks, locks and logs steps for a transaction of another group. The request never
-//! waits. If another transaction holds a resource, the target replies "busy". The target sends any
-//! other reply only after the record of the prepared transaction is synced.
+//! waits. If another transaction holds a resource, the target replies "busy". Any other reply waits
+//! until the log record of the prepared transaction is synced.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;
@@ -28,7 +28,8 @@ pub(crate) fn run<E: Engine>(
         return Ok(PrepareReply { busy: false, attributes: record.attributes });
     }
     if context.get::<Timestamp>(&Key::Finished(transaction))?.is_some() {
-        let what = "cannot prepare a transaction that has ended: the request is late";
+        let what = "cannot prepare the transaction: it has already ended, so the request came too \
+                    late";
         return Err(Error::new(ErrorCode::Stale, what).into());
     }
     context.act_for(transaction);
@@ -40,7 +41,8 @@ pub(crate) fn run<E: Engine>(
             Err(stop) => return Err(stop),
         }
     }
-    // All resources are still free, because operations run one at a time.
+    // The resources are still free as checked above, because the target runs one operation at a
+    // time.
     for resource in steps::resources(&request.steps, &attributes) {
         let taken = context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
         assert!(taken, "a resource that was free stays free within one operation");

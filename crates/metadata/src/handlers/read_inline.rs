@@ -1,4 +1,4 @@
-//! `ReadInline`: reads bytes that are stored with the inode.
+//! `ReadInline`: reads inline bytes of a file, which metadata stores with the inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

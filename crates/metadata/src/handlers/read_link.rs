@@ -1,4 +1,4 @@
-//! `ReadLink`: returns the target of a symbolic link.
+//! `ReadLink`: returns the path to which a symbolic link points.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -1,4 +1,4 @@
-//! `RemoveDirectory`: removes an empty directory, which another target may serve.
+//! `RemoveDirectory`: removes an empty directory. Another target may serve its inode.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

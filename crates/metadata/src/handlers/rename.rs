@@ -1,12 +1,12 @@
 //! `Rename`: moves an entry to a new name. The group that serves the new directory runs the
 //! request.
 //!
-//! Other targets may serve the entries, the inodes and the old directory. This target asks the
-//! groups of these targets to prepare their steps in one transaction.
+//! Other groups may serve the inodes and the old directory. This group asks them to prepare their
+//! steps of one transaction.
 //!
-//! A rename that moves a directory to another parent holds the rename lock while the target walks
-//! the ancestors of the new directory. The lock exists once for the whole namespace, at the root's
-//! group. So two concurrent moves cannot create a loop.
+//! If a rename moves a directory to another parent, it holds the rename lock while the target
+//! checks the ancestors of the new parent. The root's group grants this lock, which exists once in
+//! the whole namespace. So two concurrent moves cannot create a loop.
 
 use crate::engine::Engine;
 use crate::limits::MAX_DEPTH;
@@ -19,7 +19,8 @@ use skep_types::codec::Bytes;
 use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, InodeId};
 use skep_wire::metadata::{GetEntryInfo, Lookup, NamesReply, NewInode, Rename, Step};
 
-/// Kind of whiteout inodes. Overlay file systems mark a removed name with a character device.
+/// Kind of a whiteout's inode. A whiteout is a character device, which overlay file systems use to
+/// mark a removed name.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(
@@ -47,7 +48,7 @@ pub(crate) fn run<E: Engine>(
             _ => {}
         }
     }
-    // A rename within one group adds nothing to the store.
+    // A rename within one group adds nothing to the store, so it needs no free space.
     let is_new_here = existing.is_none() && !context.is_local(request.from_directory)?;
     if is_new_here || request.whiteout.is_some() {
         context.check_free_space()?;
@@ -58,8 +59,8 @@ pub(crate) fn run<E: Engine>(
         context.hold_rename_lock()?;
         if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
             if let Stop::Fail(_) = stop {
-                // Check the source again, because it was read before this operation held the rename
-                // lock.
+                // Before the rename fails, the operation checks the source again, because it has
+                // read the source before it held the rename lock.
                 confirm_source(context, request.from_directory, &request.from_name, inode)?;
             }
             return Err(stop);
@@ -76,9 +77,9 @@ pub(crate) fn run<E: Engine>(
         }
     };
     let mut wanted = vec![(request.from_directory, leave)];
-    // The change time of a file is raised only if this group serves its inode. The parent of a
-    // moved directory must always be set. The project must always be checked if the new directory
-    // hands one down.
+    // A directory that changes its parent always needs the step `SetParent`. So does any inode if
+    // the new directory hands down a project, because the step checks the project. Otherwise, the
+    // step only raises the change time, and is used only if this group serves the inode.
     if (is_directory && changes_parent) || project.is_some() || context.is_local(inode)? {
         let step = Step::SetParent { inode, parent: request.to_directory, project };
         wanted.push((inode, step));
@@ -87,7 +88,7 @@ pub(crate) fn run<E: Engine>(
         wanted.push((existing.inode, replaced(existing)));
     }
     steps::do_anywhere(context, wanted)?;
-    // Read the directory again, because the steps may have changed it.
+    // Read the directory again, because the steps may have changed its attributes.
     let mut to = context.directory(request.to_directory)?;
     // Read the entry again too. The removal of the old name from the same directory may have moved
     // the entry to another ordinal.
@@ -101,7 +102,7 @@ pub(crate) fn run<E: Engine>(
     Ok(context.names_reply(to))
 }
 
-/// Creates the whiteout for the old name, at this group.
+/// Creates the inode of the whiteout that replaces the old name, at this group.
 fn make_whiteout<E: Engine>(
     context: &mut Context<'_, E>,
     request: &Rename,
@@ -122,7 +123,7 @@ fn make_whiteout<E: Engine>(
     Ok(inode)
 }
 
-/// Returns the inode and the kind of an entry, in a directory that another group may serve.
+/// Returns the inode and the kind of the entry to move. Another group may serve its directory.
 pub(super) fn source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -139,8 +140,8 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Reads the source name again, because a refusal depends on it (two names of one file, or a move
-/// below itself). Another request may have changed the name since the operation read it.
+/// Reads the old name again before the operation refuses a rename, or finds that it changes
+/// nothing. Another request may have changed the name since the operation read it first.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,
@@ -153,7 +154,8 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// Returns the step that removes a replaced directory, or a link of any other replaced inode.
+/// Returns the step for the inode that the new name replaces. The step removes a directory, or one
+/// link of any other inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {
@@ -185,7 +187,8 @@ pub(super) fn check_no_loop<E: Engine>(
         };
     }
     let context = format!(
-        "cannot move a directory to directory {to}: it is deeper than {MAX_DEPTH} directories"
+        "cannot move a directory to directory {to}: directory {to} is more than {MAX_DEPTH} levels \
+         below the root directory"
     );
     Err(Error::new(ErrorCode::InvalidArgument, context).into())
 }

@@ -20,7 +20,8 @@ pub(crate) fn run<E: Engine>(
     if let Some(written) = &request.written {
         context.merge_written(&mut record, written);
     }
-    // If the file has another pattern by now, a power loss has lost an open of this client.
+    // Skip the synced chunk files if they belong to another pattern than the file has now. The
+    // pattern can only have changed because a power loss has lost this client's open.
     if let (Some(synced), Some(pattern)) = (&request.synced, &record.pattern)
         && synced.pattern_generation == pattern.generation
     {

@@ -1,6 +1,6 @@
-//! `ResolveTransaction`: an administrator decides on a prepared transaction whose coordinator does
-//! not come back, or whose decision cannot be carried out. The target has checked these conditions
-//! before (`crate::target`).
+//! `ResolveTransaction`: an administrator decides on a prepared transaction. This is possible only
+//! if its coordinator does not reply, or if the target cannot carry out the decision. The target
+//! has checked this already (`crate::target`).
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -17,7 +17,7 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<EmptyReply, Stop> {
     let ResolveTransaction { transaction, commit } = request;
     if context.get::<PreparedRecord>(&Key::Prepared(transaction))?.is_none() {
-        let what = "cannot resolve the transaction: it is not prepared on this target";
+        let what = "cannot resolve the transaction: this target has not prepared it";
         return Err(Error::new(ErrorCode::NotFound, what).into());
     }
     prepared::end(context, transaction, commit)?;

@@ -3,7 +3,7 @@
 //!
 //! The pattern of a file can change only while no session has the file open. The reason is that a
 //! client uses the pattern from the reply to its open. The new pattern gets a new generation. A
-//! late write of a dead client may still create chunk files of the old generation; these do not
+//! late write of a dead client may still create chunk files of the old generation, which do not
 //! belong to the file.
 
 use crate::engine::Engine;
@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
     let mut record = context.inode(request.inode)?;
     let uid = request.uid;
     if uid != 0 && uid != record.attributes.uid {
-        let what =
-            "cannot set the stripe pattern: only the owner of the file or directory and root can";
+        let what = "cannot set the stripe pattern: only root and the owner of the file or \
+                    directory can set it";
         return Err(Error::new(ErrorCode::NotPermitted, what).into());
     }
     if let Some(asked) = &request.pattern {
@@ -58,17 +58,17 @@ fn set_of_file<E: Engine>(
     }
     let is_open = !context.opens(request.inode)?.is_zero();
     if is_open || record.attributes.size > 0 || context.reach(record)? > 0 {
-        let what = "cannot set the stripe pattern of a file that is open or has ever held data; \
-        write a new file with another pattern";
+        let what = "cannot set the stripe pattern of a file that is open or has ever stored data; \
+                    create a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A truncation that storage has not synced yet is obsolete, because its chunk files have the
-    // old generation.
+    // Remove the work item of a truncation that storage has not synced yet. It is not needed any
+    // more, because its chunk files have the old generation.
     if context.shared.truncations.get(request.inode).is_some() {
         context.delete(&Key::Truncation(request.inode));
     }
-    // The file may still have inline bytes, because a power loss may have lost the open of a client
-    // that has just written.
+    // Remove inline bytes that may exist although the file is not open. A power loss may have lost
+    // the open of a client that has just written them.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;

@@ -1,5 +1,5 @@
-//! `SyncInline`: checks whether inline writes have survived. The target replies only after all
-//! earlier log records are synced.
+//! `SyncInline`: checks whether the target still has a client's inline writes. The target replies
+//! only after all earlier log records are synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -13,7 +13,10 @@ pub(crate) fn run<E: Engine>(
     request: SyncInline,
 ) -> Result<SyncInlineReply, Stop> {
     if request.written.len() > MAX_STARTS {
-        let what = format!("cannot check marks of more than {MAX_STARTS} starts");
+        let what = format!(
+            "cannot sync inline bytes: the request names writes of more than {MAX_STARTS} starts \
+             of the target"
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what).into());
     }
     let starts = &context.shared.starts;

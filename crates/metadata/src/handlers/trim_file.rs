@@ -1,4 +1,4 @@
-//! `TrimFile`: removes bytes beyond the end of a shared file from its chunk files.
+//! `TrimFile`: removes the bytes beyond the end of a shared file from its chunk files.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;

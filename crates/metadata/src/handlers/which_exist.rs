@@ -1,6 +1,6 @@
 //! `WhichExist`: storage asks which inodes exist, to find chunk files without an inode. The target
-//! replies only after the state in the reply is synced, because storage removes chunk files on the
-//! basis of this reply.
+//! replies only after the changes that the reply shows are synced, because storage removes chunk
+//! files on the basis of the reply.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -17,7 +17,7 @@ pub(crate) fn run<E: Engine>(
     if request.inodes.len() > MAX_INODES_ASKED {
         return Err(Error::new(
             ErrorCode::LimitReached,
-            "cannot check the inodes: the request has too many of them",
+            "cannot check which inodes exist: the request has too many inodes",
         )
         .into());
     }
@@ -25,7 +25,10 @@ pub(crate) fn run<E: Engine>(
     for inode in request.inodes {
         // Only the group that serves the shard has the inode.
         if !context.is_local(inode)? {
-            let what = format!("inode {inode} is not served by {}", context.shared.group);
+            let what = format!(
+                "cannot check inode {inode}: group {} does not serve its shard",
+                context.shared.group
+            );
             return Err(Error::new(ErrorCode::StaleMap, what).into());
         }
         let exists_here = context.get_raw(&Key::Inode(inode))?.is_some();

@@ -1,5 +1,5 @@
-//! `WriteInline`: writes bytes that are stored with the inode. If the bytes are the whole write
-//! (`extends`), the request also updates the file's size and times.
+//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If no other
+//! bytes belong to the write (`extends`), the request also updates the file's size and times.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -15,14 +15,15 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<WriteInlineReply, Stop> {
     let WriteInline { inode, generation, offset, bytes, checksum, extends, .. } = request;
     if crc32c(&bytes) != checksum {
-        let what =
-            format!("cannot write inline bytes of file {inode}: they do not match their checksum");
+        let what = format!(
+            "cannot write inline bytes of file {inode}: the bytes do not match their checksum"
+        );
         return Err(Error::new(ErrorCode::Protocol, what).into());
     }
     if bytes.is_empty() {
         return Err(Error::new(
             ErrorCode::InvalidArgument,
-            "cannot write inline bytes: the request has none",
+            "cannot write inline bytes: the request has no bytes",
         )
         .into());
     }
@@ -31,14 +32,15 @@ pub(crate) fn run<E: Engine>(
     let Attributes { size, truncate_generation, .. } = record.attributes;
     if request.truncate_generation < truncate_generation || (request.appends && offset < size) {
         let what = format!(
-            "cannot write inline bytes of file {inode}: its end has moved to {size} since the \
-             client read it"
+            "cannot write inline bytes of file {inode}: the end of the file has moved to byte \
+             {size} since the client read the file"
         );
         return Err(Error::new(ErrorCode::EndMoved, what).into());
     }
     let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
     let before = context.inline_bytes(inode)?;
-    // Both values fit into `usize`, because a stripe pattern places only few bytes in metadata.
+    // Both offsets fit into `usize`, because a stripe pattern allows at most 64 KiB of inline
+    // bytes.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);
@@ -56,7 +58,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The number of the log record is not known yet; `inline::stamp` sets it.
+    // The number of the log record is not known yet. `inline::stamp` sets it later.
     let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

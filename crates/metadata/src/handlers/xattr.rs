@@ -14,12 +14,12 @@ use skep_wire::metadata::{
     BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXattr, XattrMode, XattrNames,
 };
 
-/// The extended attribute with the capabilities of a program file. A change of the file's owner or
-/// bytes removes it.
+/// Name of the extended attribute with the capabilities of an executable file. A change of the
+/// file's owner or bytes removes this attribute.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<E: Engine> Context<'_, E> {
-    /// Removes the capabilities of a file, if it has any.
+    /// Removes the capabilities attribute of a file, if the file has it.
     pub(crate) fn drop_capability(&mut self, record: &mut InodeRecord) {
         if std::mem::take(&mut record.attributes.has_capability) {
             self.delete(&Key::Xattr(record.attributes.inode, CAPABILITY));
@@ -87,7 +87,7 @@ pub(crate) fn set<E: Engine>(
         if taken + request.name.len() + 1 > MAX_XATTR_LIST_BYTES {
             let what = format!(
                 "cannot add an extended attribute to inode {}: its list of names is full; remove \
-                 others first",
+                 other extended attributes first",
                 request.inode
             );
             return Err(Error::new(ErrorCode::NoSpace, what).into());

@@ -1,22 +1,22 @@
 //! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
 //! waiters.
 //!
-//! The store has one record for each owner. This table is a copy of these records in memory, in
-//! which the target finds conflicts by range. The target loads the table at its start, and updates
-//! it with each key that a transaction writes ([`FileLocks::on_write`]). Waits are in memory only,
-//! because clients poll again after a restart. `docs/design/0005-locks.md` describes the whole
-//! design; `queue` describes the states of a wait.
+//! The store has one record for each owner. This table has the same locks in memory, so that the
+//! target finds conflicts of byte ranges quickly. The target loads the table at its start, and
+//! updates it with each key that a transaction writes ([`FileLocks::on_write`]). Waits are in
+//! memory only, because clients poll again after a restart. `docs/design/0005-locks.md` describes
+//! the whole design. The module `queue` describes the states of a wait.
 //!
 //! # Invariants
-//! - The table holds exactly the locks of the `FileLocks` records, including the records of the
+//! - The table has exactly the locks of the `FileLocks` records, including the records of the
 //!   current batch.
 //! - Ranges that different owners hold never conflict.
 //! - A file is in the table only while a session holds or waits for a lock on it.
-//! - `waiting` holds exactly the waits of all queues, by owner.
+//! - `waiting` has exactly the waits of all queues, by owner.
 
 mod deadlock;
 
-use crate::limits::{MAX_HOLDERS_EXAMINED, WAITERS_EXAMINED};
+use crate::limits::{MAX_HOLDERS_EXAMINED, WAIT_ANSWER, WAITERS_EXAMINED};
 use crate::locks::queue::{Queue, Wait, WaitAnswer, WaitState};
 use crate::locks::request::{LockClaim, LockOwnerId};
 use crate::tx::operation::ConnectionId;
@@ -45,7 +45,7 @@ struct File {
 }
 
 impl File {
-    /// Iterates over the held locks of other owners that conflict with a claim.
+    /// Iterates over the locks of other owners that conflict with a claim.
     fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
         // A shared claim conflicts only with exclusive locks. If the file has no exclusive lock,
         // skip its shared locks, because there may be ten thousand of them.
@@ -64,7 +64,7 @@ impl File {
     }
 }
 
-/// A file, and the kind of the locks on it.
+/// Identifies the locks of one kind on one file.
 type FileKey = (InodeId, LockKind);
 
 /// The locks that sessions hold and wait for, by file.
@@ -77,8 +77,8 @@ pub(crate) struct FileLocks {
     waits: usize,
     /// Waits of each lock owner, by file and wait number.
     waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
-    /// Files on which a lock was released or is no longer reserved, so that the target may have to
-    /// wake waiters.
+    /// Files on which a lock was released, or whose reservation has ended. The target may have to
+    /// wake their waiters.
     released: BTreeSet<FileKey>,
 }
 
@@ -122,8 +122,8 @@ impl FileLocks {
         }
     }
 
-    /// Returns the record of an owner as it will be after a request is granted. `None` means that
-    /// the owner will hold no lock.
+    /// Returns an owner's record as it will be after `request` is granted. `None` means that the
+    /// owner will have no lock.
     pub(crate) fn after(&self, of: &LockOwner, request: &LockRequest) -> Option<FileLocksRecord> {
         let held = self.held_by(of);
         let mut ranges = held.map_or_else(LockRanges::default, |held| held.ranges.clone());
@@ -157,7 +157,7 @@ impl FileLocks {
     /// Returns the owners of a session that hold a lock on a file.
     pub(crate) fn owners(&self, session: SessionId, inode: InodeId) -> Vec<LockOwner> {
         let mut owners = Vec::new();
-        // A fast path, because nearly always no file has a lock.
+        // A fast path for the usual case that no file has a lock.
         if self.files.is_empty() {
             return owners;
         }
@@ -180,9 +180,9 @@ impl FileLocks {
         file.held_against(claim).next().map(|it| it.to_held_lock())
     }
 
-    /// Returns the lock or claim that prevents the grant of a claim. This is a held lock, a lock
-    /// reserved for a woken waiter, or the claim of a waiter ahead that has a barrier. `wait` is
-    /// the number of the wait to which the claim belongs, or zero if it belongs to none.
+    /// Returns the lock or claim that prevents the grant of a claim. The obstacle is a held lock, a
+    /// lock reserved for a woken waiter, or the claim of an earlier waiter that has a barrier.
+    /// `wait` is the number of the wait for this claim, or zero if the claim is not in the queue.
     pub(crate) fn obstacle(
         &self,
         inode: InodeId,
@@ -199,8 +199,8 @@ impl FileLocks {
         held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// Returns the locks that a session holds on a file, by range, and the locks for which the
-    /// session waits, in queue order.
+    /// Returns the locks that a session holds on a file, by range. Also returns the locks for which
+    /// the session waits, in queue order.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -221,7 +221,15 @@ impl FileLocks {
         (held, waiting)
     }
 
-    /// Iterates over all held locks, for checkers.
+    /// Returns the time at which the oldest wait of a session for a lock on a file began. `None`
+    /// means that the session waits for no lock on the file.
+    pub(crate) fn waits_since(&self, session: SessionId, inode: InodeId) -> Option<Duration> {
+        let files = LockKind::ALL.into_iter().filter_map(|kind| self.files.get(&(inode, kind)));
+        let waits = files.flat_map(|file| file.queue.iter());
+        waits.filter(|it| it.claim.owner.0 == session).map(|it| it.since).min()
+    }
+
+    /// Iterates over all held locks. Checks of invariants use it.
     pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.files.iter().flat_map(|((inode, kind), file)| {
             file.held.iter().flat_map(move |(owner, held)| {
@@ -241,10 +249,11 @@ impl FileLocks {
         self.waits
     }
 
-    /// Returns the number of waits for locks of each session, and the number of waits that were not
-    /// examined. The search visits only files with waits, and is limited because requests wait for
-    /// this thread meanwhile. It examines at most [`WAITERS_EXAMINED`] waits. After the first wait,
-    /// it examines at most [`MAX_HOLDERS_EXAMINED`] owners of locks and waits.
+    /// Returns for each session the number of waits that its locks block, and the number of waits
+    /// that were not examined. The search visits only files that have waits. It is limited, because
+    /// requests wait for the target's thread meanwhile. It examines at most [`WAITERS_EXAMINED`]
+    /// waits. After the first wait, it examines at most [`MAX_HOLDERS_EXAMINED`] owners of locks
+    /// and waits.
     pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
         let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
         let all =
@@ -259,7 +268,7 @@ impl FileLocks {
             let Some(wait) = file.queue.get((owner.0, *number)) else { continue };
             let mut last = None;
             for held in file.held_against(&wait.claim) {
-                // The owners are in the order of their sessions, and a session counts once.
+                // The owners come in the order of their sessions. Count each session once.
                 if last.replace(held.owner.0) != Some(held.owner.0) {
                     *waits.entry(held.owner.0).or_default() += 1;
                 }
@@ -273,38 +282,40 @@ impl FileLocks {
         self.files.get(&file_key).is_some_and(|file| file.queue.has(wait))
     }
 
-    /// Parks a request in the queue; [`Self::wake`] returns the reply later. A wait that is already
-    /// in the queue keeps its position. In that case, returns the reply to the earlier parked
-    /// request of the same wait.
+    /// Parks a request in the queue, with its connection, its header and the time of its arrival.
+    /// [`Self::wake`] returns the reply to it later. A wait that is already in the queue keeps its
+    /// position. In that case, this function returns the reply to the wait's earlier request, if
+    /// that is still parked.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
         claim: LockClaim,
         wait: u64,
-        state: (ConnectionId, Header, Duration),
+        (connection, header, now): (ConnectionId, Header, Duration),
     ) -> Option<WaitAnswer> {
         let file_key = (inode, claim.kind);
-        let (connection, header, until) = state;
+        let until = now + WAIT_ANSWER;
         let state = WaitState::Parked { connection, header: Box::new(header), until };
         self.waiting.entry(claim.owner).or_default().insert((file_key, wait));
         let file = self.files.entry(file_key).or_default();
-        let (is_new, reply) = file.queue.put(wait, claim, state);
+        let (is_new, reply) = file.queue.put(wait, claim, (state, now));
         self.waits += usize::from(is_new);
         self.released.insert(file_key);
         reply
     }
 
-    /// Removes a wait, if it is in the queue. The client has got the lock, or no longer waits for
-    /// it.
+    /// Removes a wait from its queue, if it is there. The reason is that the client has got the
+    /// lock, or no longer waits for it.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
-        // The wait is missing if it has ended already, or if it is for a lock of the other kind.
+        // The wait is missing if it has ended already, or if the client waits for a lock of the
+        // other kind (POSIX or `flock`).
         let Some(file) = self.files.get_mut(&file_key) else { return };
         if let Some(ended) = file.queue.remove(wait) {
             self.after_wait(file_key, &ended);
         }
     }
 
-    /// Updates the table after a wait was removed from its queue.
+    /// Updates the table when a wait has been removed from its queue.
     fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
         let owner = wait.claim.owner;
@@ -317,8 +328,8 @@ impl FileLocks {
         self.forget_if_empty(file_key);
     }
 
-    /// Updates the queue after a claim was granted: removes the wait of this claim, and counts the
-    /// grant for each conflicting wait that the claim has overtaken.
+    /// Updates the queue when a claim has been granted. Removes the wait for this claim, and counts
+    /// the grant for each conflicting wait that the claim has overtaken.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
         let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");
@@ -334,7 +345,7 @@ impl FileLocks {
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // The wait is missing if the client has reused its number for a different owner.
+            // The wait is missing if the client has reused the wait's number for a different owner.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {
@@ -344,7 +355,8 @@ impl FileLocks {
         parked
     }
 
-    /// Wakes the waiters whose locks are free now, and expires waits. Returns the replies to send.
+    /// Wakes the waiters whose locks are free now, and ends the waits that have expired. Returns
+    /// the replies to send.
     pub(crate) fn wake(&mut self, now: Duration) -> Vec<WaitAnswer> {
         let mut replies = Vec::new();
         if self.waits == 0 {
@@ -380,7 +392,7 @@ impl FileLocks {
     }
 
     /// Panics if an invariant of the module is violated. Does not compare the table with the
-    /// records in the store; the caller does that.
+    /// records in the store, which is the task of the caller.
     pub(crate) fn check_invariants(&self) {
         let (mut ranges, mut waits) = (0, BTreeSet::new());
         for ((inode, kind), file) in &self.files {

@@ -1,7 +1,7 @@
 //! The queue of the waiters for locks of one kind on one file, in order of arrival.
 //!
 //! This module owns the state of each wait, and decides which waiters are woken. It does not own
-//! the held locks (`file_locks`), so callers pass a closure that checks them.
+//! the held locks (`file_locks`), so callers pass a closure that checks a claim against them.
 //!
 //! # States of a wait
 //! ```text
@@ -16,11 +16,12 @@
 //!                         |   (no wait)                      |
 //!                         +----------------------------------+
 //! ```
-//! In `Parked`, the target has a request to which it must reply. In `Woken` and `Away`, it has
-//! replied. In every state, `EndWait` or the end of the session removes the wait.
+//! In the state `Parked`, the target has a request to which it must reply. In the states `Woken`
+//! and `Away`, it has replied already. In every state, `EndWait` or the end of the session removes
+//! the wait.
 //!
-//! A wait that many later claims have overtaken gets a *barrier* for some time. Meanwhile no later
-//! waiter may take a lock that conflicts with this wait's claim.
+//! If many later claims have overtaken a wait, the wait gets a *barrier* for some time. While the
+//! barrier exists, no later waiter may get a lock that conflicts with this wait's claim.
 //!
 //! # Invariants
 //! - A session's wait numbers are unique in the queue.
@@ -53,7 +54,10 @@ pub(super) struct Wait {
     pub(super) number: u64,
     pub(super) claim: LockClaim,
     pub(super) state: WaitState,
-    /// Number of later conflicting claims that were granted since the last barrier.
+    /// Time at which the first request of this wait arrived.
+    pub(super) since: Duration,
+    /// Number of later claims that conflict with this wait and were granted, since the last barrier
+    /// of the wait or since its arrival in the queue.
     overtaken: u32,
     /// Time at which the barrier ends; `None` means that the wait has no barrier.
     barrier: Option<Duration>,
@@ -74,8 +78,8 @@ impl Wait {
         self.barrier.is_some_and(|until| now < until)
     }
 
-    /// Counts a grant to a later claim. Begins a barrier at [`MAX_OVERTAKEN`] grants; each barrier
-    /// is twice as long as the one before.
+    /// Counts the grant of a later claim. When the count reaches [`MAX_OVERTAKEN`], the wait gets a
+    /// barrier. Each barrier is twice as long as the previous one.
     fn overtake(&mut self, now: Duration) {
         self.end_barrier(now);
         // The count saturates, because its exact value above `MAX_OVERTAKEN` does not matter.
@@ -101,7 +105,8 @@ impl Wait {
         }
     }
 
-    /// Changes the state of the wait. If a request is parked, adds its reply to `replies`.
+    /// Changes the state of the wait. If the wait has a parked request, adds the reply to
+    /// `replies`.
     fn reply(&mut self, next: WaitState, replies: &mut Vec<WaitAnswer>) {
         let is_woken = matches!(next, WaitState::Woken { .. });
         let before = std::mem::replace(&mut self.state, next);
@@ -111,7 +116,7 @@ impl Wait {
     }
 }
 
-/// A reply to a `WaitLock`.
+/// A reply to a parked `WaitLock` request.
 #[derive(Debug)]
 pub(crate) struct WaitAnswer {
     pub(crate) connection: ConnectionId,
@@ -145,9 +150,10 @@ impl Queue {
         self.get(wait).is_some()
     }
 
-    /// Iterates over the waiters ahead that `wait` must not overtake: woken waiters, and waiters
-    /// that have a barrier. If `wait` is not in the queue, all waiters count as ahead. If `wait` is
-    /// woken, barriers do not count, because it was woken before they began.
+    /// Iterates over the earlier waiters in the queue that `wait` must not overtake: woken waiters,
+    /// and waiters that have a barrier. If `wait` is not in the queue, all waiters count as
+    /// earlier. If `wait` is woken, barriers do not block it, because they began after it was
+    /// woken.
     pub(super) fn firm_before(
         &self,
         wait: (SessionId, u64),
@@ -159,16 +165,17 @@ impl Queue {
     }
 
     /// Adds a wait at the end of the queue, or changes the state of a wait that is already in the
-    /// queue. Returns whether the wait is new, and the reply to the request that was parked before.
+    /// queue. Returns whether the wait is new, and the reply to the previously parked request of
+    /// the same wait, if there is one.
     ///
-    /// The reply asks the client to poll again. Two requests on different connections may arrive in
-    /// the wrong order. So the client may still be waiting for the reply to the request that
+    /// This reply asks the client to poll again. Two requests on different connections may arrive
+    /// in the wrong order. So the client may still be waiting for the reply to the request that
     /// arrived first.
     pub(super) fn put(
         &mut self,
         number: u64,
         claim: LockClaim,
-        state: WaitState,
+        (state, now): (WaitState, Duration),
     ) -> (bool, Option<WaitAnswer>) {
         let session = claim.owner.0;
         if let Some(found) = self.0.iter_mut().find(|it| it.is((session, number))) {
@@ -182,7 +189,8 @@ impl Queue {
             };
             return (false, reply);
         }
-        self.0.push(Wait { number, claim, state, overtaken: 0, barrier: None, barriers: 0 });
+        let (overtaken, barrier, barriers) = (0, None, 0);
+        self.0.push(Wait { number, claim, state, since: now, overtaken, barrier, barriers });
         (true, None)
     }
 
@@ -191,7 +199,8 @@ impl Queue {
         Some(self.0.remove(index))
     }
 
-    /// Counts a grant to the claim of wait `own` for each wait ahead of it whose claim conflicts.
+    /// Counts that the claim of wait `own` was granted. Each earlier wait in the queue with a
+    /// conflicting claim has been overtaken.
     pub(super) fn overtake(
         &mut self,
         own: (SessionId, u64),
@@ -202,8 +211,9 @@ impl Queue {
         before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
     }
 
-    /// Wakes the waiters whose claims conflict with no held lock. A waiter blocks conflicting
-    /// waiters behind it if its own lock is free, if it is woken, or if it has a barrier.
+    /// Wakes the waiters whose claims conflict with no held lock. A waiter blocks later waiters
+    /// with conflicting claims if no held lock conflicts with its own claim. It also blocks them if
+    /// it is woken, has a barrier, or is itself blocked by an earlier waiter.
     pub(super) fn wake(
         &mut self,
         now: Duration,
@@ -249,7 +259,7 @@ impl Queue {
             assert!(seen.insert(id), "wait {} of session {} is in the queue once", id.1, id.0);
             assert!(
                 wait.overtaken < MAX_OVERTAKEN || wait.barrier.is_some(),
-                "wait {} of session {} was overtaken {} times and has a barrier",
+                "wait {} of session {} was overtaken {} times, so it has a barrier",
                 id.1,
                 id.0,
                 wait.overtaken

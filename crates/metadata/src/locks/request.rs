@@ -1,4 +1,4 @@
-//! Claims: locks that an owner holds or requests.
+//! Claims: the locks that an owner holds or has requested.
 
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest};
@@ -19,7 +19,7 @@ pub(crate) struct LockClaim {
 }
 
 impl LockClaim {
-    /// Returns the claim of a session's lock request. `None` means that the request is an unlock.
+    /// Returns the claim in a session's lock request. `None` means that the request is an unlock.
     pub(crate) fn of(session: SessionId, request: &LockRequest) -> Option<Self> {
         Some(Self {
             owner: (session, request.owner),

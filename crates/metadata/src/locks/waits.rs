@@ -1,8 +1,8 @@
-//! `WaitLock` and `EndWait`, and the replies to waits. Neither request uses a slot or becomes an
-//! operation, so that a thousand waiters cannot delay the one request that unlocks.
+//! `WaitLock` and `EndWait`, and the replies to waits. Neither request uses a slot of the session
+//! or becomes an operation. Otherwise a thousand waiters could delay the one request that releases
+//! the lock.
 
 use crate::engine::Engine;
-use crate::limits::WAIT_ANSWER;
 use crate::locks::queue::WaitAnswer;
 use crate::locks::request::{LockClaim, check};
 use crate::target::MetadataTarget;
@@ -22,7 +22,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Handles a `WaitLock`: refuses it at once, or parks it and replies later.
+    /// Handles a `WaitLock` request: refuses it at once, or parks it and replies later.
     pub(crate) fn wait_for_lock(&mut self, connection: ConnectionId, header: Header, body: &[u8]) {
         if let Err(error) = self.park_wait(connection, &header, body) {
             self.refuse(connection, header, error);
@@ -34,9 +34,12 @@ impl<E: Engine> MetadataTarget<E> {
         let WaitLock { lock, wait } =
             WaitLock::from_bytes(body).map_err(|error| protocol(error.context()))?;
         check(&lock)?;
-        let claim = LockClaim::of(header.session, &lock)
-            .filter(|_| wait != 0)
-            .ok_or_else(|| protocol("cannot wait for an unlock, or without a wait number"))?;
+        let claim =
+            LockClaim::of(header.session, &lock).filter(|_| wait != 0).ok_or_else(|| {
+                protocol(
+                    "cannot wait for the lock: the request is an unlock, or has no wait number",
+                )
+            })?;
         let (file_key, number) = ((lock.inode, lock.kind), (header.session, wait));
         let limits = &self.shared.limits;
         let locks = &mut self.shared.file_locks;
@@ -57,16 +60,14 @@ impl<E: Engine> MetadataTarget<E> {
                 ),
             ));
         }
-        let until = self.shared.now + WAIT_ANSWER;
-        if let Some(before) =
-            locks.wait(lock.inode, claim, wait, (connection, header.clone(), until))
-        {
+        let request = (connection, header.clone(), self.shared.now);
+        if let Some(before) = locks.wait(lock.inode, claim, wait, request) {
             self.answer_wait(before);
         }
         Ok(())
     }
 
-    /// Handles an `EndWait`.
+    /// Handles an `EndWait` request, which removes a wait from its queue.
     pub(crate) fn end_lock_wait(&mut self, session: &Header, body: &[u8]) -> Result<()> {
         let EndWait { inode, wait } = EndWait::from_bytes(body)
             .map_err(|error| Error::new(ErrorCode::Protocol, error.context()))?;

@@ -1,4 +1,4 @@
-//! Tests of the meter. They choose the time of each event and batch.
+//! Tests of the meter. The tests choose the time of each event and batch.
 
 use super::*;
 use skep_metrics::{HistogramValue, Value};
@@ -55,8 +55,8 @@ fn time_of_a_request_is_divided_into_stages() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
-    // The target replies to request 1 in the same batch. The reply to request 2 waits for the sync
-    // of the log.
+    // The target replies to request 1 at the end of the first batch. The reply to request 2 waits
+    // for the sync of the log.
     let events =
         [arrive(&mut meter, Lookup::ID, 1, MS * 10), arrive(&mut meter, Lookup::ID, 2, MS * 12)];
     meter.begin_batch(&events, MS * 14);
@@ -93,7 +93,7 @@ fn time_of_a_request_is_divided_into_stages() {
 }
 
 #[test]
-fn requests_of_an_ended_connection_are_forgotten() {
+fn requests_of_an_ended_connection_are_no_longer_metered() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
@@ -101,7 +101,7 @@ fn requests_of_an_ended_connection_are_forgotten() {
     meter.begin_batch(&events, MS);
     meter.end_batch(&mut [], MS);
     meter.disconnected(1);
-    // The meter ignores the late reply to the dropped request.
+    // The meter ignores the late reply to a request whose connection has ended.
     meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);

@@ -1,9 +1,10 @@
-//! Access control lists: extended attributes in the kernel's layout, kept consistent with the mode.
+//! Access control lists: extended attributes in the kernel's layout. The target keeps them
+//! consistent with the mode of the inode.
 //!
 //! The kernel checks permissions against these lists. Besides `setxattr`, two requests change a
-//! list. `chmod` changes the mask (or the group's entry). A new inode inherits the default list of
-//! its directory, in the transaction that creates the inode. The target does not store a list that
-//! is equivalent to the mode.
+//! list. `chmod` changes the mask of the list, or the entry of the owning group if the list has no
+//! mask. A new inode inherits the default list of its directory, in the transaction that creates
+//! the inode. The target does not store a list that permits exactly what the mode permits.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::{PERMISSION_BITS, SET_GROUP_ID};
@@ -13,17 +14,18 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ACCESS_ACL, Acl, DEFAULT_ACL, Error, ErrorCode, FileKind, InodeId, Result};
 use skep_wire::metadata::NewInode;
 
-/// The nine permission bits that an access list replaces.
+/// The nine permission bits of the mode. An access list determines their values.
 const CLASS_BITS: u32 = 0o777;
 
-/// The permissions of a new inode.
+/// The permissions that a new inode inherits from its directory.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     /// Permission bits of the new inode.
     pub(crate) permissions: u32,
     /// Access list of the new inode. Empty means no list.
     pub(crate) access: Vec<u8>,
-    /// Default list, which inodes created in the new directory inherit. Empty means no list.
+    /// Default list of a new directory. Inodes that are created in this directory inherit it. Empty
+    /// means no list.
     pub(crate) default: Vec<u8>,
 }
 
@@ -34,7 +36,7 @@ impl Inherited {
     }
 }
 
-/// Whether an extended attribute with this name is an access control list.
+/// Whether `name` is the name of an extended attribute that is an access control list.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -48,8 +50,8 @@ impl<E: Engine> Context<'_, E> {
         bytes.map(|bytes| Acl::from_xattr(&bytes).map_err(stored)).transpose()
     }
 
-    /// Returns the permissions of a new inode in a directory. The umask applies only if the
-    /// directory has no default list.
+    /// Returns the permissions that a new inode inherits from its directory. The umask applies only
+    /// if the directory has no default list.
     pub(crate) fn inherited(
         &self,
         directory: &InodeRecord,

@@ -1,4 +1,4 @@
-//! The inodes of directories.
+//! Creates the inodes of directories.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -10,7 +10,7 @@ use skep_types::{
 };
 use skep_wire::metadata::NewInode;
 
-/// Returns the attributes, with a new inode id, of a directory that this group serves.
+/// Returns the attributes of a new directory that this group serves, with a new inode id.
 pub(crate) fn new_inode<E: Engine>(
     context: &mut Context<'_, E>,
     new: &NewInode,
@@ -20,11 +20,12 @@ pub(crate) fn new_inode<E: Engine>(
     if shards.is_empty() {
         return Err(Error::new(
             ErrorCode::StaleMap,
-            "cannot place the directory on this group: it serves no shard",
+            "cannot place the directory on this group: the group serves no shard",
         )
         .into());
     }
-    // With an odd multiplier, consecutive numbers visit every shard before one repeats.
+    // Because the multiplier is odd, consecutive numbers visit every shard before they visit any
+    // shard again.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
     let inode = InodeId::from_parts(shard, number);
     Ok(context.new_attributes(inode, FileKind::Directory, new, None))

@@ -1,4 +1,4 @@
-//! Disposal: the removal of inodes that have no name and no open any longer.
+//! Disposal: the removal of inodes that have no name any more and that no session has open.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -8,8 +8,8 @@ use skep_format::metadata::{InodeRecord, Key};
 use skep_types::{ChunkFileKey, FileKind, Result};
 
 impl<E: Engine> Context<'_, E> {
-    /// Removes one hard link of an inode. Disposes of the inode if that was the last name and no
-    /// session has the inode open.
+    /// Removes one hard link of an inode. If that was the last link and no session has the inode
+    /// open, disposes of the inode.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         // The subtraction saturates, because a damaged count in the store must not stop the target.

@@ -1,13 +1,14 @@
-//! The inline bytes of files, which the stripe pattern places in metadata: how writes, truncations
-//! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md).
-//! `tx::start_numbers` decides whether acknowledged writes have survived.
+//! Inline bytes are the bytes of files that the stripe pattern places in metadata. This module owns
+//! the changes of these bytes by writes, truncations and removals
+//! (docs/design/0009-first-bytes-in-metadata.md). The module `tx::start_numbers` owns the check
+//! whether acknowledged inline writes have survived.
 //!
 //! # Invariants
-//! - Zeros at the end of the inline bytes are not stored. So cleared bytes take no space, and no
-//!   byte counts as written unless a client wrote it.
+//! - Zeros at the end of the inline bytes are not stored. So bytes that a client has cleared take
+//!   no space.
 //! - Bytes beyond the file size belong to a write in flight, or to a failed write that the client
-//!   is about to clear. If the writer dies, the recovered size includes these bytes, as it does for
-//!   chunk files.
+//!   is about to clear. If the writer dies, the size recovery counts these bytes, as it counts
+//!   bytes of chunk files.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -20,7 +21,7 @@ use skep_wire::frame::Header;
 use skep_wire::inline::{WriteInline, WriteInlineReply};
 
 /// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
-/// because the target chooses the record after the handler has run.
+/// because the target assigns the number after the handler has run.
 pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()> {
     if header.message == WriteInline::ID {
         let mut written = WriteInlineReply::from_bytes(reply)?;
@@ -31,8 +32,8 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns the inode of a file, for a request about a range of its inline bytes. `end` is the
-    /// end of that range; `None` means that the end overflows.
+    /// Returns the inode of a file, for a request that reads or writes a range of the file's inline
+    /// bytes. `end` is the end of this range. `None` means that the end overflows.
     ///
     /// # Errors
     /// - `Stale` if the file was removed or has a different stripe pattern now.
@@ -51,14 +52,15 @@ impl<E: Engine> Context<'_, E> {
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         };
         if pattern.generation != generation {
-            let what = format!("file {inode} has another stripe pattern now; open it again");
+            let what =
+                format!("the stripe pattern of file {inode} has changed; open the file again");
             return Err(Error::new(ErrorCode::Stale, what).into());
         }
         let most = pattern.inline_bytes();
         if end.is_none_or(|end| end > most) {
             let what = format!(
-                "cannot use a range of the inline bytes of file {inode}: it ends beyond byte \
-                 {most}, where they end"
+                "cannot use a range of the inline bytes of file {inode}: the range ends beyond \
+                 byte {most}, which is the end of the inline bytes"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
@@ -75,14 +77,15 @@ impl<E: Engine> Context<'_, E> {
         };
         record.checked().ok_or_else(|| {
             let what = format!(
-                "cannot read the inline bytes of file {inode}: they do not match their checksum"
+                "cannot read the inline bytes of file {inode}: the bytes do not match their \
+                 checksum"
             );
             Error::new(ErrorCode::Corrupt, what)
         })
     }
 
-    /// Replaces the stored bytes of a file, which were `before`. Returns whether the new bytes take
-    /// more space.
+    /// Replaces the stored inline bytes of a file, which are `before`, by `bytes`. Returns whether
+    /// the new bytes take more space.
     pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
         let key = Key::Inline(inode);
         match InlineRecord::new(bytes) {
@@ -96,11 +99,11 @@ impl<E: Engine> Context<'_, E> {
         false
     }
 
-    /// Truncates the stored bytes of a file to the new file size.
+    /// Truncates the stored inline bytes of a file when its size is set to `size`.
     ///
     /// # Errors
-    /// `Corrupt` if the inline bytes do not match their checksum, and some of these bytes would
-    /// stay.
+    /// `Corrupt` if the inline bytes do not match their checksum, unless the truncation removes all
+    /// of them.
     pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {
@@ -114,7 +117,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes the stored bytes of a file.
+    /// Removes the stored inline bytes of a file.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
         if self.inline_reach(record)? > 0 {
             self.delete(&Key::Inline(record.attributes.inode));
@@ -122,7 +125,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Returns the end offset of the stored bytes of a file.
+    /// Returns the offset at which the stored inline bytes of a file end.
     pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
         if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
             return Ok(0);
@@ -132,8 +135,8 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Returns the stripe pattern of a regular file. (The pattern of a directory applies to new files
-/// in it.)
+/// Returns the stripe pattern of a regular file, and `None` for a directory, whose pattern only
+/// applies to new files in it.
 fn pattern_of(record: &InodeRecord) -> Option<&StripePattern> {
     record.pattern.as_ref().filter(|_| record.attributes.kind == FileKind::Regular)
 }

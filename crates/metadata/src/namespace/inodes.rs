@@ -21,7 +21,9 @@ pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 pub(crate) fn check_written(written: &WrittenExtent) -> Result<()> {
     let end = written.end.max(written.reach);
     if end > MAX_FILE_BYTES {
-        let what = format!("cannot record a write up to byte {end}: no file can be that large");
+        let what = format!(
+            "cannot record a write up to byte {end}: this is beyond the maximum size of a file"
+        );
         return Err(Error::new(ErrorCode::FileTooLarge, what));
     }
     Ok(())
@@ -38,8 +40,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Updates a directory after an entry was added or removed. `entries` and `links` are the
-    /// changes of the number of entries and of the number of subdirectories.
+    /// Updates a directory when an entry was added or removed. `entries` is the change of the
+    /// number of its entries, `links` the change of the number of its subdirectories.
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let attributes = &mut record.attributes;
         // The sums saturate, because a damaged count in the store must not stop the target.
@@ -50,15 +52,15 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Sets the modification time and the change time to now. A program may have set the
-    /// modification time to a later time. That value must not stay, because a kernel drops its
-    /// cached pages of a file when it sees a changed modification time. Only metadata sets the
-    /// change time, and the change time never goes back.
+    /// modification time to a later time. That value must change here, because a client's kernel
+    /// drops the cached pages of a file only when it sees another modification time. Only metadata
+    /// sets the change time, and the change time never goes back.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;
     }
 
-    /// Raises the change time of an inode to now, and increments its change counter.
+    /// Sets the change time of an inode to now, and increments its change counter.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
         attributes.changed = attributes.changed.max(self.wall());
         attributes.change_counter += 1;
@@ -106,8 +108,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Returns the stripe pattern of a new file in a directory, with the groups chosen for the
-    /// file.
+    /// Returns the stripe pattern of a new file in a directory. The pattern names the groups that
+    /// were chosen for this file.
     ///
     /// # Errors
     /// - `NoSpace` if no storage target can be chosen.
@@ -128,6 +130,7 @@ impl<E: Engine> Context<'_, E> {
         let pattern = patterns::resolve(&merged, &shared.map.policy);
         let placement = &mut shared.placement;
         patterns::place(pattern, &placement.candidates, file.raw(), &mut placement.cursor)
+            .map_err(|error| error.within(format_args!("directory {}", directory.attributes.inode)))
     }
 
     /// Returns an offset beyond which no chunk file of the inode has bytes.
@@ -137,12 +140,13 @@ impl<E: Engine> Context<'_, E> {
         Ok(if unknown { skep_types::MAX_FILE_BYTES } else { record.high_water })
     }
 
-    /// Returns whether a writer of the inode died and the size of the file is not recovered yet.
+    /// Returns whether the size of an inode must be recovered, because a client that was writing
+    /// the file has died.
     pub(crate) fn has_size_recovery(&self, inode: InodeId) -> Result<bool> {
         Ok(self.get_raw(&Key::SizeRecovery(inode))?.is_some())
     }
 
-    /// Records an extent that a writer reports as written.
+    /// Updates the inode with an extent that a client has reported as written.
     pub(crate) fn merge_written(&mut self, record: &mut InodeRecord, written: &WrittenExtent) {
         record.high_water = record.high_water.max(written.end).max(written.reach);
         let attributes = &mut record.attributes;
@@ -151,8 +155,8 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         self.touch_modified(attributes);
-        // The kernel removes the capability before it writes through the page cache, but not before
-        // direct I/O.
+        // The kernel removes the file's capabilities before a write through the page cache, but not
+        // before direct I/O.
         self.drop_capability(record);
     }
 }

@@ -24,8 +24,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns the entry of a name and the cursor of that entry; `None` means that the directory
-    /// has no such name.
+    /// Returns the entry of a name, with its cursor. `None` means that the directory has no such
+    /// name.
     pub(crate) fn dentry(
         &self,
         directory: InodeId,
@@ -33,7 +33,8 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<Option<(u64, DentryRecord)>, Stop> {
         self.check_free(Resource::Dentry(directory, name.to_vec()))?;
         let first = name_cursor(self.shared.map.cluster, directory, name);
-        // Ordinals have no gaps (see `remove_dentry`), so the first free ordinal ends the search.
+        // The ordinals of entries with the same hash have no gaps (see `remove_dentry`), so the
+        // first unused ordinal ends the search.
         for ordinal in 0..ORDINALS {
             match self.get::<DentryRecord>(&Key::Dentry(directory, first + ordinal))? {
                 Some(dentry) if dentry.name.0 == name => {
@@ -46,7 +47,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(None)
     }
 
-    /// Adds an entry. The caller has checked that the directory does not have the name.
+    /// Adds an entry. The caller has checked that the directory does not have the name yet.
     pub(crate) fn insert_dentry(
         &mut self,
         directory: InodeId,
@@ -68,7 +69,7 @@ impl<E: Engine> Context<'_, E> {
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 
-    /// Changes the inode of the entry at a cursor.
+    /// Makes the entry at a cursor point to another inode.
     pub(crate) fn point_entry(
         &mut self,
         directory: &mut InodeRecord,
@@ -83,10 +84,10 @@ impl<E: Engine> Context<'_, E> {
         self.change_directory(directory, 0, links);
     }
 
-    /// Removes the entry at a cursor. The last entry with the same hash moves to the free ordinal,
-    /// so that the ordinals have no gaps. A reader of the directory that is between the two
-    /// ordinals at that moment may miss the moved entry. Such a miss requires a 55-bit hash
-    /// collision within one directory.
+    /// Removes the entry at a cursor. The last entry with the same hash moves to the ordinal that
+    /// becomes free, so that the ordinals have no gaps. If a client has listed the directory up to
+    /// a cursor between both ordinals, it may miss the moved entry. This can only happen after a
+    /// 55-bit hash collision within one directory.
     pub(crate) fn remove_dentry(&mut self, directory: InodeId, cursor: u64) -> Result<(), Stop> {
         let first = cursor / ORDINALS * ORDINALS;
         let mut last = None;
@@ -106,9 +107,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Whether a directory has no entries. The size of the directory is the number of its entries,
-    /// and each transaction that changes an entry updates it. A search for entries would walk
-    /// through the tombstones of all removed entries. Debug builds search nevertheless, and compare
-    /// the result with the size.
+    /// and each transaction that adds or removes an entry updates this size. A search for entries
+    /// would walk through the tombstones of all removed entries. Debug builds search nevertheless,
+    /// and check that the result agrees with the size.
     pub(crate) fn is_empty_directory(&self, directory: &InodeRecord) -> Result<bool> {
         let is_empty = directory.attributes.size == 0;
         if cfg!(debug_assertions) {

@@ -1,4 +1,5 @@
-//! Opens of files, counted for each session and each inode in the transaction of the request.
+//! The opens of files. Each request updates the counts of its session and of the inode in its own
+//! transaction.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;
@@ -9,9 +10,9 @@ use skep_types::{Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::OpenMode;
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns whether the session's open makes the file shared, or finds it shared already. A file
-    /// is shared if several sessions have it open and at least one of them may write. Returns
-    /// [`Stop::Held`] until every session that must acknowledge the sharing has acknowledged it.
+    /// Returns whether a file is shared once this session has opened it. A file is shared if
+    /// several sessions have it open and at least one of them may write. Returns [`Stop::Held`]
+    /// until each session that must acknowledge the sharing has done so.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -24,19 +25,19 @@ impl<E: Engine> Context<'_, E> {
         }
         if mode != OpenMode::Write && !has_writers {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
-            // An open for writing that waits for acknowledgements need not wait for this session,
-            // because the reply to this request marks the file as shared. But if this session has
-            // the file open already, the open for writing must wait for this session's
-            // acknowledgement. The reply to the earlier open of this session may lack the mark, and
-            // may arrive after this reply.
+            // Another client's open for writing may wait until sessions acknowledge that the file
+            // becomes shared. If this session opens the file only now, it need not acknowledge,
+            // because the reply to this request marks the file as shared. If this session has the
+            // file open already, it must acknowledge. The reply to its earlier open may lack the
+            // mark, and may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
             return Ok(is_being_shared);
         }
-        // The notified holders include this session, if it has the file open already. Other
-        // sessions may get their replies before the reply to this request arrives. From then on
-        // this session's earlier open must no longer rely on being the only open of the file.
+        // If this session has the file open already, notify it too. Other sessions may get replies
+        // before the reply to this request arrives. From that moment on, this session must not rely
+        // on its earlier open being the only open of the file.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -46,9 +47,9 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
-    /// Makes a file shared before a session truncates it by its path. Otherwise a client that alone
-    /// has the file open for writing would append at its cached end of the file. Returns
-    /// [`Stop::Held`] until that client has acknowledged the sharing.
+    /// Makes a file shared before a session truncates the file by its path. Otherwise, a client
+    /// that alone has the file open for writing would append at a wrong offset: the end of the file
+    /// that is in its cache. Returns [`Stop::Held`] until that client has acknowledged the sharing.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
             self.check_shared(inode, OpenMode::Write)?;
@@ -72,7 +73,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Releases the locks of a session on a file that the session no longer has open. Clients
-    /// release their locks before they close a file; this function makes sure that no lock remains.
+    /// release their locks before they close a file. This function makes sure that no lock remains.
     fn unlock_closed(&mut self, closed: &Key<'_>) {
         if let Key::SessionOpen(session, inode) = closed {
             for owner in self.shared.file_locks.owners(*session, *inode) {
@@ -82,7 +83,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Subtracts opens of a session from the open counts of a file. Returns `false` if the session
-    /// does not have that many opens.
+    /// has fewer opens.
     pub(crate) fn uncount_opens(
         &mut self,
         session: SessionId,

@@ -1,8 +1,8 @@
-//! The table of truncations that are not durable at storage yet, by file. It is a copy of the
-//! `Truncation` records in the store, loaded at the start, and updated with each key that a
-//! transaction writes ([`TruncationTable::on_write`]).
+//! The table of truncations that are not durable at storage yet, by file. It has the `Truncation`
+//! records of the store in memory. The target loads it at its start, and updates it with each key
+//! that a transaction writes ([`TruncationTable::on_write`]).
 //!
-//! The table does not send requests to storage; `background::truncations` does.
+//! The module `background::truncations` sends the requests to storage; the table sends none.
 
 use skep_format::metadata::TruncationRecord;
 use skep_types::{Error, InodeId};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct Truncation {
     pub(crate) record: TruncationRecord,
-    /// Error of storage, if the last attempt to truncate the chunk files has failed.
+    /// The error of storage, if the most recent attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
 }
 
@@ -26,9 +26,10 @@ pub(crate) struct Truncation {
 pub(crate) struct TruncationTable {
     all: BTreeMap<InodeId, Truncation>,
     pending: BTreeSet<InodeId>,
-    /// Files whose truncation has stopped being pending since [`Self::take_ended`] was called.
+    /// Files whose truncation was applied, or was removed, since the last call of
+    /// [`Self::take_ended`].
     ended: Vec<InodeId>,
-    /// Files whose truncation must be settled (synced at storage) without delay.
+    /// Files with an applied truncation whose chunk files storage must sync without delay.
     urgent: BTreeSet<InodeId>,
 }
 
@@ -58,8 +59,8 @@ impl TruncationTable {
         if self.all.is_empty() { None } else { self.all.get(&inode) }
     }
 
-    /// Returns the truncation of a file if it is pending: storage has not truncated all chunk
-    /// files.
+    /// Returns the truncation of a file if it is pending, so that storage has not truncated all
+    /// chunk files yet.
     pub(crate) fn pending(&self, inode: InodeId) -> Option<&Truncation> {
         if self.pending.is_empty() {
             None
@@ -82,8 +83,8 @@ impl TruncationTable {
         self.all.len()
     }
 
-    /// Records that storage has refused a pending truncation. Returns `false` if the truncation was
-    /// replaced meanwhile.
+    /// Remembers that storage has refused a pending truncation. Returns `false` if another
+    /// truncation has replaced it meanwhile.
     pub(crate) fn fail(&mut self, inode: InodeId, generation: u64, error: Error) -> bool {
         let truncation = self.all.get_mut(&inode).filter(|it| !it.record.is_applied);
         let Some(truncation) = truncation.filter(|it| it.record.generation == generation) else {
@@ -93,12 +94,14 @@ impl TruncationTable {
         true
     }
 
-    /// Asks the truncation job to sync an applied truncation at storage without delay.
+    /// Makes the truncation job ask storage without delay to sync the chunk files of an applied
+    /// truncation.
     pub(crate) fn settle_soon(&mut self, inode: InodeId) {
         self.urgent.insert(inode);
     }
 
-    /// Removes and returns the files whose truncation must be settled without delay.
+    /// Removes and returns the files with an applied truncation whose chunk files storage must sync
+    /// without delay.
     pub(crate) fn take_urgent(&mut self) -> BTreeSet<InodeId> {
         std::mem::take(&mut self.urgent)
     }

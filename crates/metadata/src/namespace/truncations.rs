@@ -1,24 +1,24 @@
-//! Truncations: a request changes the size of a file in its own transaction. If chunk files may
-//! reach beyond the new size, the same transaction writes a work item, and storage truncates the
-//! chunk files afterwards. `docs/design/0010-truncations.md` describes the whole design.
+//! Truncations. The transaction of a request sets the new size of the file. If chunk files may
+//! reach beyond this size, the same transaction writes a work item, and storage truncates the chunk
+//! files later. `docs/design/0010-truncations.md` describes the whole design.
 //!
 //! This module owns the change of the inode, and the rule on which requests wait for a pending
 //! truncation. It does not own the requests to storage (`background::truncations`) or the replies
 //! that wait (`target::truncations`).
 //!
 //! # Invariants
-//! - While a truncation is pending, no request makes the file longer, and no client that may write
-//!   learns the new truncate generation. Otherwise the client could write bytes that storage then
-//!   truncates.
-//! - A newer truncation covers the chunk files of the work item that it replaces.
+//! - While a truncation is pending, no request makes the file longer. No client that may write gets
+//!   the new truncate generation in a reply meanwhile. Otherwise the client could write bytes that
+//!   storage then truncates.
+//! - A newer truncation includes the chunk files of the work item that it replaces.
 //!
 //! # Writes during a truncation
 //! A write that another client began before the truncation may reach a chunk file before or after
 //! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or
-//! `AwaitTruncation` before the write is complete. The target delays the reply while a truncation
+//! `AwaitTruncation` before it completes the write. The target delays the reply while a truncation
 //! is pending. The truncate generation in the reply then shows whether the truncation may have
-//! removed the bytes. If so, the client writes them again. A write whose request was answered
-//! before the truncation is in all chunk files before storage truncates them.
+//! removed the bytes. If so, the client writes them again. If the target replied before the
+//! truncation began, all bytes of the write are in the chunk files before storage truncates them.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -36,8 +36,8 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{self as md, TruncatedChunk};
 use skep_wire::{file_locks as fl, inline as il};
 
-/// Truncates or extends a file. The handler of an open with `O_TRUNC` calls this function too. The
-/// caller stores the inode.
+/// Truncates or extends a file. This function also serves opens with `O_TRUNC`. The caller stores
+/// the inode.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -74,8 +74,8 @@ pub(crate) fn truncate<E: Engine>(
     Ok(())
 }
 
-/// Returns the chunk files that may have bytes beyond the end of a file of length `size`. `reach`
-/// is an offset beyond which no chunk file has bytes.
+/// Returns the chunk files that may have bytes beyond the end of the file when its size is `size`.
+/// `reach` is an offset beyond which no chunk file has bytes.
 fn chunk_files_beyond(
     pattern: &StripePattern,
     inode: InodeId,
@@ -103,9 +103,9 @@ fn chunk_files_beyond(
         .collect()
 }
 
-/// Removes each chunk file that has no byte of a file of length `size` from the set of synced chunk
-/// files. If such a chunk file is lost, the truncation has removed its bytes anyway, so programs
-/// can write there again.
+/// Removes some chunk files from the set of synced chunk files: the chunk files that are empty when
+/// the file has the size `size`. If such a chunk file is lost later, no bytes of the file are lost,
+/// so programs can write there again.
 fn forget_empty(record: &mut InodeRecord, size: u64) {
     let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
     else {
@@ -118,7 +118,7 @@ fn forget_empty(record: &mut InodeRecord, size: u64) {
     }
 }
 
-/// Adds the chunk files of an earlier truncation that is not durable yet.
+/// Adds the chunk files of an earlier truncation that is not durable yet to `chunk_files`.
 fn cover(
     chunk_files: &mut Vec<TruncatedChunkFile>,
     earlier: &TruncationRecord,
@@ -131,7 +131,7 @@ fn cover(
             (it.key.component, it.key.index) == (chunk.component, chunk.index)
         };
         let Some(old) = earlier.chunk_files.iter().find(|it| is_it(it)) else { continue };
-        // If storage has refused the earlier truncation, the chunk file may still have the bytes
+        // If storage has not applied the earlier truncation, the chunk file may still have bytes
         // beyond the earlier size.
         let most = if earlier.is_applied { chunk.size } else { chunk.size.min(old.size) };
         match chunk_files.iter_mut().find(|it| is_it(it)) {
@@ -157,8 +157,8 @@ fn set_size<E: Engine>(
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns a [`Stop`] if this operation must not run while the truncation of a file is pending:
-    /// [`Stop::Held`], or the error if storage has refused the truncation.
+    /// Checks whether this operation may run while the truncation of a file is pending. If not,
+    /// returns [`Stop::Held`], or the error if storage has refused the truncation.
     pub(crate) fn check_truncation(&self, inode: InodeId) -> Result<(), Stop> {
         let Some(truncation) = self.shared.truncations.pending(inode) else { return Ok(()) };
         match (patience(self.op, truncation.record.had_writers), &truncation.failure) {
@@ -168,8 +168,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Marks a truncation as applied: storage has truncated all chunk files. `incarnations` has the
-    /// incarnation of each host, in the order of the chunk files.
+    /// Marks a truncation as applied, after storage has truncated all chunk files. `incarnations`
+    /// has the incarnation of each host, in the order of the chunk files.
     pub(crate) fn apply_truncation(
         &mut self,
         inode: InodeId,
@@ -187,8 +187,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
-    /// files whose host may have lost the truncation before the sync.
+    /// Ends a truncation after storage has synced its chunk files. `lost` has the indexes of the
+    /// chunk files whose host may have lost power between the truncation and the sync.
     pub(crate) fn settle_truncation(
         &mut self,
         inode: InodeId,
@@ -208,9 +208,10 @@ impl<E: Engine> Context<'_, E> {
         };
         if self.opens(inode)?.writers > 0 {
             if self.has_size_recovery(inode)? {
-                // Several clients had the file open for writing, so each of them has reported its
-                // writes before they were acknowledged. The chunk files may have old bytes beyond
-                // the end of the file.
+                // Do not recover the size from the chunk files, because they may have old bytes
+                // beyond the end of the file. The recovery is not needed, because several clients
+                // had the file open for writing. So each of these clients reported its writes
+                // before it completed them.
                 self.delete(&Key::SizeRecovery(inode));
                 self.touch_modified(&mut record.attributes);
                 self.put_inode(&record);
@@ -243,7 +244,8 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Returns the work item of a truncation, unless it was replaced, or is not in the given state.
+    /// Returns the work item of a truncation. Returns `None` if it was replaced, or if its
+    /// `is_applied` differs.
     fn unfinished_truncation(
         &self,
         inode: InodeId,
@@ -255,8 +257,7 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Returns the error of a request that waits for a truncation, if storage has refused the
-/// truncation.
+/// Returns the error for a request that waits for a truncation which storage has refused.
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(
@@ -264,10 +265,10 @@ pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     ))
 }
 
-/// The behaviour of an operation while the truncation of a file is pending.
+/// How an operation behaves while the truncation of a file is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// The operation runs.
+    /// The operation runs as if there were no truncation.
     Ignores,
     /// The operation waits for the end of the truncation.
     Waits,
@@ -309,8 +310,8 @@ pub(crate) fn truncated_by(message: u16, body: &[u8]) -> Option<InodeId> {
 }
 
 /// Adds the truncated chunk files to the reply of the request that has truncated a file. The
-/// handler cannot do this, because storage truncates them later. If `item` belongs to another
-/// truncation, returns the reply unchanged.
+/// handler cannot do this, because storage truncates the chunk files later. If `item` belongs to
+/// another truncation than `reply`, returns the reply unchanged.
 pub(crate) fn stamp(header: &Header, item: &TruncationRecord, reply: &[u8]) -> Result<Vec<u8>> {
     let of = |it: &TruncatedChunkFile| TruncatedChunk {
         key: it.key,

@@ -1,7 +1,7 @@
-//! Requests to the other members of the group, and to management about the group.
+//! Sends requests to the other members of the group, and requests about the group to management.
 //!
-//! Each request goes out once: the state machines repeat what is still necessary
-//! ([`crate::shipping`]).
+//! This module sends each request only once. The state machines send it again if it is still
+//! necessary ([`crate::shipping`]).
 
 use super::Shell;
 use crate::shipping::{MemberMessage, MemberRequest};
@@ -13,37 +13,51 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time that a member may take to reply. A member replies after its append, or after
-/// [`crate::limits::AWAIT_SYNC`]. A process that takes longer has stopped.
+/// Time that a member may take to reply. A member replies after its append, or at the latest after
+/// [`crate::limits::AWAIT_SYNC`]. The process of a member that takes longer has probably stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time that management may take to reply. The state machines ask again earlier or later.
+/// Time that management may take to reply. The state machines choose when they ask again,
+/// independently of this time.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The state of a target's thread that only members of groups of several need.
+/// The state of a target's thread that is used only in groups of several members.
 #[derive(Debug, Default)]
 pub(super) struct MembershipState {
-    /// Whether the target accepts no more requests until another member has confirmed records.
+    /// Whether the target accepts no further requests until another member has confirmed log
+    /// records.
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
-    /// The reason for which the target does not serve although it is the primary.
+    /// The reason why the target does not serve although it is the primary.
     pub(super) halted: Cell<Option<&'static str>>,
 }
 
-/// Sends a request to a member, and reports the reply to the state machine.
+/// Sends a request to a member, and passes the reply to the state machine.
 pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let MemberRequest { member, number, message } = request;
         let router = &shell.router;
-        let result = match &message {
-            MemberMessage::Ship(ship) => router.call_member(member, ship, PATIENCE).await,
-            MemberMessage::AwaitSync(wait) => router.call_member(member, wait, PATIENCE).await,
+        let reply = |result| Event::MemberReply { member, number, result };
+        let event = match &message {
+            MemberMessage::Ship(ship) => reply(router.call_member(member, ship, PATIENCE).await),
+            MemberMessage::AwaitSync(wait) => {
+                reply(router.call_member(member, wait, PATIENCE).await)
+            }
+            MemberMessage::Copy(part) => {
+                let result = router.call_member(member, part.as_ref(), PATIENCE).await;
+                Event::CopyReply { member, number, result }
+            }
         };
-        match result {
-            // The target must not carry on, nor reply to a client.
-            Err(error) if error.code() == ErrorCode::Deposed => shell.fail(error),
-            result => shell.put(Event::MemberReply { member, number, result }),
+        match event {
+            // A deposed target must neither continue nor reply to a client.
+            Event::MemberReply { result: Err(error), .. }
+            | Event::CopyReply { result: Err(error), .. }
+                if error.code() == ErrorCode::Deposed =>
+            {
+                shell.fail(error);
+            }
+            event => shell.put(event),
         }
     })
     .detach();
@@ -55,11 +69,19 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
         return;
     }
     let GroupChange { group, target, .. } = change;
-    let reason = match change.change {
-        MemberChange::Drop => "it does not follow",
-        _ => "it has all records",
-    };
-    tracing::warn!("asks management to change target {target} of group {group}: {reason}");
+    match change.change {
+        MemberChange::Drop => tracing::warn!(
+            "target {target} does not answer its primary: metadata group {group} continues without \
+             it, and target {target} catches up when its service answers again"
+        ),
+        MemberChange::HandOver => tracing::warn!(
+            "the disk of the primary of metadata group {group} is almost full: target {target} \
+             becomes the primary"
+        ),
+        _ => tracing::info!(
+            "target {target} has caught up: it becomes a serving member of metadata group {group}"
+        ),
+    }
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = async {
@@ -67,9 +89,15 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
             shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
         };
         if let Err(error) = asked.await {
-            tracing::warn!("cannot change target {target} of group {group} yet: {error}");
             if error.code() == ErrorCode::Deposed {
+                // Another member is the primary now, which is no fault of this one.
+                tracing::debug!("cannot change target {target} in group {group}: {error:#}");
                 shell.fail(error);
+            } else {
+                tracing::warn!(
+                    "management cannot change the state of target {target} in metadata group \
+                     {group} yet: {error}"
+                );
             }
         }
         shell.membership.is_changing.set(false);
@@ -83,12 +111,17 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         return;
     }
     let AskTakeOver { group, target, .. } = request;
-    tracing::warn!("target {target} asks to take over group {group}: its primary is silent");
+    tracing::info!(
+        "the primary of metadata group {group} does not answer: target {target} asks management to \
+         make it the primary"
+    );
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = shell.management.call_once(&request, MANAGEMENT_PATIENCE).await;
         if let Err(error) = asked {
-            tracing::warn!("target {target} cannot take over group {group} yet: {error}");
+            tracing::warn!(
+                "target {target} cannot become the primary of metadata group {group} yet: {error}"
+            );
         }
         shell.membership.is_changing.set(false);
     })

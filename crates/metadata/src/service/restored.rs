@@ -1,8 +1,9 @@
-//! The marks in the directory of a metadata target that was put back from a copy.
+//! The marks in the directory of a metadata target that was restored from a backup.
 //!
-//! `restored` makes a start continue with higher numbers. The target removes it when these numbers
-//! are safe. `removal-off` keeps storage from removing chunk files; only an administrator removes
-//! it. Does not own the numbers (`target::restored`) or the files' names (`skep_store::restored`).
+//! With the mark `restored`, the next start continues with higher numbers. The target removes this
+//! mark when these numbers are safe. While the mark `removal-off` exists, storage removes no chunk
+//! files. Only an administrator removes this mark. The module `target::restored` owns the numbers,
+//! and the module `skep_store::restored` owns the names of the mark files.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -12,7 +13,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-/// The marks of one target.
+/// The marks of one target's directory.
 pub(super) struct RestoredMarks {
     directory: PathBuf,
     /// Whether the directory still has the mark `restored`.
@@ -24,7 +25,7 @@ impl RestoredMarks {
     /// Reads the marks of a directory.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
     pub(super) fn read(directory: &Path) -> Result<Self> {
         Ok(Self {
             directory: directory.to_owned(),
@@ -33,16 +34,16 @@ impl RestoredMarks {
         })
     }
 
-    /// Makes a primary act on the marks before its first event.
+    /// Makes a primary obey the marks. The caller calls this before the primary's first event.
     pub(super) fn apply<E: Engine>(&self, target: &mut MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() {
             restored::mark(&self.directory, REMOVAL_OFF_MARK)?;
             self.is_removal_off.set(true);
             target.continue_above_copy();
             tracing::warn!(
-                "{} was put back from a copy: the numbers of new inodes continue above all that \
-                 were assigned since, and storage removes no chunk file without an inode until \
-                 `skep target restored --allow-removal` permits it",
+                "{} was restored from a backup: new inode numbers begin above all that were \
+                 assigned after the backup was made, and storage removes no chunk file without an \
+                 inode until `skep target restored --allow-removal` permits it",
                 self.directory.display()
             );
         }
@@ -53,7 +54,7 @@ impl RestoredMarks {
     /// continues with the numbers of the group.
     ///
     /// # Errors
-    /// Errors of the file system, with the path.
+    /// Errors of the file system, which name the path.
     pub(super) fn forget_copy(&self) -> Result<()> {
         if self.is_restored.replace(false) {
             restored::unmark(&self.directory, RESTORED_MARK)?;
@@ -61,7 +62,7 @@ impl RestoredMarks {
         Ok(())
     }
 
-    /// Whether storage must not remove chunk files without an inode.
+    /// Whether storage must keep the chunk files that no inode owns.
     pub(super) fn is_removal_off(&self) -> bool {
         self.is_removal_off.get()
     }
@@ -69,8 +70,8 @@ impl RestoredMarks {
     /// Removes the mark `restored` when the higher numbers are safe.
     ///
     /// # Errors
-    /// `Configuration` if the target has proved to be an old copy. The directory is then marked, so
-    /// the next start continues with higher numbers.
+    /// `Configuration` if storage has shown that the target's directory is an old backup. This
+    /// function then marks the directory, so the next start continues with higher numbers.
     pub(super) fn after_batch<E: Engine>(&self, target: &MetadataTarget<E>) -> Result<()> {
         if self.is_restored.get() && target.has_safe_numbers() {
             restored::unmark(&self.directory, RESTORED_MARK)?;
@@ -79,8 +80,8 @@ impl RestoredMarks {
         let Some(inode) = target.newer_inode() else { return Ok(()) };
         restored::mark(&self.directory, RESTORED_MARK)?;
         let what = format!(
-            "{} is an old copy: storage has bytes of inode {inode}, which this target has not \
-             assigned; the next start continues with higher numbers",
+            "{} is an old backup: storage has bytes of inode {inode}, which this target has not \
+             assigned; after its next start, the target assigns higher numbers",
             self.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -97,8 +98,8 @@ impl RestoredMarks {
             tracing::info!("{}: storage may remove chunk files again", self.directory.display());
             return TargetHealth::default();
         }
-        let problem =
-            "was put back from a copy, so storage removes no chunk files without an inode";
+        let problem = "the target was restored from a backup, so storage removes no chunk files \
+                       without an inode";
         TargetHealth::new(Condition::Serving, problem)
     }
 }
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removal_stays_off_until_its_mark_is_removed() {
+    fn chunk_file_removal_stays_off_until_its_mark_is_deleted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         restored::mark(path, REMOVAL_OFF_MARK).unwrap();
@@ -117,7 +118,7 @@ mod tests {
             is_restored: Cell::new(false),
             is_removal_off: Cell::new(true),
         };
-        assert!(marks.health().problem.contains("copy"));
+        assert!(marks.health().problem.contains("backup"));
         assert!(marks.is_removal_off());
         restored::unmark(path, REMOVAL_OFF_MARK).unwrap();
         assert_eq!(marks.health(), TargetHealth::default());

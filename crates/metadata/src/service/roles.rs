@@ -1,29 +1,37 @@
-//! The roles of a target in its group: which one it begins with, the loop of each, and the change
-//! from backup to primary.
+//! The roles of a target in its group: the choice of the first role, the loop of each role, and the
+//! change from backup to primary.
 //!
-//! A target whose group has no other member is its primary. In a group of several, a member opens
-//! its store and log as a backup, unless the map names it the primary. A backup that becomes the
-//! primary continues with its open store and log. A primary that was deposed ends its thread, with
-//! all connections and requests under way, and the node opens the target again.
+//! The module `copying` owns another role, which a target has while its store is an incomplete
+//! copy.
+//!
+//! A target whose group has no other member is the primary. In a group of several members, a member
+//! opens its store and log as a backup, unless the map names it the primary. A backup that becomes
+//! the primary continues with its open store and log. When a primary is deposed, its thread ends
+//! with all connections and requests in progress, and the node opens the target again.
 //!
 //! # A primary that may lack records
-//! A host that has lost power may have lost records that the target has confirmed. While another
-//! member serves, such a target does not act as the primary: it would replace records that the
-//! other one holds. It runs as a backup, which refuses all requests, until the map changes.
+//! If the target's host has lost power, the target may lack log records that it has confirmed.
+//! After management was restored from a backup, another member may have newer records. While
+//! another member serves, such a target does not act as the primary. Otherwise, its new records
+//! could replace records that the other member has. Until the map changes, it runs as a backup,
+//! which refuses all requests.
 //!
 //! Does not own the state machines ([`crate::target`], [`crate::shipping::backup`]).
 
+use super::hand_over::HandOver;
 use super::restored::RestoredMarks;
-use super::{Shell, open_engine};
+use super::{Shell, copying, members, open_engine};
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::{LeaseTimes, Limits};
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
+use crate::shipping::copy_receiver::CopyReceiver;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term::{self, Membership};
 use skep_cluster::groups::has_skipped;
+use skep_cluster::problems::COMPARED_AFTER_RESTORE;
 use skep_format::log::{LogOwner, Record};
 use skep_format::metadata::Key;
 use skep_rpc::{Management, Router};
@@ -37,26 +45,30 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The health of a primary whose host may have lost records.
-const HALTED: &str = "its host has lost power, and with it records that other members of its group \
-                      may have; it waits until one of them takes over";
+/// The health text of a primary whose host may have lost log records.
+const HALTED: &str = "the host of the target lost power, and may have lost log records that other \
+                      members of the group have; the target waits until one of these members takes \
+                      over";
 
 /// The state of a target at the beginning of a role.
 struct Contents {
     engine: FjallEngine,
     records: Vec<Record>,
-    /// Epoch of the last record.
+    /// Epoch of the last log record.
     epoch: Epoch,
-    /// Epoch of the last record in the store, or zero if the records have it or it is not known.
+    /// Epoch of the last record that is in the store. Zero means that it is not known, or that the
+    /// log still has this record.
     epoch_of_stored: Epoch,
-    /// Last record that is on the device. `None` means that all are.
+    /// The last log record that is on the device. `None` means that all records are on the device.
     synced: Option<Lsn>,
-    /// Time before which a primary must not reply.
+    /// Time before which a primary must not reply to clients.
     answers_from: Duration,
+    /// Whether management was restored from a backup since the last record.
+    is_restored: bool,
 }
 
 impl Contents {
-    /// Whether the target has neither records nor a store.
+    /// Whether the target has neither log records nor a store.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.records.is_empty() && self.engine.get(&Key::Applied.to_bytes())?.is_none())
     }
@@ -72,7 +84,8 @@ struct Parts<'a> {
     free_space: &'a mut FreeSpaceGauge,
 }
 
-/// Serves a target until its service ends or its role ends.
+/// Serves a target until the service ends, or until the target must begin another role in a new
+/// thread.
 pub(super) async fn serve(
     start: TargetStart,
     policy: SyncPolicy,
@@ -88,29 +101,39 @@ pub(super) async fn serve(
     let Some(membership) = found else { return Ok(()) };
     let path = directory.path();
     let mut mark = MemberMarkFile::read(path)?;
+    let is_incomplete = copying::is_incomplete(path, target, &membership, &mut mark)?;
     let engine = open_engine(path, target, cache_bytes, &mut mark)?;
-    let owner = LogOwner { cluster: directory.identity().cluster, target };
-    let (log, contents) = open_log(path, owner, engine)?;
-    if membership.is_new() && membership.has_others(target, true) && !mark.exists() {
-        refuse_used(path, &membership, &contents)?;
-    }
-    let is_empty = contents.is_empty()?;
-    if has_skipped(contents.epoch, membership.epoch()) || is_empty && mark.exists() {
-        // Another member may have newer records: management was put back from a copy, or the data
-        // of this target was removed.
-        mark.distrust()?;
-    }
     let marks = RestoredMarks::read(path)?;
     let shell = Shell::new(router, management, Meter::new(&metrics, target), marks);
-    let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-    let mut parts = Parts { shell: Rc::clone(&shell), target, policy, log, mark, free_space };
-    let begins = || {
+    let mut begins = || {
         if let Some(ready) = ready.take() {
             ready.report();
         }
     };
-    let ended = parts.run(membership, contents, begins).await;
-    // Its thread has a handle to the store, which must be closed before the next start.
+    let begun = match is_incomplete {
+        true => Begun::Copying { engine, mark },
+        false => {
+            let owner = LogOwner { cluster: directory.identity().cluster, target };
+            let (log, contents) = open_whole(path, owner, (&membership, engine), &mut mark)?;
+            Begun::Whole { log, contents, mark }
+        }
+    };
+    let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
+    let ended = match begun {
+        Begun::Copying { engine, mut mark } => {
+            let start = start_of(&membership, policy, Epoch::default(), None);
+            let mut receiver = CopyReceiver::open(engine, start)?;
+            begins();
+            copying::run(&shell, &mut receiver, &mut mark, (free_space, &membership)).await
+        }
+        Begun::Whole { log, contents, mark } => {
+            let mut parts =
+                Parts { shell: Rc::clone(&shell), target, policy, log, mark, free_space };
+            parts.run(membership, contents, begins).await
+        }
+    };
+    // The thread of the checkpoint has a handle to the store. Wait for its end, because the store
+    // must be closed before the target is opened again.
     while shell.is_checkpointing.get() {
         let arrived = shell.arrived.wait();
         if shell.is_checkpointing.get() {
@@ -120,7 +143,58 @@ pub(super) async fn serve(
     ended
 }
 
-/// Opens the log after the store.
+/// The parts of a target that are open when its first role begins.
+enum Begun {
+    /// The store is an incomplete copy.
+    Copying { engine: FjallEngine, mark: MemberMarkFile },
+    /// The store is complete, and the log continues from its last record.
+    Whole { log: Log, contents: Contents, mark: MemberMarkFile },
+}
+
+/// Opens the log of a target whose store is complete. Checks whether store and log may be copies
+/// from another target, or may lack records.
+fn open_whole(
+    path: &Path,
+    owner: LogOwner,
+    (membership, engine): (&Membership, FjallEngine),
+    mark: &mut MemberMarkFile,
+) -> Result<(Log, Contents)> {
+    let (log, mut contents) = open_log(path, owner, engine)?;
+    contents.is_restored = has_skipped(contents.epoch, membership.epoch());
+    let is_joining = membership.is_new() || !membership.serves(owner.target);
+    if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
+        refuse_used(path, membership, &contents)?;
+    }
+    let is_empty = contents.is_empty()?;
+    if contents.is_restored || is_empty && mark.exists() {
+        // Another member may have newer records. The reason is that management was restored from a
+        // backup, or that the data of this target was removed.
+        mark.distrust()?;
+    }
+    Ok((log, contents))
+}
+
+/// Returns the parameters for the start of a role.
+fn start_of(
+    membership: &Membership,
+    policy: SyncPolicy,
+    epoch: Epoch,
+    synced: Option<Lsn>,
+) -> Start {
+    Start {
+        group: membership.group,
+        target: membership.target,
+        epoch,
+        synced,
+        policy,
+        limits: Limits::default(),
+        map: Arc::clone(&membership.map),
+        now: skep_env::now(),
+        wall: skep_env::wall_time(),
+    }
+}
+
+/// Opens the log of a target, whose store is already open.
 fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, Contents)> {
     let applied = engine.get(&Key::Applied.to_bytes())?;
     let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
@@ -128,27 +202,32 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
     let Recovered { log, records, epoch, truncated_bytes } =
         Log::open(&path.join("log"), owner, next)?;
     if !records.is_empty() {
+        tracing::info!("target {} replays {} records of its log", owner.target, records.len());
+    }
+    if truncated_bytes > 0 {
         tracing::info!(
-            "target {}: {} log records read, {truncated_bytes} bytes of an unfinished tail \
-            truncated",
-            owner.target,
-            records.len()
+            "target {}: removed {truncated_bytes} bytes at the end of its log, since a crash left \
+             an unfinished write there",
+            owner.target
         );
     }
     let (epoch_of_stored, answers_from) = (Epoch::default(), Duration::ZERO);
-    let contents = Contents { engine, records, epoch, epoch_of_stored, synced: None, answers_from };
+    let (synced, is_restored) = (None, false);
+    let contents =
+        Contents { engine, records, epoch, epoch_of_stored, synced, answers_from, is_restored };
     Ok((log, contents))
 }
 
-/// Refuses a directory with data in a new group of several targets: it must be a copy, since none
-/// of them has been in a group before.
+/// Refuses a directory that has data, for a target that joins a group of several targets. This
+/// target has never been in a group, so the data must be a copy of another target's data.
 fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
     if contents.is_empty()? {
         return Ok(());
     }
     let context = format!(
-        "cannot serve {} as a member of the new group {}: it has data, so it is a copy of another \
-         target; empty the directories `log` and `store` in it, or serve another directory",
+        "cannot serve directory {} as a member of the new group {}: the directory contains data, \
+         which must be a copy of another target's data; empty its subdirectories `log` and \
+         `store`, or use another directory",
         path.display(),
         membership.group
     );
@@ -156,7 +235,8 @@ fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Res
 }
 
 impl Parts<'_> {
-    /// Runs the roles of the target, until one ends for another reason than a promotion.
+    /// Runs the first role of the target, and after a promotion the role of the primary. Returns
+    /// when the service ends. Fails with `Deposed` when the target must begin another role.
     async fn run(
         &mut self,
         mut membership: Membership,
@@ -166,23 +246,27 @@ impl Parts<'_> {
         let mut begins = Some(begins);
         if !self.may_lead(&membership) {
             if membership.is_primary(self.target) {
-                tracing::error!("target {}: {HALTED}", self.target);
-                self.shell.membership.halted.set(Some(HALTED));
+                self.halt(contents.is_restored);
             }
-            self.mark.begin()?;
+            self.mark.begin(membership.group)?;
             let mut backup = self.open_backup(&membership, contents)?;
             if let Some(begins) = begins.take() {
                 begins();
             }
-            if !self.run_backup(&mut backup).await? {
+            if !self.run_backup(&mut backup, &membership).await? {
                 return Ok(());
             }
             self.shell.membership.halted.take();
             membership.map = Arc::clone(backup.map());
             contents = self.contents_of(backup.into_stopped());
-            tracing::warn!("target {} takes over group {}", self.target, membership.group);
+            tracing::info!(
+                "target {} is now the primary of metadata group {}",
+                self.target,
+                membership.group
+            );
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
-            // The process before this one may have acknowledged a request of the former primary.
+            // The previous process of this target may have acknowledged a request of the previous
+            // primary, whose lease may not have ended yet.
             contents.answers_from = skep_env::now() + LeaseTimes::default().take_over_after;
         }
         let target = self.open_primary(&membership, contents)?;
@@ -192,24 +276,21 @@ impl Parts<'_> {
         self.run_primary(target, &membership).await
     }
 
-    /// Whether the target may act as the primary.
+    /// Reports why the target does not act as the primary that the map names.
+    fn halt(&self, is_restored: bool) {
+        if is_restored {
+            tracing::warn!("target {}: {COMPARED_AFTER_RESTORE}", self.target);
+        } else {
+            tracing::error!("target {}: {HALTED}", self.target);
+        }
+        let reason = if is_restored { COMPARED_AFTER_RESTORE } else { HALTED };
+        self.shell.membership.halted.set(Some(reason));
+    }
+
+    /// Whether the target may act as the primary now.
     fn may_lead(&self, membership: &Membership) -> bool {
         membership.is_primary(self.target)
             && !(self.mark.lacks_records() && membership.has_others(self.target, true))
-    }
-
-    fn start_of(&self, membership: &Membership, epoch: Epoch, synced: Option<Lsn>) -> Start {
-        Start {
-            group: membership.group,
-            target: self.target,
-            epoch,
-            synced,
-            policy: self.policy,
-            limits: Limits::default(),
-            map: Arc::clone(&membership.map),
-            now: skep_env::now(),
-            wall: skep_env::wall_time(),
-        }
     }
 
     fn open_backup(
@@ -218,7 +299,7 @@ impl Parts<'_> {
         contents: Contents,
     ) -> Result<Backup<FjallEngine>> {
         let Contents { engine, records, epoch, .. } = contents;
-        let start = self.start_of(membership, epoch, None);
+        let start = start_of(membership, self.policy, epoch, None);
         let mut backup = Backup::open(engine, records, start)?;
         if self.mark.lacks_records() {
             backup.distrust();
@@ -234,6 +315,7 @@ impl Parts<'_> {
             records,
             epoch_of_stored: epoch_before,
             synced: Some(synced),
+            is_restored: false,
             answers_from: received_at + LeaseTimes::default().take_over_after,
         }
     }
@@ -243,15 +325,16 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<MetadataTarget<FjallEngine>> {
-        let Contents { engine, records, epoch, epoch_of_stored, synced, answers_from } = contents;
+        let Contents { engine, records, epoch, epoch_of_stored, synced, answers_from, .. } =
+            contents;
         let group = membership.map.group(membership.group);
         let since = group.map(|group| group.primary_since).unwrap_or_default();
         self.shell.router.hold_term(since);
         if self.mark.lacks_records() {
-            // No other member serves, so this one has all that the group still has.
+            // No other member serves, so this target has all records that the group still has.
             self.mark.become_whole()?;
         }
-        let start = self.start_of(membership, epoch, synced);
+        let start = start_of(membership, self.policy, epoch, synced);
         let mut target = MetadataTarget::open(engine, records, start)?;
         if epoch_of_stored > Epoch::default() {
             target.set_epoch_of_stored(epoch_of_stored);
@@ -261,16 +344,9 @@ impl Parts<'_> {
         Ok(target)
     }
 
-    /// Waits for events until `until` at the latest, and returns them.
+    /// Waits until events arrive, or until the time `until`. Returns the events.
     async fn next_events(&mut self, until: Duration) -> Result<Vec<Event>> {
-        let shell = &self.shell;
-        shell.wait_for_events(until).await;
-        if let Some(error) = shell.failure.take() {
-            return Err(error);
-        }
-        let events = shell.inbox.take();
-        shell.inbox_bytes.set(0);
-        shell.taken.notify();
+        let events = self.shell.next_events(until).await?;
         for event in &events {
             if let Event::Checkpointed { lsn } = event {
                 self.log.trim(*lsn)?;
@@ -279,15 +355,16 @@ impl Parts<'_> {
         Ok(events)
     }
 
-    /// Runs the backup. Returns whether the target becomes the primary; otherwise the service ends.
-    async fn run_backup(&mut self, backup: &mut Backup<FjallEngine>) -> Result<bool> {
+    /// Runs the backup. Returns `true` if the target becomes the primary, and `false` if the
+    /// service ends.
+    async fn run_backup(
+        &mut self,
+        backup: &mut Backup<FjallEngine>,
+        membership: &Membership,
+    ) -> Result<bool> {
         let shell = Rc::clone(&self.shell);
         while !shell.is_stopping.get() {
-            let membership = Membership::of(Arc::clone(backup.map()), self.target);
-            let Some(membership) = membership else {
-                let what = format!("target {} has left its group", self.target);
-                return Err(Error::new(ErrorCode::Deposed, what));
-            };
+            let membership = membership.check_same(Arc::clone(backup.map()))?;
             if self.may_lead(&membership) {
                 return Ok(true);
             }
@@ -303,16 +380,45 @@ impl Parts<'_> {
             if self.mark.lacks_records() && !backup.lacks_records() {
                 self.mark.become_whole()?;
                 shell.marks.forget_copy()?;
-                tracing::info!("target {} has all records of its group again", self.target);
+                tracing::info!(
+                    "target {} has all changes of metadata group {} again",
+                    self.target,
+                    membership.group
+                );
             }
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
             shell.carry_out(actions, &mut self.log, (backup.engine(), MapVersion::default()))?;
+            if backup.discards() {
+                self.mark.discard()?;
+                return Err(term::ended(membership.group));
+            }
         }
         self.log.sync()?;
         backup.engine().checkpoint()?;
         self.mark.end()?;
         Ok(false)
+    }
+
+    /// Measures the free space if it is time for a measurement. If space is short, hands the group
+    /// over if another member can take over, and otherwise reports the shortage to the target.
+    fn free_space_of_primary(
+        &mut self,
+        membership: &Membership,
+        hand_over: &mut HandOver,
+        now: Duration,
+    ) -> Option<Event> {
+        let event = self.free_space.look(now)?;
+        if !matches!(event, Event::FreeSpace { shortage: Some(_) }) {
+            hand_over.on_space();
+            return Some(event);
+        }
+        let newest = Membership { map: self.shell.router.map(), ..membership.clone() };
+        let Some(change) = hand_over.on_shortage(&newest, self.target, now) else {
+            return Some(event);
+        };
+        members::change_group(&self.shell, change);
+        None
     }
 
     /// Runs the primary until the service ends.
@@ -323,6 +429,7 @@ impl Parts<'_> {
     ) -> Result<()> {
         let shell = Rc::clone(&self.shell);
         let mut known = MapVersion::default();
+        let mut hand_over = HandOver::default();
         while !shell.is_stopping.get() {
             let mut events = self.next_events(target.next_tick()).await?;
             let map = shell.router.map();
@@ -330,16 +437,14 @@ impl Parts<'_> {
                 known = map.version;
                 let newest = Membership { map, ..membership.clone() };
                 if newest.has_others(self.target, false) {
-                    self.mark.begin()?;
+                    self.mark.begin(membership.group)?;
                 }
             }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
-            if let Some(event) = self.free_space.look(now) {
-                // The measurement comes first, so that the target refuses requests for which the
-                // disk has no space.
-                events.insert(0, event);
-            }
+            // Put the measurement before all other events, so that the target refuses requests for
+            // which the disk has no space.
+            events.splice(0..0, self.free_space_of_primary(membership, &mut hand_over, now));
             events.push(Event::Tick);
             target.permit_removal(!shell.marks.is_removal_off());
             let mut actions = target.handle(events, now, skep_env::wall_time())?;

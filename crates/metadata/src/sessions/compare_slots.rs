@@ -1,16 +1,17 @@
-//! The start that each change names, and the request `CompareSlots`. After a start of the target, a
-//! client compares its acknowledged changes with the slots of the target. The target executes no
-//! further change of the session before.
+//! The comparison of slots after a start of the target (`CompareSlots`). Each change of a client
+//! names a start of the target. After a start, a client compares its acknowledged changes with the
+//! slots of the target. Until then, the target executes no change of the session.
 //!
-//! A power loss may have reverted acknowledged changes. The store has the sequence number of the
-//! last request of each slot, in the transaction of the change. So a client finds the requests
-//! that are missing: those with a higher sequence number in their slot.
+//! A power loss may have reverted acknowledged changes. The transaction of a change also stores the
+//! sequence number of its request in the slot. So a client finds the lost requests: each has a
+//! higher sequence number than the target has in the slot.
 //!
 //! # Invariants
-//! - The target executes no change that names another start than the present one. A client names a
-//!   start after it opened the session in it, or after the comparison.
-//! - A start is named to clients only when it is safe, so no two starts have one number.
-//! - The session itself is never missing, since it is synced before its client uses it.
+//! - The target executes no change that names another start than the current one. A client names a
+//!   start only after it has opened the session or compared the slots in that start.
+//! - The target sends the number of a start to clients only when its log record is safe, so no two
+//!   starts have the same number.
+//! - A power loss never reverts the session itself, because it is synced before its client uses it.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -20,25 +21,27 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{CompareSlotsReply, SlotSequence};
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks that a change names the present start of the target.
+    /// Checks that a change names the current start of the target.
     ///
     /// # Errors
-    /// `StaleStart` if it names another one.
+    /// `StaleStart` if the change names another start.
     pub(super) fn check_start(&self, header: &Header) -> Result<()> {
         let start = self.shared.starts.last().map_or(0, |(number, _)| number);
         if header.start() == start {
             return Ok(());
         }
         let what = format!(
-            "a change of session {} names start {} of the target, and this is start {start}: its \
-             client must compare its changes with the target's first",
+            "cannot execute a change of session {}: the request has start number {} of the target, \
+             and the target now has start number {start}; the client must first compare its \
+             changes with those of the target",
             header.session,
             header.start()
         );
         Err(Error::new(ErrorCode::StaleStart, what))
     }
 
-    /// Returns the slots of a session. The inner error is a refusal.
+    /// Returns the slots of a session with their sequence numbers. The inner error is a refusal of
+    /// the request, the outer error is a failure of the target.
     pub(super) fn compare_slots(&self, session: SessionId) -> Result<Result<CompareSlotsReply>> {
         let Some(start) = self.shared.starts.current() else {
             let what = "cannot compare the slots of a session: the start of the target is not \

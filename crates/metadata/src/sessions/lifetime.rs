@@ -1,4 +1,4 @@
-//! The lifetime of sessions: the target loads them when it starts, clients renew them, and they
+//! The lifetime of sessions. The target loads sessions when it starts, clients renew them, and they
 //! expire and end.
 
 use crate::engine::Engine;
@@ -37,7 +37,7 @@ impl<E: Engine> MetadataTarget<E> {
         Duration::from_millis(u64::from(self.shared.map.policy.lease_ms))
     }
 
-    /// Renews a session. The reply has the lease that the client must use from now on.
+    /// Renews a session. The reply contains the lease that the client must use from now on.
     pub(crate) fn keep_alive(
         &mut self,
         session: SessionId,
@@ -48,23 +48,26 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms, start: self.shared.starts.current().unwrap_or(0) }
     }
 
-    /// Restarts all leases after the target itself was suspended (its process or its host was
-    /// stopped), because it reads the renewals of that time only now. Short pauses do not matter,
-    /// since clients renew several times per lease.
+    /// Restarts all leases if the target itself was suspended. Otherwise sessions would end
+    /// although their clients have sent renewals, which the target reads only now. A target is
+    /// suspended when its process or its host is stopped. Short pauses do not matter, since clients
+    /// renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
-        // The clock never goes back, but the first batch may have the same time as the start.
+        // The subtraction saturates, because the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
             tracing::warn!(
-                "the target was paused for {pause:?}; the leases of all clients begin anew"
+                "the process or host of this target was stopped for {:.1} s; the leases of all \
+                 clients begin again",
+                pause.as_secs_f64()
             );
             self.sessions.restart_leases(now);
         }
     }
 
-    /// Expires the sessions that were not renewed for a lease, and asks management to remove their
-    /// clients from the cluster map. The target repeats this request until a map without the client
-    /// arrives. Before that it releases none of the client's locks and opens
+    /// Expires the sessions that were not renewed for the time of a lease, and asks management to
+    /// remove their clients from the cluster map. The target repeats this request until a map
+    /// without the client arrives. Until then, it releases none of the client's locks and opens
     /// (docs/design/0006-fencing.md).
     ///
     /// If many clients are silent at once, the network of this target is the more probable fault.
@@ -93,8 +96,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a session. From now on the target refuses requests of the session, and closes its files
-    /// in pieces.
+    /// Ends a session. From now on, the target refuses requests of the session. It closes the files
+    /// of the session in several small transactions.
     pub(crate) fn end_session(&mut self, session: SessionId) {
         if !self.sessions.remove(session) {
             return;

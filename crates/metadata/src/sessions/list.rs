@@ -1,4 +1,4 @@
-//! `ListSessions`: the sessions of this target, for administrators.
+//! `ListSessions`: lists the sessions of this target for administrators.
 
 use crate::engine::Engine;
 use crate::limits::OPENS_COUNTED;

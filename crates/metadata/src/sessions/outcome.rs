@@ -1,14 +1,14 @@
 //! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
-//! A client that received no reply to the request asks for its outcome. Without this question, the
-//! client would have to repeat the request in its next session. A second execution may remove or
-//! overwrite a newer change of another client.
+//! If a client received no reply to a request before its session ended, it asks for the outcome.
+//! Otherwise, the client would have to send the request again in its next session. A second
+//! execution may remove or overwrite a newer change of another client.
 //!
 //! # Why the outcome is final
 //! The target replies only after it has logged the end of the session. From then on it executes no
-//! request of the session. The replies of the session's slots stay until the record of its end is
-//! deleted, see `background::forget`. If a power loss removes a log record on which the reply was
-//! based, this counts as any other loss of an acknowledged change.
+//! request of the session. The replies in the session's slots stay until the record of its end is
+//! deleted (`background::forget`). If a power loss removes the log record that the outcome depends
+//! on, the client loses an acknowledged change, as after any other power loss.
 
 use crate::engine::Engine;
 use crate::target::{MetadataTarget, PendingReply};
@@ -43,8 +43,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             None => {
                 let what = format!(
-                    "cannot reply with the outcome of a request of session {}: the session has \
-                    not ended yet",
+                    "cannot report the outcome of a request of session {}: outcomes are available \
+                     only after the end of the session, and this session has not ended yet",
                     asked.session
                 );
                 self.refuse(connection, header, Error::new(ErrorCode::Busy, what));
@@ -53,8 +53,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Returns the outcome of a request, and the log record that has its effect. `None` means that
-    /// the session has not ended.
+    /// Returns the outcome of a request, and the log record with the effect of the request. `None`
+    /// means that the session has not ended.
     fn outcome(&self, asked: &AskOutcome) -> Result<Option<(Outcome, Option<Lsn>)>> {
         let AskOutcome { session, slot, sequence } = *asked;
         if !self.has_ended(session)? {
@@ -66,8 +66,8 @@ impl<E: Engine> MetadataTarget<E> {
             Some(record) if record.sequence == sequence => {
                 (Outcome::Executed { reply: record.reply }, Some(record.lsn))
             }
-            // A client sends a request in a slot only after the reply to the previous request in
-            // this slot.
+            // The client has received the reply to this request, because it has already sent a
+            // newer request in the slot.
             Some(record) if record.sequence > sequence => (Outcome::Unknown, None),
             _ => (Outcome::NotExecuted, None),
         }))

@@ -1,16 +1,17 @@
-//! Admits requests: decides whether a request may run, and whether it is a retry.
+//! The admission of requests: decides whether a request may run, and whether it is a retry.
 //!
 //! # Exactly once
 //! A slot has at most one request in progress, and the sequence number increases with each request.
-//! A retry of the last request gets the same reply. The transaction of a change also stores the
-//! reply to the change. A refusal is in memory only, because no retry outlives the connections of a
-//! process.
+//! A retry of the last request in the slot gets the same reply. The transaction of a change stores
+//! the reply to the change in the slot. A refusal is only in memory, because all connections on
+//! which a retry could arrive end with the process.
 //!
-//! The replies of an ended session stay for a while, so that a client that lost its session can ask
-//! for the outcome of its last requests (`outcome`).
+//! The replies of an ended session stay in the store for a while. So a client that has lost its
+//! session can ask for the outcome of its last requests (`outcome`).
 //!
-//! So a request that was delayed on an abandoned connection never runs after its retry. If a newer
-//! request arrives in the slot while an older request waits, the target drops the older request.
+//! A request that was delayed on an abandoned connection never runs after its retry. By then, the
+//! slot has the same or a higher sequence number. If a newer request arrives in the slot while an
+//! older request waits, the target drops the older request.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -123,7 +124,10 @@ impl<E: Engine> MetadataTarget<E> {
     fn admit(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let known = catalog::message(header.message).filter(|line| line.service == "metadata");
         let line = known.ok_or_else(|| {
-            let what = format!("message {} is not for a metadata target", header.message);
+            let what = format!(
+                "cannot execute message {}: a metadata target does not serve this message",
+                header.message
+            );
             Error::new(ErrorCode::Unsupported, what)
         })?;
         self.check_addressee(header)?;
@@ -149,7 +153,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.check_transaction(header, body)?;
         let most = match header.message {
-            // These requests let waiting operations continue, and never wait themselves.
+            // These requests allow waiting operations to continue, and never wait themselves. So
+            // they have no limit.
             Decide::ID
             | ResolveTransaction::ID
             | AskDecision::ID
@@ -172,9 +177,10 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Checks that a request is addressed to this target as the primary of its group, in the epoch
-    /// of this target's cluster map. Also checks that the map is new enough for the request. This
-    /// check comes before the check of the session, because only the primary has the sessions of
-    /// the group. A client that gets `StaleSession` gives up its session and its locks.
+    /// of this target's cluster map. Also checks that the map is new enough for the request. The
+    /// target checks this before it checks the session, because only the primary has the sessions
+    /// of the group. Another member would reply `StaleSession`, after which the client would give
+    /// up its session and its locks.
     fn check_addressee(&self, header: &Header) -> Result<()> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
@@ -206,15 +212,15 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         if header.message == OpenSession::ID && self.has_ended(header.session)? {
-            let what = format!("session {} has ended; open another one", header.session);
+            let what = format!("session {} has ended; open another session", header.session);
             self.refuse(connection, header, Error::new(ErrorCode::StaleSession, what));
             return Ok(());
         }
         if modifies {
             let slot = (header.session, header.slot);
-            // The client has abandoned the older request that waits here. If the older request ran
-            // later, it could undo the newer request, and its reply would replace the newer reply
-            // in the slot.
+            // The client has abandoned an older request that still waits in this slot. If the older
+            // request ran later, it could undo the newer request, and its reply would replace the
+            // newer reply in the slot.
             if let Some((older, _)) = self.sessions.running(slot)
                 && let Some(op) = self.operations.take(older)
             {
@@ -239,7 +245,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // The request has run before, and its reply was lost.
+                // The request was executed, and its reply was lost.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
@@ -258,7 +264,7 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
                 // The request is still running. The client may read only one of the connections on
-                // which the request arrived, so the target will reply on all of them.
+                // which the request arrived, so the target will reply on each of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
@@ -278,8 +284,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Whether a session has ended. A request to open an ended session is a late retry. Such a
-    /// request must not reopen the session, because the stored replies that detect other late
-    /// retries were deleted with the session.
+    /// request must not reopen the session. The target detects late retries of other requests by
+    /// the stored replies, and deleted these with the session.
     pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

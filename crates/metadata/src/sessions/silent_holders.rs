@@ -1,10 +1,10 @@
-//! Silent clients, which have stopped sending requests while requests of other clients wait for
-//! them. These requests wait for a lock that the silent client holds, or for its acknowledgement
-//! that a file becomes shared.
+//! Silent clients. Such a client has sent no request for some time, while requests of other clients
+//! wait for it. Such a request waits for a lock that the silent client holds, or for its
+//! acknowledgement that a file becomes shared.
 //!
 //! This module owns the search for these clients, and the metrics about them. It does not own the
-//! end of their sessions (`sessions::lifetime`). After a lease without a request, the target asks
-//! management to remove the client, and the waits end.
+//! end of their sessions (`sessions::lifetime`). If a client sends no request for a whole lease,
+//! the target asks management to remove the client, which ends the waits.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// Maximum number of clients in the metrics. If more clients are silent at once, the network is the
 /// more probable fault.
 const MAX_HOLDERS: usize = 16;
-/// A client counts as silent after 1/`SILENT_PART` of its lease without a request. A client renews
-/// its session several times in a lease.
+/// A client counts as silent if it has sent no request for 1/`SILENT_PART` of its lease. A working
+/// client renews its session several times in each lease.
 const SILENT_PART: u32 = 2;
 
 /// The silent clients that a search has found.
@@ -25,7 +25,7 @@ const SILENT_PART: u32 = 2;
 pub(crate) struct FoundHolders {
     pub(crate) holders: Vec<SilentHolder>,
     /// Number of waits for locks that the search has not examined. The search is bounded, since
-    /// requests wait for the thread meanwhile.
+    /// requests wait for the target's thread meanwhile.
     pub(crate) unexamined: usize,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct SilentHolder {
     pub(crate) client: NodeId,
     /// Time since the client's last request.
     pub(crate) silent: Duration,
-    /// Number of locks and opens of other clients that wait for this client.
+    /// Number of lock requests and opens of other clients that wait for this client.
     pub(crate) waits: usize,
 }
 
@@ -71,8 +71,9 @@ impl<E: Engine> MetadataTarget<E> {
 #[derive(Debug)]
 pub(crate) struct SilentHolders {
     target: TargetId,
-    /// The target's thread writes the list, and the thread of a snapshot reads it. The writer never
-    /// waits; it skips an update while the list is being read.
+    /// The target's thread writes the list, and the thread that takes a snapshot of the metrics
+    /// reads it. The writer never waits. While the other thread reads the list, the writer skips
+    /// the update.
     list: Mutex<FoundHolders>,
 }
 
@@ -86,7 +87,8 @@ impl SilentHolders {
         match self.list.try_lock() {
             Ok(mut list) => *list = found,
             Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner() = found,
-            // A snapshot reads the list. The next update of the list follows soon.
+            // The list is being read for a snapshot. Skip this update, because the next one follows
+            // soon.
             Err(TryLockError::WouldBlock) => {}
         }
     }

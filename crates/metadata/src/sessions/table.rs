@@ -1,10 +1,10 @@
 //! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! and its open files. The table itself may be lost, because all leases restart when the target
-//! starts. The target logs the end of a session before it releases anything of the session. The
-//! record of the end stays for a while, so that neither a restart nor a late request reopens the
-//! session.
+//! and its open files. The table need not survive it, because all leases restart when the target
+//! starts. The target logs the end of a session before it releases the session's locks and opens.
+//! The record of the end stays for a while, so that neither a restart nor a late request reopens
+//! the session.
 //!
 //! # States of a session
 //! ```text
@@ -42,11 +42,11 @@ pub(crate) struct Session {
     client: NodeId,
     pub(crate) slots: u32,
     pub(crate) renewed_at: Duration,
-    /// Whether the lease has run out. An expired session ends when a cluster map without its client
-    /// arrives.
+    /// Whether the lease has run out without a renewal. An expired session ends when a cluster map
+    /// without its client arrives.
     is_expired: bool,
-    /// Lease of the client. A longer lease in the cluster's settings applies at once;
-    /// a shorter one applies as soon as the client has acknowledged it.
+    /// Lease of the client. If the cluster's settings change to a longer lease, it applies at once.
+    /// A shorter lease applies as soon as the client has acknowledged it.
     pub(crate) lease: Duration,
 }
 
@@ -61,17 +61,19 @@ impl Session {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    /// Requests in progress, by slot: the operation, and the sequence number of the request.
+    /// Requests in progress, by slot. The value has the number of the operation and the sequence
+    /// number of the request.
     running: HashMap<(SessionId, u32), (u64, u64)>,
-    /// Slots whose last request got a final refusal: the sequence number of the request, and the
-    /// error.
+    /// Slots whose last request was refused finally. The value has the sequence number of the
+    /// request and the error.
     refused: BTreeMap<Slot, (u64, Error)>,
     checked_at: Duration,
-    /// Whether the last check found that the target itself may be cut off, see [`may_be_cut_off`].
+    /// Whether the last check found that the target itself may be disconnected
+    /// ([`may_be_cut_off`]).
     is_cut_off: bool,
 }
 
-/// Clients that have not renewed their sessions for a lease.
+/// Clients that have not renewed their sessions for the time of a lease.
 #[derive(Debug, Default)]
 pub(crate) struct SilentClients {
     /// Clients with an expired session. Management must remove them.
@@ -82,9 +84,9 @@ pub(crate) struct SilentClients {
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 
-/// Whether the target itself may be disconnected from its clients: more than a quarter of the
-/// clients are silent, and these are either several clients or all clients. If these clients have
-/// died, management receives no heartbeats from them either.
+/// Whether the target itself may be disconnected from its clients. The target assumes this if more
+/// than a quarter of its clients are silent, unless only one of several clients is silent. If these
+/// clients have really died, management receives no heartbeats from them either.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }
@@ -96,7 +98,7 @@ fn milliseconds(number: u32) -> Duration {
 }
 
 impl Sessions {
-    /// Adds a session that the store has when the target starts.
+    /// Adds a session that the target has found in its store at its start.
     pub(crate) fn load(
         &mut self,
         id: SessionId,
@@ -109,7 +111,7 @@ impl Sessions {
         self.all.insert(id, session);
     }
 
-    /// Sets the lease of a session. The client has acknowledged this lease.
+    /// Sets the lease of a session to a lease that the client has acknowledged.
     pub(crate) fn set_lease(&mut self, session: SessionId, lease_ms: u32) {
         if let Some(session) = self.all.get_mut(&session) {
             session.lease = milliseconds(lease_ms);
@@ -121,9 +123,9 @@ impl Sessions {
         self.all.values_mut().for_each(|session| session.renewed_at = now);
     }
 
-    /// Finds the sessions whose lease has run out. `lease` is the minimum lease of every session.
-    /// Expires these sessions, unless the metadata target itself may have lost its network
-    /// connection. Returns no clients if the next check is not due yet.
+    /// Finds the sessions whose lease has run out, and returns their clients. Expires these
+    /// sessions, unless the metadata target itself may be disconnected. No session has a shorter
+    /// lease than `lease`. Returns no clients if it is too early for the next check.
     pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> SilentClients {
         let mut clients = SilentClients::default();
         if now < self.checked_at + lease / 8 {
@@ -139,13 +141,14 @@ impl Sessions {
         let is_cut_off = may_be_cut_off(silent, all.len());
         if is_cut_off && !self.is_cut_off {
             tracing::warn!(
-                "{silent} of {} clients have not renewed their sessions for a lease: this target \
-                may be disconnected, so management keeps the clients whose heartbeats it receives",
+                "{silent} of {} clients have not renewed their sessions for the time of a lease. \
+                 This target may be disconnected, so management does not evict clients whose \
+                 heartbeats it receives",
                 all.len()
             );
         }
         self.is_cut_off = is_cut_off;
-        for (id, session) in &mut self.all {
+        for session in self.all.values_mut() {
             if !session.is_expired && is_silent(session) {
                 if is_cut_off && !heard.contains(&session.client) {
                     clients.doubtful.insert(session.client);
@@ -154,8 +157,8 @@ impl Sessions {
                 session.is_expired = true;
                 let client = session.client;
                 tracing::info!(
-                    "client {client} has not renewed session {id} for a lease; asking management \
-                     to remove it"
+                    "client {client} has sent nothing for the time of a lease: this target asks \
+                     management to evict the client"
                 );
             }
             if session.is_expired {
@@ -165,7 +168,7 @@ impl Sessions {
         clients
     }
 
-    /// Returns the sessions of clients that the cluster map has removed.
+    /// Returns the sessions whose clients management has removed from the cluster map.
     pub(crate) fn of_removed(&self, map: &ClusterMap) -> Vec<SessionId> {
         let removed = self.all.iter().filter(|(_, session)| map.has_removed(session.client));
         removed.map(|(id, _)| *id).collect()
@@ -188,7 +191,8 @@ impl Sessions {
     /// Checks that the session of a request exists, has not expired, and has the slot.
     pub(crate) fn check(&self, header: &Header) -> Result<()> {
         let session = self.all.get(&header.session).ok_or_else(|| {
-            let what = format!("session {} has ended or was never opened here", header.session);
+            let what =
+                format!("session {} has ended, or was never opened at this target", header.session);
             Error::new(ErrorCode::StaleSession, what)
         })?;
         if session.is_expired {
@@ -212,8 +216,8 @@ impl Sessions {
         self.all.contains_key(&session)
     }
 
-    /// Returns the error for the requests of a session if the target refuses them. `None` means
-    /// that the target accepts them.
+    /// Returns the error if the target refuses the requests of a session. `None` means that the
+    /// target accepts them.
     pub(crate) fn refusal(&self, session: SessionId) -> Option<Error> {
         match self.all.get(&session) {
             Some(Session { is_expired: false, .. }) => None,
@@ -230,7 +234,7 @@ impl Sessions {
         self.refused.get(&slot)
     }
 
-    /// Remembers the refusal of the slot's last request, if a retry cannot succeed.
+    /// Stores the refusal of the slot's last request in memory, if a retry cannot succeed.
     pub(crate) fn refuse(&mut self, slot: Slot, sequence: u64, error: &Error) {
         if self.exists(slot.0) && error.code().retry_class() == RetryClass::Never {
             self.refused.insert(slot, (sequence, error.clone()));
@@ -267,13 +271,14 @@ impl Sessions {
             let open = self.all.get(session);
             assert!(
                 open.is_some_and(|open| *slot < open.slots),
-                "slot {slot} has a stored refusal, so it belongs to the open session {session}"
+                "slot {slot}, for which a refusal is stored, is a slot of the open session \
+                 {session}"
             );
         }
     }
 
-    /// Adds or updates a session after an `OpenSession` has succeeded, from the request and its
-    /// reply.
+    /// Adds or updates a session after an `OpenSession` has succeeded. `body` is the request,
+    /// `reply` the reply.
     pub(crate) fn opened(&mut self, session: SessionId, body: &[u8], reply: &[u8], now: Duration) {
         let (asked, reply) = (OpenSession::from_bytes(body), OpenSessionReply::from_bytes(reply));
         if let (Ok(OpenSession { client, .. }), Ok(reply)) = (asked, reply) {
@@ -288,6 +293,6 @@ impl Sessions {
 }
 
 fn evicted(session: SessionId) -> Error {
-    let what = format!("session {session} was not renewed for a lease");
+    let what = format!("the client did not renew session {session} for the time of a lease");
     Error::new(ErrorCode::Evicted, what)
 }

@@ -1,6 +1,6 @@
-//! `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls. Neither request
-//! uses a slot or becomes an operation, because a client must receive notifications even while all
-//! its slots have a request in progress.
+//! The requests `WaitNotifications` and `AcknowledgeNotifications`, and the replies to polls for
+//! notifications. Neither request uses a slot or becomes an operation, because a client must
+//! receive notifications even while all its slots have a request in progress.
 
 use crate::engine::Engine;
 use crate::sharing::table::PollReply;
@@ -26,7 +26,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Handles a `WaitNotifications`: replies at the end of the batch or later.
+    /// Handles a `WaitNotifications` request. The target replies at the end of the batch or later.
     pub(crate) fn wait_for_notifications(
         &mut self,
         connection: ConnectionId,
@@ -53,7 +53,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Handles an `AcknowledgeNotifications`.
+    /// Handles an `AcknowledgeNotifications` request.
     pub(crate) fn take_acknowledgement(&mut self, header: &Header, body: &[u8]) -> Result<()> {
         let AcknowledgeNotifications { numbers } = AcknowledgeNotifications::from_bytes(body)
             .map_err(|error| protocol(error.context()))?;
@@ -61,15 +61,16 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Makes each open ready to run again if all notifications for which it waits are complete.
+    /// Lets the waiting opens of a file run again if all notifications about this file are
+    /// complete.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));
         }
     }
 
-    /// Replies to the polls that have notifications, and to the polls whose clients must poll
-    /// again.
+    /// Replies to the polls that have notifications, and to the polls that have waited for the
+    /// maximum time.
     pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
         for reply in self.shared.sharing.due_replies(self.shared.now) {
@@ -77,8 +78,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Returns the sessions that have a shared file open, or nothing if the file is not shared. For
-    /// checkers.
+    /// Returns the sessions that have a shared file open. Returns no session if the file is not
+    /// shared. Checks of invariants use it.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

@@ -1,13 +1,13 @@
 //! Tracks which sessions have a file open. A file is *shared* if several sessions have it open and
 //! at least one of them may write. Before an open makes a file shared, the target notifies every
-//! session that has the file open, and each of them must acknowledge. After its acknowledgement, a
-//! client may neither append at a locally cached end of file nor keep cached pages.
-//! `docs/design/0008-shared-files.md` describes the whole design.
+//! session that has the file open, and each of these sessions must acknowledge. After its
+//! acknowledgement, a client may neither append at a locally cached end of file nor keep cached
+//! pages. `docs/design/0008-shared-files.md` describes the whole design.
 //!
-//! The store has the opens. This table is a copy of the opens by file. The target loads the table
-//! at its start, and updates it with each key that a transaction writes ([`Sharing::on_write`]).
-//! Notifications are in memory only, because after a restart the client repeats the open that
-//! requires them.
+//! The opens are records in the store. This table has the same opens in memory, by file. The target
+//! loads the table at its start, and updates it with each key that a transaction writes
+//! ([`Sharing::on_write`]). Notifications are only in memory, because after a restart of the
+//! target, the client repeats the open that requires them.
 //!
 //! # States of a file
 //! ```text
@@ -17,18 +17,18 @@
 //!       +--------------------------------------------------------------------------+
 //!              one session is left, or none that writes: nothing is sent
 //! ```
-//! In `notifying`, the target assigns a number to the notification of each session (`pending`), and
-//! sends the notification in the reply to the session's next `WaitNotifications`. The target stops
-//! waiting for a session when the client acknowledges the number or closes the file, or when the
-//! session ends.
+//! In the state `notifying`, the target assigns a number to the notification of each session
+//! (`pending`), and sends the notification in the reply to the session's next `WaitNotifications`.
+//! The target stops waiting for a session when the client acknowledges the number or closes the
+//! file, or when the session ends.
 //!
 //! # Invariants
-//! - Each session that has a shared file open was informed that the file is shared, either by the
-//!   reply to its open or by a notification that it acknowledged. (Only the simulator can check
-//!   this invariant.)
-//! - A notification is complete when each awaited session has acknowledged it or closed the file.
-//!   So each awaited session has the file open.
-//! - `pending` holds exactly the notifications that `notifications` awaits, by session.
+//! - Each session that has a shared file open was notified that the file is shared. It received
+//!   this in the reply to its open, or in a notification that it has acknowledged. (Only the
+//!   simulator can check this invariant.)
+//! - A notification waits only for sessions that have the file open. It is complete when each of
+//!   them has acknowledged it or closed the file.
+//! - `pending` has exactly the notifications that `notifications` awaits, by session.
 //! - Each poll has one entry in `due`.
 
 use crate::limits::WAIT_ANSWER;
@@ -44,8 +44,8 @@ use std::time::Duration;
 /// The notification that a file is about to be shared.
 #[derive(Debug, Default)]
 struct ShareNotification {
-    /// Sessions that have acknowledged the notification, or that were informed by the reply to
-    /// their open.
+    /// Sessions that have acknowledged the notification, or have received a reply to their open
+    /// that marks the file as shared.
     acknowledged: BTreeSet<SessionId>,
     /// Sessions that have not acknowledged the notification yet, each with the number of its
     /// notification.
@@ -77,12 +77,13 @@ pub(crate) struct Sharing {
     /// hash map would make simulations irreproducible.
     holders: HashMap<InodeId, Vec<SessionId>>,
     notifications: BTreeMap<InodeId, ShareNotification>,
-    /// Notifications that each session has not acknowledged, by number.
+    /// Notifications that the sessions have not acknowledged, by session and number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Polls for notifications, by the time at which the target replies at the latest.
+    /// Sessions with a parked poll, by the time at which the target replies to the poll at the
+    /// latest.
     due: BTreeSet<(Duration, SessionId)>,
-    /// Sessions whose poll may have notifications to return.
+    /// Sessions with a parked poll that may have notifications to return.
     to_notify: BTreeSet<SessionId>,
     /// Files whose notification has completed in this batch.
     completed: Vec<InodeId>,
@@ -94,7 +95,7 @@ impl Sharing {
     /// Updates the table with a key that a transaction has written, if the key is an open of a
     /// session.
     pub(crate) fn on_write(&mut self, key: &[u8], is_open: bool) {
-        // Every written key passes here, and most of these keys are not opens.
+        // A fast path, because this function gets every written key, and most keys are not opens.
         let Some((session, inode)) = session_open_of(key) else { return };
         if is_open {
             let holders = self.holders.entry(inode).or_default();
@@ -110,8 +111,8 @@ impl Sharing {
             }
         }
         self.acknowledge(session, inode);
-        // The session may open the file again, and get a reply that does not mark the file as
-        // shared.
+        // Forget that the session has acknowledged. It may open the file again, and the reply to
+        // that open may not mark the file as shared.
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.remove(&session);
         }
@@ -124,12 +125,12 @@ impl Sharing {
 
     // ---- notifications
 
-    /// Whether an open of this file waits for acknowledgements of other sessions.
+    /// Whether an open of this file waits for acknowledgements by sessions.
     pub(crate) fn is_being_shared(&self, inode: InodeId) -> bool {
         self.notifications.contains_key(&inode)
     }
 
-    /// Whether an open of any file waits for acknowledgements.
+    /// Whether an open of any file waits for acknowledgements by sessions.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -139,16 +140,16 @@ impl Sharing {
         self.pending.get(&session).map_or(0, BTreeMap::len)
     }
 
-    /// Counts a session as having acknowledged, because the reply to its open marks the file as
-    /// shared.
+    /// Counts a session as one that has acknowledged, because the reply to its open marks the file
+    /// as shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.insert(session);
         }
     }
 
-    /// Notifies sessions that a file becomes shared. `number` must never have been used for a
-    /// notification before. Returns whether all of the sessions have acknowledged already.
+    /// Notifies sessions that a file becomes shared. `number` must be a number that no notification
+    /// has had. Returns whether all these sessions have acknowledged already.
     pub(crate) fn notify(&mut self, inode: InodeId, others: &[SessionId], number: u64) -> bool {
         let notification = self.notifications.entry(inode).or_default();
         for session in others {
@@ -167,8 +168,8 @@ impl Sharing {
     /// Handles a session's acknowledgement of the notifications with these numbers.
     pub(crate) fn acknowledged(&mut self, session: SessionId, numbers: &[u64]) {
         for number in numbers {
-            // A number is unknown if the client repeats an acknowledgement, or if the target has
-            // restarted.
+            // A number is unknown if the client sends an acknowledgement twice, or if the target
+            // has restarted.
             let inode = self.pending.get(&session).and_then(|pending| pending.get(number));
             if let Some(inode) = inode.copied() {
                 self.acknowledge(session, inode);
@@ -176,10 +177,9 @@ impl Sharing {
         }
     }
 
-    /// Stops waiting for a session's acknowledgement about a file, if the target awaits this
-    /// acknowledgement.
+    /// Stops waiting for a session's acknowledgement about a file, if the target waits for it.
     fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
-        // A fast path, because nearly every closed file has no notification.
+        // A fast path, because for nearly all files the target sends no notification.
         let Some(notification) = self.notifications.get_mut(&inode) else { return };
         let Some(number) = notification.awaited.remove(&session) else { return };
         notification.acknowledged.insert(session);
@@ -194,13 +194,13 @@ impl Sharing {
         }
     }
 
-    /// Removes and returns the files whose notification has completed. The opens that waited run
-    /// again in the same batch; the table remembers the acknowledgements until [`Self::end_batch`].
+    /// Removes and returns the files whose notification has completed. The opens that waited for it
+    /// run again in the same batch. The table keeps the acknowledgements until [`Self::end_batch`].
     pub(crate) fn take_completed(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.completed)
     }
 
-    /// Removes the notifications that are complete.
+    /// Removes the notifications that all sessions have acknowledged.
     pub(crate) fn end_batch(&mut self) {
         if !self.notifications.is_empty() {
             self.notifications.retain(|_, notification| !notification.awaited.is_empty());
@@ -209,8 +209,9 @@ impl Sharing {
 
     // ---- polls
 
-    /// Parks a session's request for the notifications whose numbers are not in `received`. Returns
-    /// the reply, without notifications, to the session's earlier parked request.
+    /// Parks a session's poll. Its reply will have the notifications whose numbers are not in
+    /// `received`. Returns the reply to the session's previously parked poll, which has no
+    /// notifications.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,
@@ -228,14 +229,15 @@ impl Sharing {
         before
     }
 
-    /// Removes a session's parked request. Returns its reply, which has no notifications.
+    /// Removes a session's parked poll. Returns the reply to it, which has no notifications.
     pub(crate) fn end_poll(&mut self, session: SessionId) -> Option<PollReply> {
         let Poll { connection, header, until, .. } = self.polls.remove(&session)?;
         self.due.remove(&(until, session));
         Some(PollReply { connection, header, notifications: Vec::new() })
     }
 
-    /// Removes the parked requests that have notifications or are due. Returns their replies.
+    /// Removes the parked polls that have notifications or have waited for the maximum time.
+    /// Returns the replies to them.
     pub(crate) fn due_replies(&mut self, now: Duration) -> Vec<PollReply> {
         let mut replies = Vec::new();
         for session in std::mem::take(&mut self.to_notify) {
@@ -264,16 +266,18 @@ impl Sharing {
         for (inode, notification) in &self.notifications {
             assert!(
                 !notification.awaited.is_empty(),
-                "the notification about file {inode} awaits a session"
+                "the notification about file {inode} waits for at least one session"
             );
             for (session, number) in &notification.awaited {
                 assert!(
                     self.holders(*inode).contains(session),
-                    "session {session}, which is awaited, has file {inode} open"
+                    "session {session} has file {inode} open, since the notification waits for the \
+                     session"
                 );
                 assert!(
                     !notification.acknowledged.contains(session),
-                    "session {session} is awaited for file {inode} until it acknowledges"
+                    "the notification about file {inode} waits for session {session} until its \
+                     acknowledgement"
                 );
                 awaited.insert((*session, *number, *inode));
             }
@@ -291,7 +295,8 @@ impl Sharing {
         assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
     }
 
-    /// Returns the number of open files over all sessions, for checks against the store.
+    /// Returns the sum over all sessions of the files that each has open. Checks compare it with
+    /// the store.
     pub(crate) fn open_count(&self) -> usize {
         self.holders.values().map(Vec::len).sum()
     }

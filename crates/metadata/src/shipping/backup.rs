@@ -1,32 +1,35 @@
-//! The role of a serving member that is not the primary: it appends the records that the primary
-//! ships, syncs them, and writes to its store what is safe.
+//! The role of a member that has a complete store and is not the primary. The member appends the
+//! log records that the primary ships, syncs them, and writes the changes of *safe* records to its
+//! store.
 //!
-//! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The
-//! backup keeps the records above its store and nothing else: sessions, slots, opens, locks and
-//! transactions are keys in its store or in these records, and a new primary reads them there
-//! ([`Backup::into_stopped`]). Does not decide who is the primary and when it is silent
-//! ([`super::silence`]), and does not run operations.
+//! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. In
+//! memory, the backup keeps only the log records that are not yet in its store. Sessions, slots,
+//! opens, locks and transactions are keys in its store or in these records, and a new primary reads
+//! them there ([`Backup::into_stopped`]). Does not run operations. Does not own the decision that
+//! the primary is silent ([`super::silence`]).
 //!
 //! # Comparison
-//! In a new epoch, records above the store may come from an earlier primary. The backup reports as
-//! *appended* only records up to `matched`, which it has compared with the primary's or appended in
-//! this epoch. If one record is equal in both logs, all records before it are equal too, because
-//! one primary makes all records of an epoch and appends each after the same earlier records.
+//! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
+//! The backup reports as *appended* only records up to `matched`. It has compared these with the
+//! records of the primary, or has received them in this epoch. If one record is equal in both logs,
+//! all earlier records are equal too. The reason is that a single primary creates all records of an
+//! epoch, and appends each of them after the same earlier records.
 //!
 //! # Members that may lack records
-//! A member whose host has lost power may have fewer records than it has confirmed. It does not
-//! take over until it has every record that the primary had when it sent its first request of the
-//! present epoch to this process. A change that was acknowledged later has waited for this member.
-//!
-//! The same holds for a member whose group has skipped epochs, because management was put back from
-//! a copy: another member may have been the primary since.
+//! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
+//! primary's first request to this process names the last record of the primary. The member does
+//! not take over before it has all records up to that one. Any change that the primary acknowledges
+//! later waits for this member. The same rule applies if the group has skipped epochs because
+//! management was restored from a backup. Then another member may have been the primary meanwhile.
 //!
 //! # Invariants
-//! - stored <= matched <= last record. The store has safe records that this member has synced.
-//! - The backup removes only records after `matched`, and only while no sync is running: the end of
-//!   a sync would otherwise count for other records with the same numbers.
+//! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
+//!   member has synced.
+//! - The backup removes only records after `matched`, and only while no sync is running. Otherwise
+//!   the end of the sync would count for other records with the same numbers.
 //! - `synced` is the member's own progress, never the primary's.
 
+use super::completeness::Completeness;
 use super::own_group::OwnGroup;
 use super::record_window::{RecordWindow, record_bytes};
 use super::silence::Silence;
@@ -43,21 +46,22 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, ShippedRecord};
 use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A member of a group that is not its primary.
+/// A member of a group that has a complete store and is not the primary.
 #[derive(Debug)]
 pub struct Backup<E> {
     engine: E,
     own: OwnGroup,
-    /// Records above the store. The record before the first one is the last one in the store.
+    /// Log records that are not yet in the store. They follow the last record in the store.
     records: RecordWindow,
-    /// Last record that a comparison in this epoch has found equal to the primary's record.
+    /// The last record that is known to be equal to the primary's record, from a comparison in this
+    /// epoch.
     matched: Lsn,
-    /// Last record that is safe, as the primary has reported.
+    /// The last record that the primary has reported as safe.
     safe: Lsn,
     sync: SyncTimer,
     waits: SyncWaits,
@@ -66,36 +70,34 @@ pub struct Backup<E> {
     /// Error message for records that do not fit on the disk. `None` means that there is space.
     shortage: Option<String>,
     silence: Silence,
-    /// Whether the host may have lost records that the member has confirmed.
-    lacks_records: bool,
-    /// Last record of the primary in its first request of this epoch to this process.
-    goal: Option<Lsn>,
+    completeness: Completeness,
     now: Duration,
     actions: Vec<Action>,
 }
 
-/// The state that a backup leaves behind: a start as primary continues from it.
+/// The state that is left when a backup ends its role. A start as primary continues from this
+/// state.
 #[derive(Debug)]
 pub struct Stopped<E> {
-    /// The store.
+    /// The store of the member.
     pub engine: E,
-    /// The records above the store.
+    /// The log records that are not yet in the store.
     pub records: Vec<Record>,
-    /// Epoch of the record before the first one, or zero if it is not known.
+    /// Epoch of the last record in the store, or zero if it is not known.
     pub epoch_before: Epoch,
     /// Last record that the member has synced.
     pub synced: Lsn,
-    /// Time at which the member last received something from a primary.
+    /// Time at which the member last received a request from a primary.
     pub received_at: Duration,
 }
 
 impl<E: Engine> Backup<E> {
-    /// Opens a member from its engine and the records of its log. Skips records that the engine
-    /// already has. Records after [`Start::synced`] are not on the device yet.
+    /// Opens a backup with its engine and the records of its log. Skips records whose changes the
+    /// engine already has. Records after [`Start::synced`] are not on the device yet.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing.
-    /// - An error of the engine.
+    /// - The error of the engine, if it fails.
     pub fn open(
         engine: E,
         records: impl IntoIterator<Item = Record>,
@@ -104,21 +106,7 @@ impl<E: Engine> Backup<E> {
         let key = Key::Applied.to_bytes();
         let stored = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
         let stored: Lsn = stored.unwrap_or_default();
-        let mut window = RecordWindow::after(stored);
-        for record in records {
-            if record.lsn == stored {
-                window.set_epoch_before(record.epoch);
-            }
-            if record.lsn <= stored {
-                continue;
-            }
-            if record.lsn != following(window.last()) {
-                let (found, expected) = (record.lsn, following(window.last()));
-                let what = format!("log record {found} found where record {expected} was expected");
-                return Err(Error::new(ErrorCode::Corrupt, what));
-            }
-            window.push(record);
-        }
+        let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.map_or(window.last(), |it| it.min(window.last()));
         Ok(Self {
             engine,
@@ -132,8 +120,7 @@ impl<E: Engine> Backup<E> {
             limits: start.limits,
             shortage: None,
             silence: Silence::new(start.now),
-            lacks_records: false,
-            goal: None,
+            completeness: Completeness::default(),
             now: start.now,
             actions: Vec::new(),
         })
@@ -143,7 +130,7 @@ impl<E: Engine> Backup<E> {
     ///
     /// # Errors
     /// - `Corrupt` if the primary ships a record that cannot be the next one.
-    /// - An error of the engine.
+    /// - The error of the engine, if it fails.
     ///
     /// The caller must not use the backup again after an error.
     pub fn handle(
@@ -165,7 +152,10 @@ impl<E: Engine> Backup<E> {
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shortage = shortage,
                 // A backup sends no requests.
-                Event::Answer { .. } | Event::MemberReply { .. } | Event::Tick => {}
+                Event::Answer { .. }
+                | Event::MemberReply { .. }
+                | Event::CopyReply { .. }
+                | Event::Tick => {}
             }
         }
         self.store()?;
@@ -180,27 +170,33 @@ impl<E: Engine> Backup<E> {
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
-        let silence = self.silence.next_due(self.limits.leases.take_over_after);
+        let silence = self.silence.next_due(self.limits.members.leases.take_over_after);
         let due = self.may_ask().then_some(silence).into_iter().chain(self.waits.next_due());
         due.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
     }
 
-    /// Returns the newest map.
+    /// Returns the newest cluster map that the backup has received.
     pub fn map(&self) -> &Arc<ClusterMap> {
         self.own.map()
     }
 
-    /// Notes that the host may have lost records that this member has confirmed.
+    /// Remembers that the host may have lost log records that this member has confirmed.
     pub fn distrust(&mut self) {
-        self.lacks_records = true;
+        self.completeness.lacks_records = true;
     }
 
     /// Whether the host may have lost records that this member has confirmed.
     pub fn lacks_records(&self) -> bool {
-        self.lacks_records
+        self.completeness.lacks_records
     }
 
-    /// Whether the newest map has this target as a member that is not the primary.
+    /// Whether the member must remove its store and log, because the primary begins to send a copy
+    /// of its own store. The caller then ends the role.
+    pub fn discards(&self) -> bool {
+        self.completeness.discards
+    }
+
+    /// Whether this target is a member but not the primary of its group in the newest map.
     pub fn is_backup(&self) -> bool {
         self.own.is_backup()
     }
@@ -217,27 +213,28 @@ impl<E: Engine> Backup<E> {
         }
     }
 
-    /// Returns the engine, for checkpoints and checkers.
+    /// Returns the engine. Checkpoints and checks of invariants use it.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// Returns the engine, for checkpoints.
+    /// Returns the engine, so that the caller can make a checkpoint.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }
 
-    /// Returns the last record of the log, whether compared or not.
+    /// Returns the last record of the log. It may not have been compared with the primary's record
+    /// yet.
     pub fn last_logged(&self) -> Lsn {
         self.records.last()
     }
 
-    /// Returns the last synced record, whether compared or not.
+    /// Returns the last synced record. It may not have been compared with the primary's record yet.
     pub fn synced(&self) -> Lsn {
         self.sync.synced()
     }
 
-    /// Returns the progress that the backup reports.
+    /// Returns the progress that the backup reports to the primary.
     pub fn held(&self) -> LogHeld {
         LogHeld {
             epoch: self.epoch(),
@@ -245,6 +242,7 @@ impl<E: Engine> Backup<E> {
             synced: self.sync.synced().min(self.matched),
             ship_after: self.matched,
             is_behind: false,
+            needs_copy: false,
         }
     }
 
@@ -254,11 +252,11 @@ impl<E: Engine> Backup<E> {
 
     fn set_map(&mut self, map: Arc<ClusterMap>) {
         if let Some(before) = self.own.set_map(map) {
-            // Management was put back from a copy, so another member may have newer records.
-            self.lacks_records |= has_skipped(before, self.epoch());
-            // The primary of the new epoch may be another one, with other records.
+            // If epochs were skipped, management was restored from a backup, so another member may
+            // have newer records.
+            self.completeness.begin_epoch(has_skipped(before, self.epoch()));
+            // The new epoch may have another primary, with other records.
             self.matched = self.records.before();
-            self.goal = None;
             self.silence.begin_epoch(self.now);
         }
     }
@@ -270,17 +268,27 @@ impl<E: Engine> Backup<E> {
             return Ok(());
         }
         self.silence.received(self.now);
-        if header.message == ShipLog::ID {
-            let reply = match ShipLog::from_bytes(body) {
-                Ok(ship) => self.receive(ship)?,
-                Err(error) => protocol(error),
-            };
-            self.reply(connection, header, reply);
-            return Ok(());
-        }
-        match AwaitLogSync::from_bytes(body) {
-            Ok(request) => self.await_sync(connection, header, &request),
-            Err(error) => self.reply(connection, header, protocol(error)),
+        match header.message {
+            ShipLog::ID => {
+                let reply = match ShipLog::from_bytes(body) {
+                    Ok(ship) => self.receive(ship)?,
+                    Err(error) => protocol(error),
+                };
+                self.reply(connection, header, reply);
+            }
+            CopyStore::ID => {
+                let state = (self.matched, (self.epoch(), self.own.serves()));
+                let copied = CopyStore::from_bytes(body)
+                    .map(|part| self.completeness.answer_copy(&part, state.0, state.1));
+                let result = copied
+                    .map(|it| it.to_bytes())
+                    .map_err(|error| Error::new(ErrorCode::Protocol, error.context()));
+                self.actions.push(Action::Reply { connection, request: header, result });
+            }
+            _ => match AwaitLogSync::from_bytes(body) {
+                Ok(request) => self.await_sync(connection, header, &request),
+                Err(error) => self.reply(connection, header, protocol(error)),
+            },
         }
         Ok(())
     }
@@ -290,44 +298,46 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::Reply { connection, request, result });
     }
 
-    /// Whether this member may ask to take over. A primary that lacks records waits until another
-    /// member takes over.
+    /// Whether this member may ask management to make it the primary. A primary that lacks records
+    /// sends this request too, so that management can compare the last records of all members.
     fn may_ask(&self) -> bool {
-        self.own.serves() || self.lacks_records && self.own.is_primary()
+        self.own.serves() || self.lacks_records() && self.own.is_primary()
     }
 
-    /// Asks to take over if the primary has been silent for too long.
+    /// Asks management to make this member the primary, if the primary has been silent for too
+    /// long.
     fn ask_to_take_over(&mut self) {
-        let after = self.limits.leases.take_over_after;
+        let after = self.limits.members.leases.take_over_after;
         if !self.may_ask() || !self.silence.asks(after, self.now) {
             return;
         }
         let last = self.records.last();
         let last_epoch = self.records.last_epoch().unwrap_or(self.records.epoch_before());
         let (group, epoch, target) = (self.own.group, self.epoch(), self.own.target);
-        let lacks_records = self.lacks_records;
+        let lacks_records = self.lacks_records();
         let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
         self.actions.push(Action::AskTakeOver(request));
     }
 
-    /// Compares and appends the records of a request.
-    ///
-    /// The outer error ends the backup, and the inner one is the reply.
+    /// Compares and appends the records in a request. The outer error ends the backup, and the
+    /// inner error is the reply.
     fn receive(&mut self, ship: ShipLog) -> Result<Result<LogHeld>> {
         if ship.epoch != self.epoch() {
-            let what = format!("the request has epoch {}, not {}", ship.epoch, self.epoch());
+            let (sent, own) = (ship.epoch, self.epoch());
+            let what =
+                format!("cannot append records of epoch {sent}: this member has epoch {own}");
             return Ok(Err(Error::new(ErrorCode::StaleMap, what)));
         }
         let (before, held, safe) = (preceding(ship.first), ship.held, ship.safe);
         if safe > held || ship.previous_epoch == Epoch::default() && before > safe {
             let what = format!(
-                "cannot append after record {before}, whose epoch is missing: record {safe} is \
-                 safe and record {held} is held"
+                "cannot append after record {before}: the request lacks the epoch of this record, \
+                 or its numbers of the safe and held records ({safe} and {held}) are wrong"
             );
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
         if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
-            self.goal.get_or_insert(ship.last);
+            self.completeness.note_goal(ship.last);
             return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
         }
         self.matched = self.matched.max(before);
@@ -340,34 +350,34 @@ impl<E: Engine> Backup<E> {
             lsn = following(lsn);
         }
         self.safe = self.safe.max(safe);
-        if self.matched >= *self.goal.get_or_insert(ship.last) {
-            self.lacks_records = false;
-        }
+        self.completeness.matched(self.matched, ship.last);
         if ship.syncs_at_once && self.sync.synced() < self.records.last() {
             self.sync.request();
         }
         Ok(Ok(self.held()))
     }
 
-    /// Compares this member's record `lsn` with the primary's, which has this epoch. Returns the
-    /// record after which the primary must ship, or `None` if the two are equal.
+    /// Compares this member's record `lsn` with the primary's record of the same number, which has
+    /// the epoch `epoch`. Returns the number of the record after which the primary must ship, or
+    /// `None` if both records are equal.
     fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
         if lsn > self.records.last() {
             return Some(self.records.last());
         }
-        // The records up to `matched` are known to be equal.
+        // A member that does not serve knows only that records up to `matched` are equal.
         if lsn > self.matched && epoch == Epoch::default() && !self.own.serves() {
             return Some(self.matched);
         }
-        // The primary keeps all records that are not safe, so one that it does not have is safe,
-        // and equal in all members that serve.
+        // Epoch zero means that the primary no longer has the record in memory. It has all records
+        // in memory that are not safe, so this record is safe, and equal in all members that serve.
         let is_equal = lsn <= self.matched || epoch == Epoch::default();
         let own = self.records.epoch_of(lsn).filter(|_| !is_equal)?;
         let first = self.records.first_of_same_epoch(lsn);
         (own != epoch).then(|| preceding(first).max(self.matched))
     }
 
-    /// Appends one record after `matched`, or compares it with the one that the member has.
+    /// Appends one record after `matched`, or compares it with this member's record of the same
+    /// number.
     fn receive_record(&mut self, lsn: Lsn, record: ShippedRecord, epoch: Epoch) -> Result<()> {
         if lsn <= self.matched {
             return Ok(());
@@ -386,7 +396,8 @@ impl<E: Engine> Backup<E> {
             Some(_) => {
                 if self.sync.is_running() {
                     let what = format!(
-                        "cannot replace record {lsn} while a sync covers it: repeat the request"
+                        "cannot replace record {lsn}: a sync of the log is running; repeat the \
+                         request"
                     );
                     return Err(Error::new(ErrorCode::Busy, what));
                 }
@@ -399,7 +410,7 @@ impl<E: Engine> Backup<E> {
         Ok(())
     }
 
-    /// Removes records of an earlier primary.
+    /// Removes the records after `last`, which an earlier primary created.
     fn remove_after(&mut self, last: Lsn) {
         assert!(last >= self.matched, "the primary's own records stay");
         self.records.truncate(last);
@@ -432,7 +443,7 @@ impl<E: Engine> Backup<E> {
         Ok(())
     }
 
-    /// Writes the records that are safe, and synced here, to the store.
+    /// Writes the changes of records to the store that are safe and that this member has synced.
     fn store(&mut self) -> Result<()> {
         let last = self.safe.min(self.sync.synced()).min(self.matched);
         if last <= self.records.before() {
@@ -459,7 +470,8 @@ impl<E: Engine> Backup<E> {
         }
     }
 
-    /// Replies to the waits that have ended: by a sync, by their time, or by a new epoch.
+    /// Replies to the requests whose wait has ended, because of a sync, their maximum time or a new
+    /// epoch.
     fn end_waits(&mut self) {
         let held = self.held();
         for wait in self.waits.take_ended(&held, self.now) {

@@ -1,24 +1,29 @@
-//! The primary's link to one other member: the member's progress in this epoch, the requests under
-//! way, and the next record to ship.
+//! The primary's link to one other member. It has the progress of the member in this epoch, the
+//! requests in flight, and the next record to ship.
 //!
-//! Does not own the records (`record_window`), and sends nothing itself.
+//! The module `record_window` owns the records. The caller sends the requests that the link
+//! returns.
 //!
 //! # Lease
-//! A link sends something every [`LEASE_RENEWAL`], so that the primary may answer
-//! ([`super::standing`]).
+//! If there is nothing else to send, the link still returns a request every [`LEASE_RENEWAL`].
+//! Otherwise the primary's lease from the member would end ([`super::standing`]).
 //!
 //! # Members that do not serve
-//! A member that was away gets what the primary still keeps. When little is missing, the primary
-//! counts the member: replies wait for it like for a serving member. Then the primary asks
-//! management to mark the member as in sync.
+//! A member that was absent gets the records that the primary still has in memory. When the member
+//! lacks only a few records, the primary begins to count it. From then on, replies wait for it as
+//! for a serving member. Then the primary asks management to mark the member as in sync.
+//!
+//! A member that lacks older records gets a copy of the store instead ([`super::copy_sender`]).
+//! Until the copy is complete, the link ships no records.
 //!
 //! # Comparison
-//! At the beginning of an epoch, and after each loss, the primary does not know where the member's
-//! log agrees with its own. Then one request at a time is under way, until the member confirms that
-//! it has the record that precedes the first record of the request. After that, several requests
-//! may be under way. A member that has restarted must be compared again, since its process forgets
-//! how far it had compared.
+//! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
+//! and after the loss of a message, the primary does not know this record. Then it sends only one
+//! request at a time, until the member has the record before the first record of the request. After
+//! that, several requests may be in flight. If the member restarts, the comparison must be
+//! repeated, since the new process does not know its result.
 
+use super::copy_sender::{CopySender, StorePage, WantedPart};
 use super::record_window::{RecordWindow, record_bytes};
 use super::standing::{LinkRole, Standing};
 use super::{MemberMessage, Progress, following, preceding};
@@ -28,7 +33,9 @@ use crate::limits::{
 };
 use skep_types::codec::Bytes;
 use skep_types::{Epoch, Lsn, Result};
-use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
+use skep_wire::log_shipping::{
+    AwaitLogSync, CopyProgress, LogHeld, ShipLog, ShippedRecord, StoreCopied,
+};
 use std::time::Duration;
 
 /// The state of the group's log that requests report to the member.
@@ -37,11 +44,12 @@ pub(crate) struct GroupLog {
     pub(crate) epoch: Epoch,
     pub(crate) held: Lsn,
     pub(crate) safe: Lsn,
-    /// Last record that a member must sync soon, since a reply, call or operation waits for it.
+    /// Last record that a member must sync soon, since a reply, call or operation waits for this
+    /// sync.
     pub(crate) sync_wanted: Lsn,
 }
 
-/// A `ShipLog` without a reply.
+/// A `ShipLog` request that has no reply yet.
 #[derive(Debug)]
 struct UnderWay {
     number: u64,
@@ -51,12 +59,12 @@ struct UnderWay {
     bytes: usize,
 }
 
-/// An `AwaitLogSync` without a reply.
+/// An `AwaitLogSync` request that has no reply yet.
 #[derive(Debug)]
 struct SyncQuestion {
     number: u64,
     sent: Duration,
-    /// Last record that the member had confirmed when the primary sent the request.
+    /// The last record that the member had confirmed when the primary sent this request.
     appended: Lsn,
 }
 
@@ -64,23 +72,27 @@ struct SyncQuestion {
 #[derive(Debug)]
 pub(super) struct MemberLink {
     pub(super) standing: Standing,
+    /// The copy of the store for a member that needs one and does not serve.
+    copy: Option<CopySender>,
     progress: Progress,
-    /// Whether the member has confirmed the record before `next`, so that it appends what follows.
+    /// Whether the member has confirmed the record before `next`. Then it appends all later records
+    /// without a comparison.
     is_compared: bool,
-    /// Next record to ship.
+    /// Number of the next record to ship.
     next: Lsn,
     under_way: Vec<UnderWay>,
     awaiting: Option<SyncQuestion>,
-    /// Replies to requests with lower numbers do not change `next`.
+    /// Number of the first request after the last [`Self::resume`]. Replies to earlier requests do
+    /// not change `next`.
     resumed_at: u64,
-    /// Time of the last reply to a `ShipLog`, or of the first request after a time without requests
-    /// under way.
+    /// Time of the last reply to a `ShipLog`. If no request was in flight meanwhile, the time of
+    /// the first request after that.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,
-    /// Last value of *safe* that a request has carried.
+    /// The value of *safe* in the last request.
     sent_safe: Lsn,
-    /// Last record of the newest request that asked for a sync at once.
+    /// The last record whose sync the primary has requested from the member at once.
     sync_asked: Lsn,
 }
 
@@ -90,6 +102,7 @@ impl MemberLink {
     pub(super) fn new(last: Lsn, role: LinkRole) -> Self {
         Self {
             standing: Standing::new(role),
+            copy: None,
             progress: Progress::default(),
             is_compared: false,
             next: following(last),
@@ -104,8 +117,9 @@ impl MemberLink {
         }
     }
 
-    /// Handles the reply to a request, or its failure. Returns the progress of the member if the
-    /// reply belongs to this epoch. `next_number` is the number of the next request.
+    /// Handles the reply to a request, or the failure of the request. Returns the progress of the
+    /// member if the reply belongs to this epoch. `next_number` is the number that the next request
+    /// will get.
     pub(super) fn on_reply(
         &mut self,
         reply: (u64, &Result<LogHeld>),
@@ -129,7 +143,8 @@ impl MemberLink {
         let sent = awaited.as_ref().map(|it| it.sent).or(shipped.as_ref().map(|it| it.sent));
         self.standing.acknowledge(sent);
         if !was_awaited {
-            // Replies to waits arrive all the time, also if the records under way are lost.
+            // A reply to `AwaitLogSync` does not count here. Such replies keep arriving even if the
+            // shipped records are lost.
             self.replied_at = now;
         }
         self.progress = self.progress.max(Progress {
@@ -137,24 +152,26 @@ impl MemberLink {
             synced: held.synced.min(held.appended).min(window.last()),
         });
         if awaited.is_some_and(|it| held.appended < it.appended) {
-            // The process of the member has restarted, and no request under way would make it
-            // compare its records again.
+            // The process of the member has restarted. No request in flight would make the new
+            // process compare its records, so send a request that does.
             self.resume(next_number);
         } else if !was_awaited && is_current {
             if held.is_behind {
                 let before = window.before();
                 let is_first = shipped.is_some_and(|it| it.first <= following(before));
-                if held.ship_after < before && is_first {
+                if held.needs_copy || held.ship_after < before && is_first {
                     self.standing.needs_copy = true;
                     self.paused_until = now + self.standing.pause();
                 }
                 if held.ship_after < self.progress.appended {
-                    // The reply is old, or the member has lost records that it had confirmed. Then
-                    // it stays behind until the next epoch, and gets a request now and then.
+                    // The reply is old, or the member has lost records that it had confirmed. In
+                    // the second case, it cannot continue before the next epoch, so send it
+                    // requests only at intervals.
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);
-                // Records before the window are safe, so a serving member has them.
+                // The records that the primary no longer keeps are safe, so a serving member has
+                // them.
                 let next = following(held.ship_after.max(self.progress.appended));
                 self.next = next.clamp(following(window.before()), following(window.last()));
                 self.is_compared = self.next == following(self.progress.appended);
@@ -176,13 +193,22 @@ impl MemberLink {
         now: Duration,
     ) -> Vec<(u64, MemberMessage)> {
         let mut requests = Vec::new();
+        if self.is_copied() {
+            let copy = self.copy.get_or_insert_default();
+            if let Some(part) = copy.request((log.epoch, window), *next_number, now) {
+                requests.push((*next_number, MemberMessage::Copy(Box::new(part))));
+                *next_number += 1;
+            }
+            return requests;
+        }
         if now < self.paused_until {
             return requests;
         }
         if !self.under_way.is_empty() && now >= self.replied_at + SHIP_AGAIN_AFTER {
             self.resume(*next_number);
         }
-        // A resumed link begins after the records that all members have synced at the latest.
+        // The primary no longer has the records up to `window.before()`, and all serving members
+        // have synced them.
         self.next = self.next.max(following(window.before()));
         while self.may_send() && self.has_cause(log, window, now) {
             let ship = self.ship(log, window, *next_number, now);
@@ -201,18 +227,85 @@ impl MemberLink {
         requests
     }
 
+    /// Handles the reply to a request about a copy of the store, or the failure of the request.
+    pub(super) fn on_copy_reply(
+        &mut self,
+        reply: (u64, &Result<StoreCopied>),
+        log: (Epoch, &RecordWindow),
+        next_number: u64,
+        now: Duration,
+    ) {
+        let Some(copy) = &mut self.copy else { return };
+        if let Some(last) = copy.on_reply(reply, log, now) {
+            self.copy = None;
+            self.standing.needs_copy = false;
+            self.progress = Progress::default();
+            self.resume(next_number);
+            self.next = following(last).clamp(following(log.1.before()), following(log.1.last()));
+            self.paused_until = now;
+        }
+    }
+
+    /// Whether a copy of the store for this member is in progress.
+    pub(super) fn has_copy(&self) -> bool {
+        self.copy.is_some()
+    }
+
+    /// Returns the part of this member's copy that the primary must read from its store now.
+    pub(super) fn wanted_part(
+        &self,
+        window: &RecordWindow,
+        stored: Lsn,
+        now: Duration,
+    ) -> Option<WantedPart> {
+        self.copy.as_ref().filter(|_| self.is_copied())?.wanted(window, stored, now)
+    }
+
+    /// Makes the next part of this member's copy from the page that the primary has read from its
+    /// store.
+    pub(super) fn put_part(
+        &mut self,
+        log: (Epoch, &RecordWindow),
+        page: (Lsn, StorePage),
+        bytes_per_second: u64,
+        now: Duration,
+    ) {
+        if let Some(copy) = &mut self.copy {
+            copy.put(log, page, bytes_per_second, now);
+        }
+    }
+
+    /// Returns the progress of the member's copy, for administrators.
+    pub(super) fn copy_progress(&self, total_pairs: u64) -> Option<CopyProgress> {
+        self.copy.as_ref().filter(|_| self.is_copied()).map(|it| it.progress(total_pairs))
+    }
+
+    /// Whether the member gets a copy of the store instead of records.
+    fn is_copied(&self) -> bool {
+        self.standing.needs_copy && self.standing.role == LinkRole::Absent
+    }
+
     pub(super) fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// Whether little is missing to the member.
-    pub(super) fn is_close_to(&self, last: Lsn) -> bool {
-        let lag = last.raw().saturating_sub(self.progress.appended.raw());
-        self.is_compared && lag <= JOIN_LAG
+    /// Whether the member has every record up to `held`.
+    pub(super) fn has_all(&self, held: Lsn) -> bool {
+        !self.standing.needs_copy && self.progress.appended >= held
     }
 
-    /// Returns the time at which [`Self::requests`] has something to send even if no event arrives.
+    /// Whether the member lacks only a few of the records up to `last`. A member with an incomplete
+    /// store lacks more, even if the primary still has all records since the first one.
+    pub(super) fn is_close_to(&self, last: Lsn) -> bool {
+        let lag = last.raw().saturating_sub(self.progress.appended.raw());
+        self.is_compared && !self.standing.needs_copy && lag <= JOIN_LAG
+    }
+
+    /// Returns the time at which [`Self::requests`] must be called even if no event arrives.
     pub(super) fn next_due(&self, safe: Lsn) -> Option<Duration> {
+        if self.is_copied() {
+            return self.copy.as_ref().map(CopySender::next_due);
+        }
         let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);
         let is_idle = self.under_way.is_empty() && self.is_compared && self.sent_safe < safe;
         let noticed = is_idle.then_some(self.sent_at + SAFE_NOTICE_PAUSE);
@@ -225,7 +318,7 @@ impl MemberLink {
         Some(due.max(self.paused_until))
     }
 
-    /// Counts the requests under way as lost: one request asks the member where to continue.
+    /// Treats the requests in flight as lost. The next request asks the member where to continue.
     fn resume(&mut self, next_number: u64) {
         self.under_way.clear();
         self.resumed_at = next_number;
@@ -243,11 +336,12 @@ impl MemberLink {
         let has_space = self.under_way.len() < SHIPPED_REQUESTS
             && records < SHIPPED_RECORDS
             && bytes < SHIPPED_BYTES;
-        self.under_way.is_empty() || self.is_compared && has_space
+        let may_follow = self.is_compared && !self.standing.needs_copy;
+        self.under_way.is_empty() || may_follow && has_space
     }
 
-    /// Whether there is anything to send: records, a question where to continue, a sync that must
-    /// begin at once, or a new value of *safe*.
+    /// Whether there is a reason to send a request: a record, a question where to continue, a sync
+    /// that must begin at once, a new value of *safe*, or the renewal of the lease.
     fn has_cause(&self, log: &GroupLog, window: &RecordWindow, now: Duration) -> bool {
         let asks = !self.is_compared && self.under_way.is_empty();
         let reports = self.sent_safe < log.safe && now >= self.sent_at + SAFE_NOTICE_PAUSE;
@@ -281,7 +375,8 @@ impl MemberLink {
         let syncs_at_once = self.needs_sync(log);
         self.next = Lsn::new(first.raw() + records.len() as u64);
         if syncs_at_once {
-            // If `sync_wanted` is a later record, the request with that record asks again.
+            // If `sync_wanted` is a later record, the request that ships it will ask for a sync
+            // again.
             self.sync_asked = log.sync_wanted.min(preceding(self.next));
         }
         if self.under_way.is_empty() {
@@ -310,5 +405,6 @@ impl MemberLink {
         );
         assert!(self.next <= following(window.last()), "only records that exist are shipped");
         assert!(self.under_way.len() <= SHIPPED_REQUESTS, "few requests are under way");
+        self.copy.iter().for_each(CopySender::check_invariants);
     }
 }

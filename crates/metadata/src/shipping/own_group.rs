@@ -1,4 +1,5 @@
-//! The group of a backup in its newest cluster map, and which requests the backup accepts.
+//! The group of a backup in its newest cluster map, and the rule on which requests the backup
+//! accepts.
 //!
 //! Does not own the records ([`super::backup`]).
 
@@ -7,11 +8,11 @@ use skep_types::{
 };
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::{AwaitLogSync, ShipLog};
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 
-/// The group of a backup.
+/// The group of a backup, with the target and the newest cluster map.
 #[derive(Debug)]
 pub(super) struct OwnGroup {
     pub(super) group: GroupId,
@@ -25,12 +26,13 @@ impl OwnGroup {
         Self { group, target, map, senders: SenderEpochs::default() }
     }
 
-    /// Returns the newest map.
+    /// Returns the newest cluster map.
     pub(super) fn map(&self) -> &Arc<ClusterMap> {
         &self.map
     }
 
-    /// Replaces the map. Returns the epoch before if another one has begun.
+    /// Replaces the cluster map. If it begins another epoch of the group, returns the previous
+    /// epoch.
     pub(super) fn set_map(&mut self, map: Arc<ClusterMap>) -> Option<Epoch> {
         let before = self.epoch();
         self.map = map;
@@ -70,7 +72,7 @@ impl OwnGroup {
     pub(super) fn admit(&mut self, header: &Header) -> Result<()> {
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         let (own, target, epoch) = (self.group, self.target, self.epoch());
-        if ![ShipLog::ID, AwaitLogSync::ID].contains(&header.message) {
+        if ![ShipLog::ID, AwaitLogSync::ID, CopyStore::ID].contains(&header.message) {
             return stale(format!(
                 "target {target} is not the primary of group {own}: send the request to the \
                  primary"
@@ -84,8 +86,8 @@ impl OwnGroup {
         self.senders.check(header, &self.map)?;
         if header.epoch != epoch || !self.is_backup() {
             return stale(format!(
-                "target {target} cannot append a record of epoch {} of group {own}: its map has \
-                 epoch {epoch}",
+                "target {target} cannot append a record of epoch {} of group {own}: its cluster \
+                 map has epoch {epoch}",
                 header.epoch
             ));
         }

@@ -1,7 +1,7 @@
-//! Consecutive records of a log in memory. A primary keeps the records that are not safe yet. A
+//! Consecutive records of a log in memory. A primary keeps the records that are not *safe* yet. A
 //! backup keeps the records that are not in its store yet.
 //!
-//! Does not own the log on disk, and does not decide how long a record stays.
+//! Does not own the log on disk, or the decision when a record is removed.
 //!
 //! # Invariants
 //! - The numbers of the records are consecutive and begin after `before`.
@@ -9,13 +9,13 @@
 
 use super::{following, preceding};
 use skep_format::log::{RECORD_HEADER_BYTES, Record};
-use skep_types::{Epoch, Lsn};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 use std::collections::VecDeque;
 
 /// Consecutive records of a log.
 #[derive(Debug, Default)]
 pub(crate) struct RecordWindow {
-    /// Number of the record before the first one.
+    /// Number of the record before the first record of the window.
     before: Lsn,
     /// Epoch of the record `before`. Zero means that it is not known.
     before_epoch: Epoch,
@@ -23,28 +23,53 @@ pub(crate) struct RecordWindow {
     bytes: usize,
 }
 
-/// Returns the bytes that a record takes in a log.
+/// Returns the number of bytes that a record takes in a log file.
 pub(super) fn record_bytes(record: &Record) -> usize {
     RECORD_HEADER_BYTES + record.payload.len()
 }
 
 impl RecordWindow {
-    /// Creates an empty window after the record `before`.
+    /// Creates an empty window. Its first record will follow the record `before`.
     pub(crate) fn after(before: Lsn) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// Returns the number of the record before the first one.
+    /// Creates a window with the records of a log that follow the record `before`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a record is missing.
+    pub(super) fn read(before: Lsn, records: impl IntoIterator<Item = Record>) -> Result<Self> {
+        let mut window = Self::after(before);
+        for record in records {
+            if record.lsn == before {
+                window.set_epoch_before(record.epoch);
+            }
+            if record.lsn <= before {
+                continue;
+            }
+            let expected = following(window.last());
+            if record.lsn != expected {
+                let found = record.lsn;
+                let what = format!("log record {found} found where record {expected} was expected");
+                return Err(Error::new(ErrorCode::Corrupt, what));
+            }
+            window.push(record);
+        }
+        Ok(window)
+    }
+
+    /// Returns the number of the record before the first record of the window.
     pub(crate) fn before(&self) -> Lsn {
         self.before
     }
 
-    /// Notes the epoch of the record before the first one.
+    /// Sets the epoch of the record before the first record of the window.
     pub(crate) fn set_epoch_before(&mut self, epoch: Epoch) {
         self.before_epoch = epoch;
     }
 
-    /// Returns the epoch of the record before the first one, or zero if it is not known.
+    /// Returns the epoch of the record before the first record of the window, or zero if it is not
+    /// known.
     pub(crate) fn epoch_before(&self) -> Epoch {
         self.before_epoch
     }
@@ -54,7 +79,7 @@ impl RecordWindow {
         Lsn::new(self.before.raw() + self.records.len() as u64)
     }
 
-    /// Returns the bytes that the records take in a log.
+    /// Returns the number of bytes that all records of the window take in a log file.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -85,16 +110,16 @@ impl RecordWindow {
         Lsn::new(self.before.raw() + older as u64 + 1)
     }
 
-    /// Iterates over the records from `first` on.
+    /// Iterates over the records with numbers from `first` on.
     pub(crate) fn from(&self, first: Lsn) -> impl Iterator<Item = &Record> {
         let skipped = preceding(first).raw().saturating_sub(self.before.raw());
         self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX))
     }
 
-    /// Adds the next record.
+    /// Adds the next record at the end of the window.
     ///
     /// # Panics
-    /// Panics if the record does not follow the last one.
+    /// Panics if the number of the record does not follow the last number.
     pub(crate) fn push(&mut self, record: Record) {
         assert_eq!(record.lsn, following(self.last()), "records are consecutive");
         assert!(self.last_epoch().is_none_or(|last| last <= record.epoch), "epochs never fall");
@@ -102,8 +127,8 @@ impl RecordWindow {
         self.records.push_back(record);
     }
 
-    /// Removes the records up to `last`, and returns them. If the window has no records that far,
-    /// later records begin after `last`.
+    /// Removes the records up to `last`, and returns them. If the window ends before `last`, it is
+    /// empty afterwards, and its next record must follow `last`.
     pub(crate) fn take_up_to(&mut self, last: Lsn) -> Vec<Record> {
         let count = last.raw().saturating_sub(self.before.raw());
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.records.len());
@@ -117,7 +142,8 @@ impl RecordWindow {
         taken
     }
 
-    /// Removes the oldest records, up to `last` at most, until the window has at most `most` bytes.
+    /// Removes the oldest records until the window has at most `most` bytes. Never removes records
+    /// after `last`.
     pub(crate) fn trim(&mut self, last: Lsn, most: usize) {
         if most == 0 {
             self.take_up_to(last);
@@ -208,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn epoch_before_the_window_is_kept_if_known() {
+    fn window_has_the_epoch_of_the_last_removed_record() {
         let mut window = window();
         assert_eq!(window.epoch_before(), Epoch::default());
         window.take_up_to(Lsn::new(7));

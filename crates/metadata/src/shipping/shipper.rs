@@ -1,64 +1,68 @@
-//! The primary's part of shipping: it keeps the records that are not safe, and decides which
-//! request each other serving member gets next.
+//! The primary's side of shipping. The shipper has the records in memory that are not *safe*, and
+//! decides which request each other member gets next.
 //!
-//! Does not own the gates that wait for the members (`target::gates`). The caller sends the
-//! requests after it has appended their records to its own log: a primary that is killed continues
-//! in the same epoch after its restart, and must still have each record that it has shipped.
+//! The module `target::gates` owns the gates that wait for the members. The caller must append the
+//! records to its own log before it sends the requests. The reason is that a killed primary
+//! continues in the same epoch after its restart, and must still have each record that it has
+//! shipped.
 //!
 //! # Invariants
-//! - The kept records end with the last record of the log and begin after a safe record, so every
-//!   record that a member may lack is kept.
-//! - The progress of a member belongs to the current epoch: a member that has lost power has less
-//!   than it reported in an earlier one.
+//! - The records in memory end with the last record of the log, and begin after a *safe* record. So
+//!   they include every record that a serving member may lack.
+//! - The progress of a member belongs to the current epoch. A member that has lost power may have
+//!   fewer records than it reported in an earlier epoch.
 
+use super::copy_sender::{StorePage, WantedPart};
 use super::member_link::{GroupLog, MemberLink};
 use super::record_window::RecordWindow;
 use super::standing::LinkRole;
 use super::{MemberMessage, MemberRequest, Progress};
-use crate::limits::{KEPT_BYTES, KEPT_FOR_ABSENT_BYTES, Limits, OWN_PAUSE};
+use crate::limits::{KEPT_BYTES, Limits, OWN_PAUSE};
 use skep_format::log::Record;
 use skep_types::group_change::MemberChange;
 use skep_types::{Epoch, Lsn, Result, TargetId};
-use skep_wire::log_shipping::{LogHeld, MemberProgress};
+use skep_wire::log_shipping::{LogHeld, MemberProgress, StoreCopied};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The primary's part of shipping.
+/// The state of a primary that ships its log to the other members.
 #[derive(Debug)]
 pub(crate) struct Shipper {
     epoch: Epoch,
     window: RecordWindow,
-    /// The other members.
+    /// The links to the other members of the group.
     links: BTreeMap<TargetId, MemberLink>,
     next_number: u64,
-    /// Time of the last batch.
+    /// Time of the previous batch.
     handled_at: Duration,
-    /// The primary replies to nothing before this time, since the former one may still reply.
+    /// The primary sends no reply to a client before this time, since the previous primary may
+    /// still send replies.
     answers_from: Duration,
 }
 
 impl Shipper {
-    /// Creates the shipper of a primary with these records. All records before the first of them
-    /// are safe.
+    /// Creates the shipper of a primary that has the records of `window` in memory. All earlier
+    /// records must be *safe*.
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
         let (handled_at, answers_from) = (Duration::ZERO, Duration::ZERO);
         let links = BTreeMap::new();
         Self { epoch, window, links, next_number: 1, handled_at, answers_from }
     }
 
-    /// Notes the epoch of the record before the first kept one.
+    /// Sets the epoch of the record before the first record in memory.
     pub(crate) fn set_epoch_before(&mut self, epoch: Epoch) {
         self.window.set_epoch_before(epoch);
     }
 
-    /// Begins an epoch: forgets the progress of all members.
+    /// Begins an epoch, and forgets the progress of all members.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
         let last = self.window.last();
         self.links.values_mut().for_each(|link| *link = MemberLink::new(last, LinkRole::Absent));
     }
 
-    /// Replaces the other members: `serving` are the serving ones, and `absent` all others.
+    /// Replaces the list of the other members. `serving` are the members that serve, and `absent`
+    /// are the members that do not.
     pub(crate) fn set_members(&mut self, serving: &[TargetId], absent: &[TargetId]) {
         self.links.retain(|member, _| serving.contains(member) || absent.contains(member));
         let last = self.window.last();
@@ -66,7 +70,8 @@ impl Shipper {
             for member in members {
                 let new = || MemberLink::new(last, role);
                 let link = self.links.entry(*member).or_insert_with(new);
-                // A member that this primary counts stays counted until it serves.
+                // If the primary already counts a member that does not serve, replies wait for it
+                // until it serves.
                 if !(role == LinkRole::Absent && link.standing.role == LinkRole::Counted) {
                     link.standing.role = role;
                 }
@@ -74,24 +79,25 @@ impl Shipper {
         }
     }
 
-    /// Returns the members for which replies wait.
+    /// Returns the members for which replies must wait.
     pub(crate) fn counted(&self) -> Vec<TargetId> {
         let counted = self.links.iter().filter(|(_, link)| link.standing.role != LinkRole::Absent);
         counted.map(|(member, _)| *member).collect()
     }
 
-    /// Makes the primary reply to nothing before this time.
+    /// Makes the primary send no reply to a client before the time `at`.
     pub(crate) fn answer_from(&mut self, at: Duration) {
         self.answers_from = at;
     }
 
-    /// Returns the time before which the primary replies to nothing.
+    /// Returns the time before which the primary sends no reply to a client.
     pub(crate) fn answers_from(&self) -> Duration {
         self.answers_from
     }
 
-    /// Whether the primary may answer at `now`: each counted member has acknowledged a request that
-    /// was sent within the lease. The longest duration means that there are no leases.
+    /// Whether the primary may reply to clients at the time `now`. For this, each member for which
+    /// replies wait must have acknowledged a request that the primary sent less than `lease` ago. A
+    /// `lease` of `Duration::MAX` means that there are no leases.
     pub(crate) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
         if now < self.answers_from {
             return false;
@@ -103,7 +109,8 @@ impl Shipper {
         counted.all(|link| link.standing.acknowledged().is_some_and(|sent| now < sent + lease))
     }
 
-    /// Notes the time of a batch. If this process was stopped, gives the members time to reply.
+    /// Begins a batch at the time `now`. If this process was stopped since the previous batch,
+    /// gives the members time to reply.
     pub(crate) fn begin_batch(&mut self, now: Duration) {
         if now > self.handled_at + OWN_PAUSE {
             self.links.values_mut().for_each(|link| link.standing.restart_wait(now));
@@ -111,7 +118,8 @@ impl Shipper {
         self.handled_at = now;
     }
 
-    /// Begins to count the members to which little is missing. Returns them with their progress.
+    /// Begins to count the members that lack only a few records. From then on, replies wait for
+    /// these members. Returns these members with their progress.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
         let last = self.window.last();
         let is_ready =
@@ -124,12 +132,12 @@ impl Shipper {
         begun.collect()
     }
 
-    /// No longer counts the members that have stopped to follow before the primary asked
-    /// management to mark them as in sync. Returns whether there are any.
+    /// Stops counting members that no longer confirm records, unless the primary has already asked
+    /// management to mark them as in sync. Returns whether there are any such members.
     pub(crate) fn end_counting(&mut self, limits: &Limits, now: Duration) -> bool {
         let mut has_any = false;
         for link in self.links.values_mut() {
-            let is_failing = link.standing.is_failing(limits.leases.lease, now);
+            let is_failing = link.standing.is_failing(limits.members.leases.lease, now);
             if link.standing.role == LinkRole::Counted && is_failing && !link.standing.may_serve {
                 link.standing.role = LinkRole::Absent;
                 has_any = true;
@@ -138,8 +146,10 @@ impl Shipper {
         has_any
     }
 
-    /// Returns the changes of the group for which the primary asks management now: members that
-    /// have everything up to `held` are in sync, and members that do not follow are dropped.
+    /// Returns the changes of the group that the primary requests from management now. A counted
+    /// member that has all records up to `held` is marked as in sync. A serving member that no
+    /// longer confirms records is dropped. A counted member that no longer confirms records is
+    /// dropped too, if the primary has requested to mark it as in sync: this revokes the request.
     pub(crate) fn changes(
         &mut self,
         held: Lsn,
@@ -149,10 +159,16 @@ impl Shipper {
         let mut changes = Vec::new();
         for (member, link) in &mut self.links {
             let change = match link.standing.role {
-                LinkRole::Serving if link.standing.is_failing(limits.leases.lease, now) => {
+                LinkRole::Serving if link.standing.is_failing(limits.members.leases.lease, now) => {
                     MemberChange::Drop
                 }
-                LinkRole::Counted if link.progress().appended >= held => MemberChange::MarkInSync,
+                // Management may still carry out an earlier request to mark the member as in sync.
+                LinkRole::Counted
+                    if link.standing.has_stopped(limits.members.leases.lease, now) =>
+                {
+                    MemberChange::Drop
+                }
+                LinkRole::Counted if link.has_all(held) => MemberChange::MarkInSync,
                 _ => continue,
             };
             if link.standing.may_change(now) {
@@ -165,8 +181,9 @@ impl Shipper {
         changes
     }
 
-    /// Returns the progress of the other members, for administrators.
-    pub(crate) fn members(&self, now: Duration) -> Vec<MemberProgress> {
+    /// Returns the progress of the other members, for administrators. `total_pairs` is the number
+    /// of key-value pairs in the primary's store.
+    pub(crate) fn members(&self, total_pairs: u64, now: Duration) -> Vec<MemberProgress> {
         let of = |(member, link): (&TargetId, &MemberLink)| {
             let Progress { appended, synced } = link.progress();
             let silent =
@@ -178,33 +195,36 @@ impl Shipper {
                 silent_ms: silent.map(|it| u64::try_from(it).unwrap_or(u64::MAX)),
                 is_counted: link.standing.role != LinkRole::Absent,
                 needs_copy: link.standing.needs_copy,
+                copy: link.copy_progress(total_pairs),
             }
         };
         self.links.iter().map(of).collect()
     }
 
-    /// Returns the bytes of the records that the primary keeps for other members.
+    /// Returns the number of bytes of the records that the primary keeps in memory for other
+    /// members.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.window.bytes() as u64
     }
 
-    /// Adds the record that the primary appends next. A group of one member keeps it too, until
-    /// it is synced: a second member that joins in between needs the record.
+    /// Adds the record that the primary appends next. The primary of a group of one also keeps the
+    /// record until it is synced, because a second member may join before that.
     pub(crate) fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) {
         self.window.push(Record { epoch, lsn, synced, payload: payload.to_vec() });
     }
 
-    /// Drops the records up to `safe`. Keeps some of them for members that do not serve.
-    pub(crate) fn release(&mut self, safe: Lsn) {
+    /// Drops the records up to `safe` from memory. Keeps up to `kept_bytes` of them if there are
+    /// members that do not serve.
+    pub(crate) fn release(&mut self, safe: Lsn, kept_bytes: usize) {
         let has_absent = self.links.values().any(|link| link.standing.role != LinkRole::Serving);
-        let most = if has_absent { KEPT_FOR_ABSENT_BYTES } else { 0 };
+        let most = if has_absent { kept_bytes } else { 0 };
         if safe > self.window.before() {
             self.window.trim(safe, most);
         }
     }
 
-    /// Returns whether the records that wait for a member have reached their bound. The primary
-    /// then accepts no more requests.
+    /// Whether the records in memory have reached their maximum size. The primary then accepts no
+    /// more requests.
     pub(crate) fn is_full(&self) -> bool {
         self.window.bytes() >= KEPT_BYTES
     }
@@ -222,10 +242,54 @@ impl Shipper {
         link.on_reply((number, result), (self.epoch, &self.window), self.next_number, now)
     }
 
-    /// Returns the requests to send now.
+    /// Handles the reply of a member to a request about a copy of the store, or the failure of the
+    /// request.
+    pub(crate) fn on_copy_reply(
+        &mut self,
+        member: TargetId,
+        number: u64,
+        result: &Result<StoreCopied>,
+        now: Duration,
+    ) {
+        if let Some(link) = self.links.get_mut(&member) {
+            let log = (self.epoch, &self.window);
+            link.on_copy_reply((number, result), log, self.next_number, now);
+        }
+    }
+
+    /// Whether a copy of the store for another member is in progress.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.links.values().any(MemberLink::has_copy)
+    }
+
+    /// Returns the parts of other members' copies that the caller must read from its store now.
+    /// `stored` is the last record in the store. The caller passes each part to [`Self::put_part`].
+    pub(crate) fn wanted_parts(&self, stored: Lsn, now: Duration) -> Vec<(TargetId, WantedPart)> {
+        let wanted = |(member, link): (&TargetId, &MemberLink)| {
+            Some((*member, link.wanted_part(&self.window, stored, now)?))
+        };
+        self.links.iter().filter_map(wanted).collect()
+    }
+
+    /// Makes the next part of a member's copy from a page of the store. The caller has read this
+    /// page when `page.0` was the last record in the store.
+    pub(crate) fn put_part(
+        &mut self,
+        member: TargetId,
+        page: (Lsn, StorePage),
+        bytes_per_second: u64,
+        now: Duration,
+    ) {
+        if let Some(link) = self.links.get_mut(&member) {
+            link.put_part((self.epoch, &self.window), page, bytes_per_second, now);
+        }
+    }
+
+    /// Returns the requests to other members that the caller must send now.
     pub(crate) fn requests(&mut self, log: &GroupLog, now: Duration) -> Vec<MemberRequest> {
         let mut requests = Vec::new();
-        // An operation may wait for a record that this batch does not end yet.
+        // An operation may wait for a record that this batch has not completed yet, so no request
+        // can ask for its sync.
         let log = &GroupLog { sync_wanted: log.sync_wanted.min(self.window.last()), ..*log };
         for (member, link) in &mut self.links {
             let made = link.requests(log, &self.window, &mut self.next_number, now);
@@ -239,7 +303,7 @@ impl Shipper {
         requests
     }
 
-    /// Returns the time at which [`Self::requests`] has something to send even if no event arrives.
+    /// Returns the time at which [`Self::requests`] must be called even if no event arrives.
     pub(crate) fn next_due(&self, safe: Lsn) -> Option<Duration> {
         self.links.values().filter_map(|link| link.next_due(safe)).min()
     }

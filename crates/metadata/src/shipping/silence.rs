@@ -1,9 +1,11 @@
-//! The silence of a primary, as a backup measures it: when the backup asks to take over.
+//! The silence of a primary, as a backup measures it, and the time at which the backup asks to take
+//! over.
 //!
-//! A serving member that has received nothing for [`LeaseTimes::take_over_after`] asks management
-//! to take over, again and again. It may still acknowledge requests of the primary meanwhile. Each
-//! of these renews the primary's lease, so a member that has become the primary answers only when
-//! [`LeaseTimes::take_over_after`] has passed since it last received something
+//! If a serving member receives no request of the primary for [`LeaseTimes::take_over_after`], it
+//! asks management again and again to make it the primary. Meanwhile, it may still acknowledge
+//! requests of the old primary, and each acknowledgement renews the old primary's lease. So a
+//! member that has become the primary waits before it replies to clients.
+//! [`LeaseTimes::take_over_after`] must have passed since the last request of the old primary
 //! ([`super::backup::Stopped::received_at`]).
 //!
 //! [`LeaseTimes::take_over_after`]: crate::limits::LeaseTimes::take_over_after
@@ -11,43 +13,47 @@
 use crate::limits::{ABSENT_PAUSE, OWN_PAUSE};
 use std::time::Duration;
 
-/// The times of a backup's contact with its primary.
+/// Since when the primary is silent, and when the backup asks management to make it the primary.
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// Time at which the member last received something from a primary. The reply renews a lease.
+    /// Time at which the member last received a request of a primary. Its reply renews the
+    /// primary's lease.
     pub(super) received_at: Duration,
-    /// Begin of the primary's silence. Never before [`Self::received_at`].
+    /// Time at which the primary's silence began. Never earlier than [`Self::received_at`].
     began: Duration,
-    /// Time at which the member asks again to take over.
+    /// Earliest time at which the member asks management again to make it the primary.
     ask_at: Duration,
 }
 
 impl Silence {
-    /// Begins at the start of a process: the process before it may have acknowledged a request just
-    /// now.
+    /// Creates the state for a process that starts at `now`. The previous process of the member may
+    /// have acknowledged a request of the primary just before that time.
     pub(super) fn new(now: Duration) -> Self {
         Self { received_at: now, began: now, ask_at: now }
     }
 
-    /// Notes a batch at `now`, when the one before was at `before`.
+    /// Begins a batch at the time `now`. `before` is the time of the previous batch.
     pub(super) fn begin_batch(&mut self, before: Duration, now: Duration) {
         if now > before + OWN_PAUSE {
-            // This process was stopped, so the primary's requests may wait in the sockets.
+            // This process was stopped, and requests of the primary may wait in the sockets. So the
+            // silence of the primary begins again now.
             self.began = now;
         }
     }
 
-    /// Notes a request of the primary.
+    /// Handles the arrival of a request of the primary.
     pub(super) fn received(&mut self, now: Duration) {
         (self.received_at, self.began) = (now, now);
     }
 
-    /// Notes a new epoch: its primary may have to get the map first.
+    /// Begins an epoch. The primary of this epoch may not have received the map yet, so its silence
+    /// begins again now.
     pub(super) fn begin_epoch(&mut self, now: Duration) {
         self.began = now;
     }
 
-    /// Returns whether the member asks to take over now. It then pauses.
+    /// Returns whether the member asks management now to make it the primary. If it does, a pause
+    /// follows before it asks again.
     pub(super) fn asks(&mut self, after: Duration, now: Duration) -> bool {
         let asks = now >= self.next_due(after);
         if asks {
@@ -56,7 +62,8 @@ impl Silence {
         asks
     }
 
-    /// Returns the time at which the member asks to take over if the primary stays silent.
+    /// Returns the time at which the member asks management to make it the primary, if the current
+    /// primary stays silent until then.
     pub(super) fn next_due(&self, after: Duration) -> Duration {
         self.ask_at.max(self.began + after)
     }

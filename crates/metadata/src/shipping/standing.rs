@@ -1,13 +1,14 @@
-//! The part of another member in the group, as the primary sees it: whether replies wait for it,
-//! since when it does not follow, and when the primary may ask management for a change.
+//! The standing of another member, as the primary sees it. It states whether replies wait for the
+//! member, and since when the member has not confirmed records. It also states when the primary may
+//! ask management to change the member's state.
 //!
-//! Does not own the records that the member gets ([`super::member_link`]), and does not decide
-//! about the change ([`super::shipper`]).
+//! Does not own the records that the member gets ([`super::member_link`]), or the choice of the
+//! change ([`super::shipper`]).
 //!
 //! # Lease
-//! The primary may answer for a while after it has *sent* a request that the member has
-//! acknowledged: the member does not ask to take over before more time has passed since it
-//! received the request.
+//! The lease begins when the primary *sends* a request that the member acknowledges. While it
+//! lasts, the primary may reply to clients. The member waits for a longer time, from the moment it
+//! has received the request, before it asks management to make it the primary.
 
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE};
 use std::time::Duration;
@@ -15,27 +16,28 @@ use std::time::Duration;
 /// Whether replies wait for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkRole {
-    /// The member serves: all replies wait for it.
+    /// The member serves, so all replies wait for it.
     Serving,
-    /// The member does not serve yet, but all replies wait for it already.
+    /// The member does not serve yet, but all replies already wait for it.
     Counted,
-    /// The member does not serve, and nothing waits for it.
+    /// The member does not serve, and no reply waits for it.
     Absent,
 }
 
-/// The part of a member in the group during one epoch.
+/// The standing of a member during one epoch.
 #[derive(Debug)]
 pub(super) struct Standing {
     pub(super) role: LinkRole,
-    /// Send time of the newest request that the member has acknowledged in this epoch. `None` means
-    /// that it has acknowledged none.
+    /// Time at which the primary sent the newest request that the member has acknowledged in this
+    /// epoch. `None` means that it has acknowledged no request.
     acknowledged: Option<Duration>,
-    /// Time of the first request since the last reply which shows that the member follows.
+    /// Time of the first request that the primary has sent since the member last confirmed records.
+    /// `None` means that the primary has sent no request since then.
     unconfirmed_since: Option<Duration>,
-    /// Whether the member lacks records that the primary does not keep.
+    /// Whether the member lacks records that the primary does not have in memory.
     pub(super) needs_copy: bool,
-    /// Whether the primary has asked management to mark the member as in sync. From then on the
-    /// member may serve, even if the reply is lost.
+    /// Whether the primary has asked management to mark the member as in sync. From then on,
+    /// management may make the member serve, even if its reply to the primary is lost.
     pub(super) may_serve: bool,
     /// Time at which the primary may ask management again to change the member's state.
     change_at: Duration,
@@ -53,43 +55,53 @@ impl Standing {
         }
     }
 
-    /// Returns the send time of the newest acknowledged request. `None` means that the member has
-    /// acknowledged none in this epoch.
+    /// Returns the time at which the primary sent the newest acknowledged request. `None` means
+    /// that the member has acknowledged none in this epoch.
     pub(super) fn acknowledged(&self) -> Option<Duration> {
         self.acknowledged
     }
 
-    /// Notes that the member has acknowledged the request that was sent at this time.
+    /// Handles an acknowledgement of the member. `sent` is the time at which the primary sent the
+    /// request.
     pub(super) fn acknowledge(&mut self, sent: Option<Duration>) {
         self.acknowledged = self.acknowledged.max(sent);
     }
 
-    /// Notes a request, to which the member must reply.
+    /// Remembers that the primary has sent a request to which the member must reply.
     pub(super) fn request_sent(&mut self, now: Duration) {
         self.unconfirmed_since.get_or_insert(now);
     }
 
-    /// Notes that the member has appended the records of a request.
+    /// Handles a reply in which the member confirms the records of a request.
     pub(super) fn confirm(&mut self) {
         (self.needs_copy, self.unconfirmed_since) = (false, None);
     }
 
-    /// Whether the member has not followed for this time, although it has got requests.
+    /// Whether the member has confirmed no records for the time `after`, although the primary has
+    /// sent it requests.
     pub(super) fn is_failing(&self, after: Duration, now: Duration) -> bool {
         self.unconfirmed_since.is_some_and(|since| now.saturating_sub(since) >= after)
     }
 
-    /// This process was stopped, so the member could not reply.
+    /// Whether the member has not followed for this time, after the primary has asked management to
+    /// mark it as in sync.
+    pub(super) fn has_stopped(&self, after: Duration, now: Duration) -> bool {
+        self.may_serve && self.is_failing(after, now)
+    }
+
+    /// Lets the member have its full time to reply again. This process was stopped, so it could not
+    /// receive replies.
     pub(super) fn restart_wait(&mut self, now: Duration) {
         self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
     }
 
-    /// Returns the pause after a request has failed.
+    /// Returns the pause before the next request to the member after a request has failed.
     pub(super) fn pause(&self) -> Duration {
         if self.role == LinkRole::Absent { ABSENT_PAUSE } else { MEMBER_PAUSE }
     }
 
-    /// Returns whether the primary may ask management for a change now. It then pauses.
+    /// Returns whether the primary may ask management now to change the member's state. If it may,
+    /// a pause follows before the next such request.
     pub(super) fn may_change(&mut self, now: Duration) -> bool {
         let may = now >= self.change_at;
         if may {

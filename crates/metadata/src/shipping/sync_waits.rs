@@ -1,6 +1,6 @@
 //! The requests of a primary that wait for the next sync of a backup.
 //!
-//! Does not own the syncs and the replies ([`super::backup`]).
+//! Does not own the syncs or the sending of replies ([`super::backup`]).
 
 use crate::limits::{AWAIT_SYNC, MAX_SYNC_WAITS};
 use crate::tx::operation::ConnectionId;
@@ -10,12 +10,12 @@ use skep_wire::log_shipping::LogHeld;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// An `AwaitLogSync` without a reply.
+/// An `AwaitLogSync` request that has no reply yet.
 #[derive(Debug)]
 pub(super) struct SyncWait {
     pub(super) connection: ConnectionId,
     pub(super) header: Header,
-    /// The reply waits for a sync of a later record.
+    /// The reply waits until the backup has synced a later record than this one.
     synced: Lsn,
     until: Duration,
 }
@@ -25,7 +25,8 @@ pub(super) struct SyncWait {
 pub(super) struct SyncWaits(VecDeque<SyncWait>);
 
 impl SyncWaits {
-    /// Adds a request. If too many wait, returns the oldest one, which then gets its reply.
+    /// Adds a request. If too many requests wait, removes and returns the oldest one, to which the
+    /// caller must reply.
     pub(super) fn push(
         &mut self,
         (connection, header): (ConnectionId, Header),
@@ -36,7 +37,8 @@ impl SyncWaits {
         if self.0.len() > MAX_SYNC_WAITS { self.0.pop_front() } else { None }
     }
 
-    /// Removes the requests whose wait has ended: by a sync, by their time, or by a new epoch.
+    /// Removes the requests whose wait has ended, because of a sync, their maximum time or a new
+    /// epoch.
     pub(super) fn take_ended(&mut self, held: &LogHeld, now: Duration) -> VecDeque<SyncWait> {
         let has_ended = |wait: &SyncWait| {
             held.synced > wait.synced || now >= wait.until || wait.header.epoch != held.epoch

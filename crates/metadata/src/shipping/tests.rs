@@ -1,6 +1,8 @@
-//! A primary's shipper and a backup over a simulated network and disk.
+//! Tests with a primary's shipper and a backup, over a simulated network and disk.
 
 mod backup;
+mod copies;
+mod copy_network;
 mod members;
 mod network;
 
@@ -51,14 +53,14 @@ fn record(lsn: u64, epoch: u64) -> Record {
     Record { epoch: Epoch::new(epoch), lsn: Lsn::new(lsn), synced: Lsn::default(), payload }
 }
 
-/// The backup with its disk.
+/// A member in the role of a backup, with its log on disk.
 struct Member {
     backup: Backup<MemoryEngine>,
     log: Vec<Record>,
-    /// Sync that has begun.
+    /// Last record of the sync in progress.
     syncing: Option<Lsn>,
     replies: Vec<(u64, Result<LogHeld>)>,
-    /// Requests to take over.
+    /// The requests in which the member asks management to make it the primary.
     asked: Vec<AskTakeOver>,
     epoch: u64,
 }
@@ -84,7 +86,7 @@ impl Member {
         Self::open(MemoryEngine::default(), Vec::new(), epoch, Duration::ZERO)
     }
 
-    /// Kills the process and starts it again.
+    /// Kills the process of the member and starts it again.
     fn restart(&mut self, now: Duration) {
         let engine = self.backup.engine().clone();
         let replies = std::mem::take(&mut self.replies);
@@ -139,7 +141,8 @@ impl Member {
     }
 }
 
-/// Returns the request of the primary as an event. Its number stands for the connection.
+/// Returns the request of the primary as an event. The number of the request serves as the
+/// connection.
 fn arrival<R: Request>(number: u64, epoch: u64, request: &R) -> Event {
     let header = Header {
         message: R::ID,

@@ -12,8 +12,8 @@ use skep_wire::metadata::TransactionId;
 use crate::background::Background;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Runs a function of the background jobs, then performs the tasks that the jobs have
-    /// requested, in order.
+    /// Runs a function of the background jobs. Then performs the tasks that the jobs have added, in
+    /// the order in which they were added.
     fn with_jobs(
         &mut self,
         run: impl FnOnce(&mut Background, &mut JobContext<'_, E>) -> Result<()>,
@@ -27,8 +27,8 @@ impl<E: Engine> MetadataTarget<E> {
                     self.call(request, CallPurpose::Background(call));
                 }
                 JobTask::SendCommit { group, number } => {
-                    // After a start of the target, other members may not have confirmed the
-                    // decision yet.
+                    // After a start of the target, the other members may not have confirmed the
+                    // record of the decision yet. Then the commit must wait for them.
                     let key = Key::Decision(number).to_bytes();
                     let is_safe = self.table.get_safe::<DecisionRecord>(&key)?.is_some();
                     let after = (!is_safe).then(|| self.last_logged());
@@ -62,7 +62,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Updates the target after internal work was committed in log record `lsn`.
+    /// Updates the target after internal work was committed in the log record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
             InternalWork::RecordStart => self.shared.starts.logged(lsn),
@@ -82,7 +82,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Adds the prepared transaction to the jobs, if the `Prepare` request has created it.
+    /// Adds the transaction of a `Prepare` request to the jobs, if the request has prepared it.
     pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
         self.with_jobs(|background, context| background.after_prepare(transaction, context))
     }

@@ -4,14 +4,15 @@ use crate::background::BackgroundCall;
 use crate::tx::operation::CallId;
 use std::collections::HashMap;
 
-/// The receiver of another group's reply.
+/// The receiver of the reply to a call.
 #[derive(Debug)]
 pub(crate) enum CallPurpose {
-    /// An operation, which stores the reply at this index.
+    /// An operation. It stores the reply at this index of its replies.
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// No receiver, because the operation has started over or failed. The target drops the reply.
+    /// No receiver, because the operation has started over or has failed. The target drops the
+    /// reply.
     Abandoned,
 }
 

@@ -1,4 +1,4 @@
-//! Checks the invariants of a target. The simulator does this after each batch.
+//! Checks of the invariants of a target. The simulator runs them after each batch.
 
 use super::calls::CallPurpose;
 use crate::background::BackgroundCall;
@@ -13,7 +13,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// the store, so it is only for tests and simulations.
     ///
     /// # Errors
-    /// An error of the engine.
+    /// The error of the engine, if it fails.
     ///
     /// # Panics
     /// Panics if an invariant is violated. The message is the statement that should hold.
@@ -63,7 +63,7 @@ impl<E: Engine> MetadataTarget<E> {
         assert_eq!(awaited, missing, "each missing reply of a truncation has its call");
     }
 
-    /// Compares the tables in memory with the stored records that they copy.
+    /// Compares the tables in memory with the records in the store that have the same contents.
     fn check_against_store(&self) -> Result<()> {
         let sharing = &self.shared.sharing;
         let opens = self.table.scan(&Key::session_opens(), &[], usize::MAX)?;
@@ -72,7 +72,7 @@ impl<E: Engine> MetadataTarget<E> {
                 skep_format::metadata::session_open_of(key).expect("a key of an open file");
             assert!(
                 sharing.holders(inode).contains(&session),
-                "session {session} is a holder of file {inode}, which it has open"
+                "session {session} has file {inode} open, so it is a holder of the file"
             );
         }
         assert_eq!(sharing.open_count(), opens.len(), "each holder has its file open");

@@ -5,7 +5,7 @@ use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::group_change::GroupChange;
 use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::LogHeld;
+use skep_wire::log_shipping::{LogHeld, StoreCopied};
 use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Event {
         /// Body of the request.
         body: Vec<u8>,
     },
-    /// A call to another group has got its final reply.
+    /// A call to another group has got its reply or its final refusal.
     Answer {
         /// Number of the call.
         call: CallId,
@@ -33,16 +33,26 @@ pub enum Event {
         /// Last log record that is synced.
         lsn: Lsn,
     },
-    /// Another member of the group has replied to [`Action::SendToMember`], or the request has
-    /// failed. The target sends another request if the member still lacks records.
+    /// Another member of the group has replied to a request of [`Action::SendToMember`], or the
+    /// request has failed. The target sends another request if the member still lacks records.
     MemberReply {
         /// The member to which the target sent the request.
         member: TargetId,
         /// Number of the request.
         number: u64,
-        /// The member's progress with the log. The target ignores progress in another epoch than
-        /// its own.
+        /// The member's progress with the log. The target ignores the progress if it belongs to
+        /// another epoch than the target's.
         result: Result<LogHeld>,
+    },
+    /// Another member of the group has replied to a request about a copy of the store, or the
+    /// request has failed.
+    CopyReply {
+        /// The member to which the target sent the request.
+        member: TargetId,
+        /// Number of the request.
+        number: u64,
+        /// The progress of the member's copy.
+        result: Result<StoreCopied>,
     },
     /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),
@@ -58,7 +68,7 @@ pub enum Event {
         /// has a hint on how to fix the shortage.
         shortage: Option<String>,
     },
-    /// Time has passed.
+    /// Time has passed since the last event.
     Tick,
 }
 
@@ -71,7 +81,7 @@ pub enum Action {
         epoch: Epoch,
         /// Number of the record.
         lsn: Lsn,
-        /// Last record that this target has synced.
+        /// Last record that this target had synced when it created this record.
         synced: Lsn,
         /// Contents of the record.
         payload: Vec<u8>,
@@ -82,7 +92,9 @@ pub enum Action {
         /// Last log record that stays.
         after: Lsn,
     },
-    /// Send a request to another member of the group, once. Then report [`Event::MemberReply`].
+    /// Send one request to another member of the group, without retries. Then report
+    /// [`Event::MemberReply`], or [`Event::CopyReply`] for
+    /// [`crate::shipping::MemberMessage::Copy`].
     SendToMember(MemberRequest),
     /// Sync the log, then report [`Event::Synced`].
     Sync {
@@ -98,12 +110,12 @@ pub enum Action {
         /// Body of the reply, or the refusal.
         result: Result<Vec<u8>>,
     },
-    /// Send a request to a group, and repeat it until there is a final reply. Then report
-    /// [`Event::Answer`].
+    /// Send a request to a group, and retry it until there is a reply or a final refusal. Then
+    /// report [`Event::Answer`].
     Call {
         /// Number of the call.
         call: CallId,
-        /// The request.
+        /// The request to the group.
         request: OutgoingCall,
     },
     /// Ask management to remove a client from the cluster map, because the client has not renewed
@@ -115,14 +127,14 @@ pub enum Action {
         /// Keep the client if management receives its heartbeats.
         unless_heard: bool,
     },
-    /// Ask management once for a change of the group: a member that does not follow is dropped, or
-    /// a member that has all records is marked as in sync. The target repeats this action until
-    /// [`Event::Map`] brings a map with another epoch.
+    /// Send management one request for a change of the group, without retries. The change drops a
+    /// member that does not confirm records, or marks a member that has all records as in sync. The
+    /// target repeats this action until [`Event::Map`] brings a map with another epoch.
     ChangeGroup(GroupChange),
-    /// Ask management once to make this member the primary. Only a backup does this, and repeats it
-    /// until [`Event::Map`] brings a map with another epoch.
+    /// Send management one request to make this member the primary, without retries. Only a backup
+    /// does this, and repeats the action until [`Event::Map`] brings a map with another epoch.
     AskTakeOver(AskTakeOver),
-    /// Make the present state of the engine durable, then report [`Event::Checkpointed`].
+    /// Make the current state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {
         /// Last log record whose changes are in the engine.
         lsn: Lsn,

@@ -1,8 +1,8 @@
-//! The output of a batch, and the replies and calls that wait for the log. They wait until every
-//! serving member of the group has appended a record (*held*), or has synced it (*safe*).
+//! The gates of a target: replies and calls of a batch that must wait for the log. They wait until
+//! every serving member of the group has appended a record (*held*), or has synced it (*safe*).
 //!
 //! This module owns the numbers of log records, the state of syncs, and the waiting replies and
-//! calls. It does not own the progress of the members (`watermarks`) and the contents of records
+//! calls. It does not own the progress of the members (`watermarks`) or the contents of records
 //! (`tx::table`).
 
 use super::calls::CallPurpose;
@@ -26,7 +26,8 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
-/// The log records for which a reply waits. Each reply gets its gate once, when it is made.
+/// The log records for which a reply waits. Each reply gets its gate once, when the target queues
+/// the reply.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReplyGate {
     /// Last record whose changes the reply may show. Every serving member must have appended it.
@@ -38,7 +39,7 @@ pub(crate) struct ReplyGate {
 /// A call that is not sent yet.
 type PendingCall = (OutgoingCall, CallPurpose);
 
-/// The output of the batch that is running.
+/// The output of the batch in progress.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutput {
     pub(crate) replies: Vec<(ReplyGate, PendingReply)>,
@@ -50,24 +51,23 @@ pub(crate) struct BatchOutput {
 /// The state of the log, with the replies and calls that wait for it.
 ///
 /// # Invariants
-/// - The last synced record is not after the last record that a sync covers, and this record is not
-///   after the last appended record.
+/// - Last synced record <= last record that a sync covers <= last appended record.
 /// - Each reply in `until_held` waits for a record that is not held. Each reply in `until_safe` and
 ///   each call in `calls` waits for a record that is not safe.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
-    /// Epoch of the group, for new records.
+    /// Epoch of the group, which new records get.
     epoch: Epoch,
     watermarks: Watermarks,
     sync: SyncTimer,
     /// Last record that all serving members must sync soon, since a reply, call or operation waits
-    /// for it.
+    /// for this sync.
     sync_wanted: Lsn,
     until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
     until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
-    /// Replies that wait for nothing but the lease of the primary.
+    /// Replies that wait only until the primary has its lease again.
     until_lease: Vec<PendingReply>,
 }
 
@@ -131,17 +131,17 @@ impl SyncGates {
         self.watermarks.set_others(others);
     }
 
-    /// Records the progress of another member in this epoch.
+    /// Updates the progress that another member has confirmed in this epoch.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         self.watermarks.acknowledge(member, progress);
     }
 
-    /// Whether every reply waits for a sync.
+    /// Whether every reply waits until the log is synced.
     pub(crate) fn syncs_each_reply(&self) -> bool {
         self.policy == SyncPolicy::Always
     }
 
-    /// Whether the log has a record that no sync covers, for tests.
+    /// Whether the log has a record that no sync covers. Tests use it.
     #[cfg(test)]
     pub(crate) fn has_unsynced(&self) -> bool {
         self.sync.has_unsynced()
@@ -189,7 +189,7 @@ impl SyncGates {
     /// Returns the reply if the records of its gate are held and safe. Otherwise the reply waits
     /// until they are.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
-        // A reply that waits for a sync must not wait for the next periodic sync.
+        // A reply that waits for a sync must not wait for the next periodic sync, so request one.
         if gate.safe > self.safe() {
             self.request_sync_of(gate.safe);
         }
@@ -203,7 +203,8 @@ impl SyncGates {
         None
     }
 
-    /// Returns the replies that leave now: none while the primary may not answer.
+    /// Returns the replies that leave now. While the primary may not reply to clients, returns
+    /// none, and keeps the replies.
     pub(crate) fn pass_lease(
         &mut self,
         may_answer: bool,
@@ -216,7 +217,7 @@ impl SyncGates {
         if may_answer { std::mem::take(&mut self.until_lease) } else { Vec::new() }
     }
 
-    /// Holds a call back until record `after` is safe.
+    /// Makes a call wait until record `after` is safe.
     pub(crate) fn gate_call(&mut self, after: Lsn, call: PendingCall) {
         self.calls.entry(after).or_default().push(call);
         self.request_sync_of(after);
@@ -227,13 +228,13 @@ impl SyncGates {
         self.calls.values().flatten().any(|(_, purpose)| purpose.sends_decision_of(transaction))
     }
 
-    /// Begins a sync if one is due or requested. Returns the last record that the sync covers;
-    /// `None` means that no sync begins.
+    /// Begins a sync if it is time for a sync or a sync was requested. Returns the last record that
+    /// the sync covers; `None` means that no sync begins.
     pub(crate) fn begin_sync(&mut self, now: Duration) -> Option<Lsn> {
         self.sync.begin(self.last_logged(), now)
     }
 
-    /// Ends the sync up to `lsn`. Returns `false` if a different sync, or none, is running.
+    /// Ends the sync up to `lsn`. Returns `false` if no sync up to `lsn` is running.
     pub(crate) fn end_sync(&mut self, lsn: Lsn) -> bool {
         let was_running = self.sync.end(lsn);
         if was_running {
@@ -284,7 +285,7 @@ fn take_up_to<T>(
     std::mem::replace(waiting, still_waiting).into_values().flatten()
 }
 
-/// Counts logged bytes until a checkpoint is due.
+/// Counts logged bytes, and decides when a checkpoint begins.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointTrigger {
     logged_bytes: u64,
@@ -296,8 +297,8 @@ impl CheckpointTrigger {
         self.logged_bytes += bytes as u64;
     }
 
-    /// Returns whether a checkpoint is due, and counts it as running. The caller must begin the
-    /// checkpoint.
+    /// Returns whether a checkpoint must begin now, and counts it as running. The caller must then
+    /// begin the checkpoint.
     pub(crate) fn begin(&mut self, after_bytes: u64) -> bool {
         let is_due = self.logged_bytes >= after_bytes && !self.is_running;
         if is_due {

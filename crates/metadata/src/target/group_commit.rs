@@ -1,5 +1,6 @@
-//! Group commit: the order in which log records, calls and replies leave the target, the time at
-//! which a sync begins, and the release of the replies and calls that waited for the log.
+//! Group commit. This module owns the order in which log records, calls and replies leave the
+//! target, and the time at which a sync begins. It also releases the replies and calls that waited
+//! for the log.
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
@@ -11,7 +12,7 @@ use skep_wire::frame::Header;
 use skep_wire::log_shipping::LogHeld;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Handles the end of this target's sync up to `lsn`.
+    /// Handles the end of this target's sync of its log up to `lsn`.
     pub(super) fn on_synced(&mut self, lsn: Lsn) -> Result<()> {
         if !self.gates.end_sync(lsn) {
             return Ok(());
@@ -19,7 +20,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Handles the reply of another member of the group to a request of the shipper.
+    /// Handles another member's reply to a request of the shipper.
     pub(super) fn on_member_reply(
         &mut self,
         member: TargetId,
@@ -34,7 +35,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Releases the replies, calls and operations that waited until records are held or safe.
+    /// Releases the replies, calls and operations whose records are *held* or *safe* now.
     pub(super) fn release_gated(&mut self) -> Result<()> {
         let (replies, calls) = self.gates.take_released();
         self.batch.replies.extend(replies.into_iter().map(|it| (ReplyGate::default(), it)));
@@ -46,7 +47,7 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         self.released = safe;
-        self.shipper.release(safe);
+        self.shipper.release(safe, self.shared.limits.members.kept_for_absent_bytes);
         self.shared.numbers.safe(safe);
         self.shared.starts.safe(safe);
         self.operations.wake_unsafe();
@@ -77,7 +78,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
         let batch = std::mem::take(&mut self.batch);
-        // The records of this batch are complete, so in a group of one member they are held now.
+        // The records of this batch are complete now. So in a group of one member, they are *held*.
         let gates = &mut self.gates;
         let replies = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
         let replies: Vec<_> = replies.collect();
@@ -115,19 +116,19 @@ impl<E: Engine> MetadataTarget<E> {
         self.queue_reply(PendingReply { connection, request, result: Ok(body) }, None);
     }
 
-    /// Returns the last record on which a reply that is made now may depend.
+    /// Returns the newest record that a reply may depend on, if the target queues the reply now.
     pub(super) fn newest_record(&self) -> Lsn {
         // If the batch has no changes, the reply depends only on earlier records.
         if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
     }
 
     /// Sends a reply at the end of the batch or later. The reply waits until all records that it
-    /// may show are held. With `after`, it also waits until that record is safe. A target that
-    /// syncs before each reply waits until all of these records are safe. Each reply gets its gate
-    /// here and only once, because later records must not make it wait longer.
+    /// may show are held. If `after` is a record, the reply also waits until that record is safe. A
+    /// target that syncs before each reply waits until all of these records are safe. Each reply
+    /// gets its gate only once, here, because later records must not make it wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
-        // Refusals and replies to reads wait too, because they may show changes that another
-        // primary, or this target after a power loss, would not have.
+        // Refusals and replies to reads wait too, because they may show changes that are not
+        // *held*. After a change of the primary or a power loss, these changes may not exist.
         let held = self.newest_record();
         let safe = if self.gates.syncs_each_reply() { held } else { after.unwrap_or_default() };
         self.batch.replies.push((ReplyGate { held, safe }, reply));

@@ -1,7 +1,9 @@
-//! The primary and the other members of its group: when it may answer, for which changes of the
-//! group it asks management, and its report to administrators.
+//! The primary's relation to the other members of its group. This module decides when the primary
+//! may reply to clients, which changes of the group it requests from management, and what it
+//! reports to administrators.
 //!
-//! Does not own the requests to the members (`shipping::shipper`), and the gates (`gates`).
+//! The module `shipping::shipper` owns the requests to the members, and the module `gates` owns the
+//! gates.
 
 use crate::engine::Engine;
 use crate::target::{Action, MetadataTarget};
@@ -14,24 +16,27 @@ use skep_wire::log_shipping::GroupProgress;
 use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Makes the target reply to nothing before this time, because the former primary of the group
-    /// may still reply until then. Called before the first event.
+    /// Makes the target send no reply to a client before the time `at`, because the previous
+    /// primary of the group may still reply until then. The caller calls this before the first
+    /// event.
     pub fn answer_from(&mut self, at: Duration) {
         self.shipper.answer_from(at);
     }
 
-    /// Notes the epoch of the last record that was in the store at the start. Called before the
-    /// first event.
+    /// Sets the epoch of the last record that was in the store at the start. The caller calls this
+    /// before the first event.
     pub fn set_epoch_of_stored(&mut self, epoch: Epoch) {
         self.shipper.set_epoch_before(epoch);
     }
 
-    /// Whether the target may reply now. Otherwise another member may be the primary.
+    /// Whether the target may reply to clients now. If not, another member may be the primary
+    /// already.
     pub(super) fn may_answer(&self) -> bool {
-        self.shipper.holds_lease(self.shared.limits.leases.lease, self.shared.now)
+        self.shipper.holds_lease(self.shared.limits.members.leases.lease, self.shared.now)
     }
 
-    /// Begins to count members to which little is missing, and ends that if they stop to follow.
+    /// Begins to count the members that lack only a few records. Stops counting members that no
+    /// longer confirm records.
     pub(super) fn count_members(&mut self) -> Result<()> {
         let has_ended = self.shipper.end_counting(&self.shared.limits, self.shared.now);
         let begun = self.shipper.begin_to_count();
@@ -45,7 +50,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Returns the changes of the group for which the target asks management now.
+    /// Returns the changes of the group that the target requests from management now.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         let (held, epoch) = (self.gates.group_log().held, self.gates.epoch());
         let group = self.shared.group;
@@ -54,7 +59,8 @@ impl<E: Engine> MetadataTarget<E> {
         changes.into_iter().map(of).collect()
     }
 
-    /// Replies to `AskGroup`. The reply waits for nothing: it is needed most when a member is away.
+    /// Replies to `AskGroup`. The reply does not wait for the other members, because administrators
+    /// need it most when a member is absent.
     pub(crate) fn report_group(&mut self, connection: ConnectionId, request: Header) {
         let log = self.gates.group_log();
         let report = GroupProgress {
@@ -66,7 +72,7 @@ impl<E: Engine> MetadataTarget<E> {
             safe: log.safe,
             may_answer: self.may_answer(),
             kept_bytes: self.shipper.kept_bytes(),
-            members: self.shipper.members(self.shared.now),
+            members: self.shipper.members(self.engine().approximate_pairs(), self.shared.now),
         };
         let result = Ok(report.to_bytes());
         self.batch.actions.push(Action::Reply { connection, request, result });

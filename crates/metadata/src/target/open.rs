@@ -1,4 +1,4 @@
-//! Starts a target from its store and log.
+//! The start of a target from its store and log.
 
 use super::calls::Calls;
 use super::gates::{BatchOutput, CheckpointTrigger, SyncGates};
@@ -22,11 +22,11 @@ use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Starts a target from an engine and the log records since its last checkpoint. Skips records
-    /// that the engine already has.
+    /// whose changes the engine already has.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing or malformed.
-    /// - An error of the engine.
+    /// - The error of the engine, if it fails.
     pub fn open(
         engine: E,
         records: impl IntoIterator<Item = Record>,
@@ -69,21 +69,23 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_sharing()?;
         target.load_starts()?;
         target.set_map(start.map)?;
-        target.shipper.release(target.gates.safe());
+        target
+            .shipper
+            .release(target.gates.safe(), target.shared.limits.members.kept_for_absent_bytes);
         Ok(target)
     }
 
-    /// Makes each reply name the map version in which this target is the primary. A client that got
-    /// a reply then sends this version to storage targets, which refuse the requests of the
-    /// previous primary from then on.
+    /// Makes each reply name the map version in which this target is the primary. A client that
+    /// gets a reply then sends this version to storage targets. From that moment on, these refuse
+    /// the requests of the previous primary.
     fn fence_former_primary(&mut self, version: MapVersion) {
         if self.shared.primary_since > Epoch::new(1) {
             self.raise_fence(version);
         }
     }
 
-    /// Passes the changes of records that other members have not confirmed yet to the background
-    /// jobs, as if the target wrote and synced these records now.
+    /// Passes the changes in records that other members have not confirmed yet to the background
+    /// jobs. For the jobs, it looks as if the target wrote and synced these records now.
     fn load_unsafe(&mut self, last: Lsn) {
         for (key, value) in self.table.unsafe_changes() {
             self.background.on_write(key, value.is_some());
@@ -92,9 +94,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Applies the log records after `stored`, which the engine does not have: to the engine if they
-/// are safe, or else to a layer above it. Returns all records, for members that may lack them, and
-/// the number of the last record.
+/// Applies the log records after `stored`, whose changes the engine does not have. If the records
+/// are *safe*, applies them to the engine, otherwise to a layer above it. Returns all records,
+/// because members may lack them, and the number of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
     stored: Lsn,
@@ -120,7 +122,8 @@ fn replay<E: Engine>(
         if previous.is_none() {
             window = RecordWindow::after(preceding(lsn));
         }
-        // A restart on a full disk must not write records again that the engine already has.
+        // Skip records that the engine already has. Otherwise, a restart on a full disk could fail
+        // because it writes them again.
         if lsn > stored {
             table.replay(lsn, &record.payload, are_safe)?;
         }
@@ -129,7 +132,8 @@ fn replay<E: Engine>(
     }
     let last = window.last().max(stored);
     if window.last() < stored {
-        // The log ends before the store: its last segments were synced with the store only.
+        // The log ends before the last record whose changes the store has. The store was synced,
+        // but the last segments of the log were not.
         window = RecordWindow::after(stored);
     }
     if !are_safe {

@@ -1,22 +1,23 @@
-//! The operations of a target: some can run now, others wait for a time or for the log.
+//! The operations of a target. Some can run now, others wait for a time or for the log.
 //!
-//! This module owns the order in which operations run. It does not run them (`run`), and does not
-//! own the locks for which they wait (`tx::locks`).
+//! This module owns the order in which operations run. It does not run the operations (`run`), and
+//! does not own the locks for which they wait (`tx::locks`).
 
 use crate::tx::operation::{Operation, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// All operations that have not ended, by id, except the one that is running.
+/// All operations that have not ended, by id, except the operation that is running.
 ///
 /// # Invariants
 /// - An id is never used twice.
-/// - The queues hold ids. Ids of operations that have ended may remain in a queue, and are skipped.
+/// - The queues hold ids. A queue may still have ids of operations that have ended, which are
+///   skipped.
 #[derive(Debug)]
 pub(crate) struct Operations {
     waiting: HashMap<u64, Operation>,
     next_id: u64,
-    /// Operations that can run now, in order.
+    /// Operations that can run now, in the order in which they will run.
     ready: VecDeque<u64>,
     /// Operations that run again after a pause, by the time at which the pause ends.
     paused: BTreeSet<(Duration, u64)>,
@@ -64,7 +65,7 @@ impl Operations {
         self.waiting.get_mut(&id)
     }
 
-    /// Removes and returns an operation, to run or end it.
+    /// Removes and returns an operation. The caller runs or ends it.
     pub(crate) fn take(&mut self, id: u64) -> Option<Operation> {
         self.waiting.remove(&id)
     }
@@ -79,7 +80,7 @@ impl Operations {
         None
     }
 
-    /// Puts an operation back that has run and now waits.
+    /// Puts an operation back that has run and must wait now.
     pub(crate) fn park(&mut self, op: Operation) {
         self.waiting.insert(op.id, op);
     }
@@ -90,7 +91,7 @@ impl Operations {
         self.park(op);
     }
 
-    /// Parks an operation, which runs again after more records are safe.
+    /// Parks an operation, which runs again when more records are *safe*.
     pub(crate) fn park_until_safe(&mut self, op: Operation) {
         self.until_safe.push(op.id);
         self.park(op);
@@ -101,7 +102,7 @@ impl Operations {
         self.ready.extend(ids);
     }
 
-    /// Makes the operations ready that waited until records are safe.
+    /// Makes the operations ready that waited until more records are *safe*.
     pub(crate) fn wake_unsafe(&mut self) {
         self.ready.extend(std::mem::take(&mut self.until_safe));
     }
@@ -120,7 +121,7 @@ impl Operations {
     }
 
     /// Whether an operation coordinates this transaction of the target's group, or holds the rename
-    /// lock under its number.
+    /// lock with the number of this transaction.
     pub(crate) fn is_coordinating(&self, number: u64) -> bool {
         self.waiting.values().any(|op| {
             op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)

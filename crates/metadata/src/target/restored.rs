@@ -1,24 +1,25 @@
-//! A target whose directory was put back from a copy, so that it lacks its newest changes.
+//! A target whose directory was restored from a backup, so that it lacks the newest changes.
 //!
 //! The target continues with higher numbers. So it assigns no inode number, transaction number,
 //! start number or version a second time.
 //!
-//! This module does not own the marks in the directory (`service::restored`), or the refusal to
-//! name orphans (`tx::removal_guard`).
+//! The module `service::restored` owns the marks in the directory. The module `tx::removal_guard`
+//! owns the rule that storage keeps chunk files without an inode.
 
 use super::MetadataTarget;
 use crate::engine::Engine;
 use skep_types::InodeId;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Continues with higher numbers, since the directory was put back from a copy. The caller
-    /// calls this before the first event.
+    /// Makes the target continue with higher numbers, since its directory was restored from a
+    /// backup. The caller calls this before the first event.
     pub fn continue_above_copy(&mut self) {
         self.shared.numbers.skip();
         self.shared.starts.skip();
     }
 
-    /// Whether a restart continues above all numbers that this target may have assigned.
+    /// Whether the higher numbers are safe, so that a restart also continues above all numbers that
+    /// this target may have assigned.
     pub fn has_safe_numbers(&self) -> bool {
         self.shared.starts.current().is_some() && self.shared.numbers.has_usable()
     }
@@ -29,7 +30,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns an inode that has a chunk file, but whose number this target has not assigned yet.
-    /// Such an inode shows that the directory of the target is an old copy, so the caller must
+    /// Such an inode shows that the directory of the target is an old backup. So the caller must
     /// start the target again with [`Self::continue_above_copy`].
     pub fn newer_inode(&self) -> Option<InodeId> {
         self.shared.removal.newer_inode

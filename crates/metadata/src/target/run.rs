@@ -1,5 +1,5 @@
-//! Runs operations, and ends each run: by a commit, by a refusal, or by parking the operation to
-//! run again later.
+//! Runs operations. Each run ends with a commit, with a refusal, or with the operation parked until
+//! it runs again.
 
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
@@ -57,8 +57,8 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(session) = op.session_needed()
             && let Some(refusal) = self.sessions.refusal(session)
         {
-            // The session ended while the operation waited. If the operation opened a file now, the
-            // file would stay open forever.
+            // The session has ended while the operation waited. If the operation opened a file now,
+            // no request would ever close it.
             return self.fail(op, refusal);
         }
         let mut context = Context::new(&self.table, &mut self.shared, &mut op);
@@ -70,8 +70,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // A run must make all calls that earlier runs of the operation made. Otherwise it would
-        // commit transactions for which only an earlier run has sent a `Prepare`.
+        // A run must make all calls that earlier runs of the operation made. Otherwise, the
+        // operation would commit steps that only an earlier run has sent in a `Prepare`.
         let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {
@@ -94,8 +94,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Err(Stop::Held(resource)) => {
                 self.start_over(&mut op);
-                // `start_over` has released this operation's own locks, which may have freed the
-                // resource.
+                // `start_over` has released the locks of this operation itself, which may have
+                // freed the resource.
                 if self.shared.locks.is_free(&resource, None) {
                     self.operations.wake([op.id]);
                 } else {
@@ -106,7 +106,8 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::Busy | Stop::Changed) => {
                 self.start_over(&mut op);
                 let pause = (FIRST_PAUSE * (1 << op.restarts.min(10))).min(LONGEST_PAUSE);
-                // Two operations that blocked each other must not run again at the same time.
+                // Spread the pauses, so that two operations that blocked each other do not run
+                // again at the same time.
                 let spread =
                     (op.id.wrapping_mul(0x9E37_79B9) ^ u64::from(self.shared.group.raw())) % 8;
                 let due = self.shared.now + pause + pause.mul_f64(spread as f64 / 8.0);
@@ -144,7 +145,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Releases all locks of an owner, and makes the operations ready that waited for one of them.
+    /// Releases all locks of an owner. Makes the operations ready that waited for these locks.
     pub(crate) fn release(&mut self, owner: Owner) {
         if !self.shared.locks.is_empty() {
             let woken = self.shared.locks.release(owner);
@@ -186,8 +187,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Commits the changes of an operation and sends its reply. The reply to a change of names also
-    /// carries the attributes of the directory, which are not logged.
+    /// Commits the changes of an operation and sends its reply. If the operation has changed names,
+    /// the reply also has the attributes of the directory. The log record stores the reply without
+    /// them.
     fn commit(
         &mut self,
         mut op: Operation,
@@ -208,7 +210,8 @@ impl<E: Engine> MetadataTarget<E> {
             self.gates.request_sync();
         }
         // The target releases the rename lock only after this record is safe. The next holder of
-        // the lock walks the directory tree with this change, and other groups rely on the result.
+        // the lock walks a directory tree that contains this change, and other groups rely on the
+        // result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         self.end_truncations()?;
@@ -239,12 +242,12 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Moves all changes of an operation into the batch, together with its decision and its reply,
-    /// so that they are in one log record. Returns the number of that record.
+    /// Moves all changes of an operation into the batch, with its decision and its reply. All of
+    /// them get into the same log record. Returns the number of that record.
     ///
     /// # Errors
-    /// `TooLarge` if the changes exceed the limit of one operation. In this case nothing was
-    /// changed.
+    /// `TooLarge` if the changes exceed the limit of one operation. In this case, the batch is
+    /// unchanged.
     fn take_changes(
         &mut self,
         op: &Operation,
@@ -283,7 +286,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(self.gates.next_lsn())
     }
 
-    /// Ends the wait for a lock that was granted.
+    /// If the request has set a lock, ends the wait for this lock.
     fn after_set_lock(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Result<()> {
         let SetLock { lock, wait } = SetLock::from_bytes(body)?;
         let is_set = SetLockReply::from_bytes(reply)?.conflict.is_none();
@@ -294,8 +297,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Updates the sessions after a request was committed. Returns the record that must be safe
-    /// before the reply is sent; `None` means that the reply need not wait.
+    /// Updates the sessions after a request was committed. Returns the record that must be *safe*
+    /// before the reply is sent. `None` means that the reply need not wait for this.
     fn after_request(&mut self, header: &Header, body: &[u8], reply: &[u8]) -> Option<Lsn> {
         let slot = (header.session, header.slot);
         if catalog::message(header.message).is_some_and(|message| message.modifies) {

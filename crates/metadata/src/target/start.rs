@@ -8,10 +8,10 @@ use std::time::Duration;
 /// When the target syncs its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once if a request asks for
-    /// a sync.
+    /// The target syncs at most [`crate::limits::SYNC_INTERVAL`] after an append, and at once if a
+    /// request asks for a sync.
     Interval,
-    /// Before each reply.
+    /// The target syncs before each reply.
     Always,
 }
 
@@ -20,7 +20,7 @@ pub enum SyncPolicy {
 pub struct Start {
     /// Group that the target serves.
     pub group: GroupId,
-    /// The target. The other serving members of its group must confirm each record.
+    /// Id of the target. The other serving members of its group must confirm each record.
     pub target: TargetId,
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
     /// gets a lower epoch, even if the cluster map is older.
@@ -33,7 +33,7 @@ pub struct Start {
     pub limits: Limits,
     /// Newest cluster map.
     pub map: Arc<ClusterMap>,
-    /// Time on the clock from which the caller also takes `now` of
+    /// Time of the start, on the clock that the caller also uses for `now` in
     /// [`super::MetadataTarget::handle`].
     pub now: Duration,
     /// Time of day at the start.

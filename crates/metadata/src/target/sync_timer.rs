@@ -1,5 +1,5 @@
-//! The syncs of a log: which one is running, and when the next one begins. The primary and the
-//! backup of a group use the same timer.
+//! The syncs of a log. The timer decides when the next sync begins, and remembers which sync is
+//! running. The primary and the backup of a group use the same timer.
 //!
 //! This module does not own the replies that wait for a sync (`gates`, `shipping::backup`).
 
@@ -7,14 +7,14 @@ use crate::limits::SYNC_AFTER;
 use skep_types::Lsn;
 use std::time::Duration;
 
-/// The syncs of one member's log.
+/// The timer for the syncs of one member's log.
 #[derive(Debug)]
 pub(crate) struct SyncTimer {
     synced: Lsn,
     running: Option<Lsn>,
-    /// Append time of the oldest record that no sync covers.
+    /// Time of the append of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
-    /// Whether a sync was requested, so that the next sync begins at once.
+    /// Whether a sync was requested. Then the next sync begins at once.
     is_requested: bool,
 }
 
@@ -46,7 +46,7 @@ impl SyncTimer {
         self.first_unsynced_at.is_some()
     }
 
-    /// Notes that a record was appended.
+    /// Handles the append of a record at the time `now`.
     pub(crate) fn appended(&mut self, now: Duration) {
         self.first_unsynced_at.get_or_insert(now);
     }
@@ -56,8 +56,8 @@ impl SyncTimer {
         self.is_requested = true;
     }
 
-    /// Begins a sync if one is due or requested. `last` is the last appended record. Returns the
-    /// last record that the sync covers; `None` means that no sync begins.
+    /// Begins a sync if it is time for a sync or a sync was requested. `last` is the last appended
+    /// record. Returns the last record that the sync covers; `None` means that no sync begins.
     pub(crate) fn begin(&mut self, last: Lsn, now: Duration) -> Option<Lsn> {
         if self.running.is_some() || last <= self.synced {
             return None;
@@ -72,8 +72,7 @@ impl SyncTimer {
         self.running
     }
 
-    /// Notes the end of the sync up to `lsn`. Returns `false` if a different sync, or none, is
-    /// running.
+    /// Ends the sync up to `lsn`. Returns `false` if no sync up to `lsn` is running.
     pub(crate) fn end(&mut self, lsn: Lsn) -> bool {
         let is_running = self.running == Some(lsn);
         if is_running {
@@ -83,7 +82,7 @@ impl SyncTimer {
         is_running
     }
 
-    /// Notes that the records after `last` were removed. No sync may be running.
+    /// Handles the removal of the records after `last` from the log. No sync may be running.
     ///
     /// # Panics
     /// Panics if a sync is running.

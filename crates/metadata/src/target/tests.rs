@@ -1,20 +1,20 @@
 //! Regression tests for bugs that the simulator or a review has found, each as the shortest
-//! sequence of events that shows the bug. There is one target and one storage group; the test
-//! simulates the clients, the storage group and the disk.
+//! sequence of events that shows the bug. The tests run one target. They simulate the clients, one
+//! storage group and the disk.
 
 mod background_calls;
 mod closes;
 mod compare_slots;
 mod file_locks;
 mod free_space;
-mod full;
 mod gates;
 mod group_commit;
 mod inline;
-mod many;
+mod large_directory;
+mod operation_limit;
 mod patterns;
 mod records;
-mod repetitions;
+mod repeated_requests;
 mod restored;
 mod sessions;
 mod sharing;
@@ -50,11 +50,11 @@ struct Story {
     /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
-    /// The start that requests of clients name. `None` means the present one: the clients compare
-    /// their changes with the target's at once after each start.
+    /// The number of the start that clients name in their requests. `None` means the number of the
+    /// current start, as if the clients had compared their slots right after each start.
     named_start: Option<u64>,
-    /// Clients that the target has asked management to remove, and whether management should keep
-    /// a client whose heartbeats arrive.
+    /// Clients that the target has asked management to remove. The flag means that management must
+    /// keep the client if its heartbeats arrive.
     evicted: Vec<(NodeId, bool)>,
 }
 
@@ -102,7 +102,7 @@ fn open(
     MetadataTarget::open(engine, records.to_vec(), start).unwrap()
 }
 
-/// Returns the event of a request's arrival. `at` has the slot and the sequence number.
+/// Returns the event of a request that arrives. `at` has the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
     let is_of_a_target = !matches!(bounds(R::ID).senders, Senders::Any);
     let header = Header {
@@ -151,7 +151,7 @@ impl Story {
         self.happens(Event::Tick);
     }
 
-    /// Like [`Self::restart`], but sends no event to the new process yet.
+    /// Like [`Self::restart`], but without an event for the new process.
     fn kill(&mut self) {
         let scanned = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap();
         assert_eq!(scanned.end, self.log.len(), "a record cannot be read back");
@@ -160,12 +160,12 @@ impl Story {
         self.replies.clear();
     }
 
-    /// Runs an event and its consequences. Every sync that follows ends at once.
+    /// Handles an event, and then the events that result from it. Each sync ends in the next batch.
     fn happens(&mut self, event: Event) {
         self.happen_together(vec![event]);
     }
 
-    /// Like [`Self::happens`], for several events in one batch.
+    /// Like [`Self::happens`], but handles several events in one batch.
     fn happen_together(&mut self, events: Vec<Event>) {
         let mut next = events;
         while !next.is_empty() {
@@ -174,7 +174,7 @@ impl Story {
         }
     }
 
-    /// Runs one batch. Returns the events that follow from it at once.
+    /// Runs one batch. Returns the events that result from its actions, such as the end of a sync.
     fn run(&mut self, mut events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
         let start = self.named_start.unwrap_or_else(|| self.start());
@@ -213,7 +213,7 @@ impl Story {
         next
     }
 
-    /// Returns the number of the target's start.
+    /// Returns the number of the target's current start.
     fn start(&self) -> u64 {
         self.target.shared.starts.last().map_or(0, |(number, _)| number)
     }
@@ -235,7 +235,7 @@ impl Story {
         result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
     }
 
-    /// Replies to the oldest call of the target.
+    /// Sends the target the reply to its oldest call.
     fn answer<R: Request>(&mut self, reply: &R::Reply) {
         let (call, request) = self.calls.remove(0);
         assert_eq!(request.message, R::ID);
@@ -288,7 +288,8 @@ fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
 }
 
-/// Returns the reply of a storage host with this incarnation that has truncated a chunk file.
+/// Returns the reply of a storage host that has truncated a chunk file. The host has this
+/// incarnation.
 fn truncated(incarnation: u64) -> st::TruncateChunkReply {
     st::TruncateChunkReply { incarnation: HostIncarnation::new(incarnation) }
 }

@@ -1,4 +1,5 @@
-//! Transactions with other groups, in which the target's group is the coordinator or a participant.
+//! Transactions over several groups, in which the target's group is the coordinator or a
+//! participant.
 
 use super::calls::CallPurpose;
 use super::events::Action;
@@ -27,7 +28,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.batch.actions.push(Action::Call { call, request });
     }
 
-    /// Handles the reply of another group to a call.
+    /// Passes another group's reply to the operation or background job that sent the call.
     pub(super) fn on_answer(&mut self, call: CallId, result: Result<Vec<u8>>) -> Result<()> {
         match self.calls.take(call) {
             Some(CallPurpose::Operation { id, index }) => {
@@ -44,8 +45,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Sends a participant the decision on a transaction. With `after`, sends the decision only
-    /// after that record is safe.
+    /// Sends a participant the decision on a transaction. If `after` is a record, sends the
+    /// decision only when this record is *safe*.
     pub(super) fn send_decision(
         &mut self,
         group: GroupId,
@@ -68,8 +69,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.operations.is_coordinating(number) || self.gates.holds_decision_of(number)
     }
 
-    /// Returns the decision on a transaction of this group. The decision is pending as long as a
-    /// power loss or another primary could still change it.
+    /// Returns the decision on a transaction of this group. The decision is `Pending` while a power
+    /// loss or a change of the primary could still revert it.
     pub(crate) fn decision(&self, transaction: TransactionId) -> Result<DecisionReply> {
         let key = Key::Decision(transaction.number).to_bytes();
         let decision = if self.table.get_safe::<DecisionRecord>(&key)?.is_some() {
@@ -84,15 +85,15 @@ impl<E: Engine> MetadataTarget<E> {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks whether one more transaction may be prepared, or an administrator may decide on a
-    /// prepared transaction.
+    /// Checks whether the target can prepare one more transaction, or whether an administrator may
+    /// decide on a prepared transaction.
     pub(crate) fn check_transaction(&self, header: &Header, body: &[u8]) -> Result<()> {
         let prepared = self.background.prepared();
         match transaction_in(header, body) {
             Some(_) if header.message == Prepare::ID && prepared.len() >= MAX_PREPARED => {
                 let what = format!(
-                    "cannot prepare a transaction: {MAX_PREPARED} transactions wait for their \
-                     coordinators; see `skep transaction list`"
+                    "cannot prepare a transaction: {MAX_PREPARED} transactions already wait for \
+                     their coordinators; see `skep transaction list`"
                 );
                 Err(Error::new(ErrorCode::LimitReached, what))
             }

@@ -12,7 +12,7 @@ use skep_format::metadata::{Key, TruncationRecord, decode_value, expect_parsed, 
 use skep_types::{Error, InodeId, Lsn, Result};
 use std::collections::BTreeMap;
 
-/// Replies to truncations, by file, each with the record that must be safe before it leaves.
+/// Replies to truncations, by file. Each reply has the record that must be *safe* before it leaves.
 pub(super) type TruncationReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
 
 impl<E: Engine> MetadataTarget<E> {
@@ -36,14 +36,15 @@ impl<E: Engine> MetadataTarget<E> {
         if truncations.pending(inode).is_some() {
             let owner = Owner::Truncation(inode);
             self.shared.locks.try_take(&Resource::Truncation(inode), owner);
-            // Storage may truncate the chunk files only after the next sync.
+            // Request a sync, because storage may truncate the chunk files only after the record of
+            // the truncation is synced.
             self.gates.request_sync();
         }
         Ok(())
     }
 
     /// Replies to a request that was committed. If the request has truncated a file, the reply
-    /// waits until storage has truncated the chunk files, and then names these files.
+    /// waits until storage has truncated the chunk files, and then lists these chunk files.
     pub(crate) fn reply_committed(
         &mut self,
         body: &[u8],
@@ -76,8 +77,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Releases the replies and the requests that waited for truncations which are pending no
-    /// longer.
+    /// Releases the replies and the requests that waited for truncations that are no longer
+    /// pending.
     pub(super) fn end_truncations(&mut self) -> Result<()> {
         for inode in self.shared.truncations.take_ended() {
             self.release(Owner::Truncation(inode));
@@ -95,7 +96,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies with an error to the requests that wait for a truncation which storage has refused.
+    /// Replies with an error to the requests that have truncated a file, if storage has refused the
+    /// truncation.
     pub(super) fn fail_truncation(&mut self, inode: InodeId, generation: u64, error: Error) {
         let refusal = unfinished(inode, &error);
         if !self.shared.truncations.fail(inode, generation, error) {
@@ -104,8 +106,8 @@ impl<E: Engine> MetadataTarget<E> {
         for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
             self.queue_reply(PendingReply { result: Err(refusal.clone()), ..reply }, after);
         }
-        // The waiting requests run again. Some of them fail now, and the others wait for the next
-        // attempt.
+        // Let the operations run again that wait for the truncation. Some of them fail now, and the
+        // others wait for the next attempt.
         let owner = Owner::Truncation(inode);
         self.release(owner);
         self.shared.locks.try_take(&Resource::Truncation(inode), owner);

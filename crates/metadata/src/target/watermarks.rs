@@ -1,36 +1,36 @@
-//! The progress of the group's members with the log, and two limits that follow from it. *held* is
-//! the last record that every serving member has appended. *safe* is the last record that every
-//! serving member has synced.
+//! The watermarks of a group: the progress of its members with the log, and the values *held* and
+//! *safe*. Every serving member has appended all records up to *held*, and has synced all records
+//! up to *safe*.
 //!
-//! This module does not own the replies, calls and changes that wait for these records (`gates`,
-//! `tx::table`). In a group of one member, *held* is the last appended record and **safe* is the
-//! last synced record.
+//! In a group of one member, *held* is the last appended record, and *safe* is the last synced
+//! record. This module does not own the replies, calls and changes that wait for these records
+//! (`gates`, `tx::table`).
 //!
 //! # Invariants
-//! - `safe <= held <= appended`, and none of the three falls.
-//! - *held* and *safe* are at most the progress of each member that was serving when they were
-//!   reached. A member has every record up to *held* before it begins to serve. In a new epoch, a
-//!   member reports its progress again; until then its progress counts as zero.
+//! - `safe` <= `held` <= `appended`, and none of the three values falls.
+//! - When *held* or *safe* rises, it is at most the progress of each member that serves at that
+//!   time. A member has every record up to *held* before it begins to serve. In a new epoch, a
+//!   member reports its progress again. Until then, its progress counts as zero.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;
 
-/// Returns the serving members of a group besides `target`.
+/// Returns the serving members of a group, without `target`.
 pub(super) fn other_serving(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<TargetId> {
     let members = map.group(group).into_iter().flat_map(|group| &group.members);
     let serving = members.filter(|it| it.state == MemberState::Serving && it.target != target);
     serving.map(|it| it.target).collect()
 }
 
-/// Returns the members of a group besides `target` that do not serve.
+/// Returns the members of a group that do not serve, without `target`.
 pub(super) fn absent(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<TargetId> {
     let members = map.group(group).into_iter().flat_map(|group| &group.members);
     let absent = members.filter(|it| it.state != MemberState::Serving && it.target != target);
     absent.map(|it| it.target).collect()
 }
 
-/// The progress of the group.
+/// The progress of the members of a group, with the values of *held* and *safe*.
 #[derive(Debug)]
 pub(crate) struct Watermarks {
     own: Progress,
@@ -41,8 +41,8 @@ pub(crate) struct Watermarks {
 }
 
 impl Watermarks {
-    /// Creates the watermarks of a target with this progress. `stored` is the last record in its
-    /// store, which is safe.
+    /// Creates the watermarks of a target whose own progress is `own`. `stored` is the last record
+    /// in its store, which is *safe*.
     pub(crate) fn new(
         own: Progress,
         stored: Lsn,
@@ -74,19 +74,19 @@ impl Watermarks {
         self.safe
     }
 
-    /// Records that this target has appended the record `lsn`.
+    /// Updates the progress of this target, which has appended the record `lsn`.
     pub(crate) fn append(&mut self, lsn: Lsn) {
         self.own.appended = self.own.appended.max(lsn);
         self.rise();
     }
 
-    /// Records that this target has synced its log up to the record `lsn`.
+    /// Updates the progress of this target, which has synced its log up to the record `lsn`.
     pub(crate) fn sync(&mut self, lsn: Lsn) {
         self.own.synced = self.own.synced.max(lsn).min(self.own.appended);
         self.rise();
     }
 
-    /// Records the progress of another member. Ignores a member that is not serving.
+    /// Updates the progress of another member. Ignores a member that is not serving.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         if let Some(known) = self.others.get_mut(&member) {
             let synced = progress.synced.min(progress.appended);
@@ -104,7 +104,8 @@ impl Watermarks {
         self.rise();
     }
 
-    /// Forgets the progress of all other members, for a new epoch. *held* and *safe* stay.
+    /// Forgets the progress of all other members when a new epoch begins. *held* and *safe* keep
+    /// their values.
     pub(crate) fn forget_others(&mut self) {
         self.others.values_mut().for_each(|progress| *progress = Progress::default());
     }
@@ -195,8 +196,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// In any order of events, the watermarks never fall, and as long as the members stay the
-        /// same, they equal the least progress of all members.
+        /// In any order of events, the watermarks never fall. While the members stay the same, the
+        /// watermarks equal the least progress of all members.
         #[test]
         fn watermarks_equal_the_least_progress_of_all_members(
             steps in proptest::collection::vec((0_u8..5, 0_u64..4, 0_u64..6, 0_u64..6), 1..200),
@@ -220,7 +221,7 @@ mod tests {
                     _ if !names.is_empty() => {
                         let index = member as usize % names.len();
                         // A member appends only records that the primary has sent. Its report may
-                        // be old.
+                        // be older than its progress.
                         let appended = (others[index].0 + more).saturating_sub(2).min(own.0);
                         let synced = (others[index].1 + synced).saturating_sub(2).min(appended);
                         let known: &mut (u64, u64) = &mut others[index];

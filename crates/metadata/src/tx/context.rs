@@ -1,10 +1,10 @@
-//! The context in which a handler runs: one transaction over the target's state, the time, the
-//! cluster map, and the calls to other groups.
+//! The context in which a handler runs. It contains one transaction over the target's state, the
+//! time, the cluster map, and the calls to other groups.
 //!
 //! A handler is a plain function that runs from start to end. When it must wait, it returns a
-//! [`Stop`], and the target drops its writes. Later the handler runs again from the start, with the
-//! replies that it has received so far. So the last run makes all decisions and all writes in one
-//! transaction.
+//! [`Stop`], and the target drops its writes. Later, the handler runs again from the start, with
+//! the replies that have arrived so far. So all its reads and writes that take effect are in one
+//! transaction, of the last run.
 
 use crate::engine::Engine;
 use crate::tx::locks::{Owner, Resource};
@@ -28,7 +28,7 @@ pub(crate) fn of_another(error: Error) -> Error {
     }
 }
 
-/// One transaction of an operation.
+/// One transaction, in which one run of an operation reads and writes.
 pub(crate) struct Context<'a, E> {
     table: &'a Table<E>,
     writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -68,8 +68,7 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
-    /// stop this transaction, because its steps were checked against these locks in the prepare
-    /// phase.
+    /// block this transaction. Its steps were checked against these locks when it was prepared.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -79,13 +78,15 @@ impl<'a, E: Engine> Context<'a, E> {
         self.writes
     }
 
-    /// Returns the reply to a removal or a move of a name in a directory.
+    /// Returns the reply to a request that has removed or moved a name. The reply will also have
+    /// the attributes of the directory.
     pub(crate) fn names_reply(&mut self, directory: InodeRecord) -> NamesReply {
         self.reply_directory = Some(directory.attributes);
         NamesReply { directory: None }
     }
 
-    /// Returns the reply about a new name in a directory.
+    /// Returns the reply to a request that has created a name. The reply will also have the
+    /// attributes of the directory.
     pub(crate) fn new_entry_reply(
         &mut self,
         entry: EntryReply,
@@ -108,7 +109,7 @@ impl<'a, E: Engine> Context<'a, E> {
         value.map(|value| decode_value(&key, &value)).transpose()
     }
 
-    /// Returns pairs in ascending key order. The pairs do not include this transaction's own
+    /// Returns key-value pairs in ascending key order. They do not include this transaction's own
     /// writes.
     pub(crate) fn scan(
         &self,
@@ -153,8 +154,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// free or end something do not call this function.
     ///
     /// # Errors
-    /// `NoSpace`, which names the target and has a hint on how to free space, if the disk is almost
-    /// full.
+    /// `NoSpace` if the disk is almost full. The error names the target and has a hint on how to
+    /// free space.
     pub(crate) fn check_free_space(&self) -> Result<()> {
         match &self.shared.shortage {
             None => Ok(()),
@@ -185,13 +186,13 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- inodes
 
-    /// Returns the inode; `None` means that it does not exist. Returns [`Stop::Held`] while an
-    /// undecided transaction holds the inode, or while the operation must wait for a truncation,
-    /// and [`Stop::Unsafe`] until the current start is safe.
+    /// Returns the record of an inode. `None` means that the inode does not exist. Returns
+    /// [`Stop::Held`] while an undecided transaction has locked the inode, or while the operation
+    /// must wait for a truncation. Returns [`Stop::Unsafe`] until the current start is *safe*.
     ///
-    /// Raises the change counter at least to the first version of the current start. An earlier
-    /// start may have given out higher versions than the stored version, for changes that a power
-    /// loss has reverted.
+    /// If the change counter is below the first version of the current start, raises it to that
+    /// version. In an earlier start, clients may have received higher versions than the stored
+    /// version, for changes that a power loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;
@@ -206,7 +207,7 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(record)
     }
 
-    /// Returns the inode. Fails with `Stale` if it does not exist.
+    /// Returns the record of an inode. Fails with `Stale` if the inode does not exist.
     pub(crate) fn inode(&self, inode: InodeId) -> Result<InodeRecord, Stop> {
         self.find_inode(inode)?.ok_or_else(|| {
             Error::new(ErrorCode::Stale, format!("inode {inode} was removed")).into()
@@ -222,14 +223,14 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.get(&Key::Opens(inode))?.unwrap_or_default())
     }
 
-    /// Takes the next number. If all reserved numbers are used up, returns [`Stop::Unsafe`] until
-    /// the next reservation is safe.
+    /// Takes the next number. If no usable number is left, returns [`Stop::Unsafe`] until the next
+    /// reservation is *safe*.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
-        // A number is used up even if the transaction fails; there are plenty of numbers.
+        // If the transaction fails, this number is never used. There are enough numbers for that.
         self.shared.numbers.take().ok_or(Stop::Unsafe)
     }
 
-    /// Returns an inode id in a shard that was never used before.
+    /// Returns an inode id that was never used before. The id belongs to the given shard.
     pub(crate) fn new_inode_id(&mut self, shard: ShardId) -> Result<InodeId, Stop> {
         Ok(InodeId::from_parts(shard, self.next_number()?))
     }
@@ -254,8 +255,8 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(self.group_of(inode)? == self.shared.group)
     }
 
-    /// Calls another group. Returns the reply if it has arrived since an earlier run, otherwise
-    /// [`Stop::AwaitsReplies`].
+    /// Calls another group. Returns the reply if an earlier run has sent the call and the reply has
+    /// arrived. Otherwise, returns [`Stop::AwaitsReplies`].
     pub(crate) fn ask<R: Request>(
         &mut self,
         group: GroupId,
@@ -264,8 +265,9 @@ impl<'a, E: Engine> Context<'a, E> {
         self.ask_all(vec![(group, request)])?.pop().ok_or(Stop::AwaitsReplies)
     }
 
-    /// Calls several groups at once. Returns their replies if all have arrived since earlier runs,
-    /// the first refusal if there is one, and otherwise [`Stop::AwaitsReplies`].
+    /// Calls several groups at once. If an earlier run has sent the calls and all replies have
+    /// arrived, returns the replies, or the first refusal. Otherwise, returns
+    /// [`Stop::AwaitsReplies`].
     pub(crate) fn ask_all<R: Request>(
         &mut self,
         requests: Vec<(GroupId, &R)>,
@@ -308,8 +310,8 @@ impl<'a, E: Engine> Context<'a, E> {
         self.next_call < self.op.remote_calls.len()
     }
 
-    /// Asks groups to prepare steps as part of this operation's transaction. The target sends them
-    /// the commit if the operation succeeds, and the abort otherwise.
+    /// Asks groups to prepare steps as part of this operation's transaction. If the operation
+    /// succeeds, the target sends them the commit, otherwise the abort.
     pub(crate) fn prepare(
         &mut self,
         steps: Vec<(GroupId, Vec<Step>)>,
@@ -342,7 +344,8 @@ impl<'a, E: Engine> Context<'a, E> {
         Ok(prepared)
     }
 
-    /// Takes the rename lock at the group of the root. The operation holds the lock until it ends.
+    /// Takes the rename lock, which the root's group grants. The operation keeps the lock until it
+    /// ends.
     pub(crate) fn hold_rename_lock(&mut self) -> Result<(), Stop> {
         if self.is_local(InodeId::ROOT)? {
             return self.take_rename_lock();

@@ -1,9 +1,10 @@
-//! Locks of transactions between groups, held while the transactions are undecided.
+//! The locks of a target: they belong to undecided transactions between groups, and to a few other
+//! long changes.
 //!
-//! Only these hold a lock: prepared transactions of other groups, the holder of the rename lock,
-//! truncations (`namespace::truncations`), and files about to be shared (`sharing`). Other
-//! operations of this target hold no lock while they wait, because they run again from the start
-//! and check everything in the transaction that commits. So no deadlock cycle can form.
+//! The owner of a lock is a prepared transaction of another group, the operation with the rename
+//! lock, a truncation (`namespace::truncations`), or a file that becomes shared (`sharing`). Other
+//! operations of this target keep no lock while they wait. They run again from the start, and check
+//! everything again in the transaction that commits. So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 /// A resource that can be locked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Resource {
-    /// An inode with its attributes. Nothing can be added to a directory whose inode is locked.
+    /// An inode with its attributes. While the inode of a directory is locked, no name can be added
+    /// to the directory.
     Inode(InodeId),
     /// A name in a directory.
     Dentry(InodeId, Vec<u8>),
@@ -20,7 +22,8 @@ pub(crate) enum Resource {
     Rename,
     /// The chunk files of a file, while storage truncates them.
     Truncation(InodeId),
-    /// A file that becomes shared, until all sessions that have it open have acknowledged that.
+    /// A file that becomes shared. The lock ends when all sessions that have the file open have
+    /// acknowledged this.
     Sharing(InodeId),
 }
 
@@ -33,11 +36,11 @@ pub(crate) enum Owner {
     Operation(u64),
     /// The truncation of a file.
     Truncation(InodeId),
-    /// The sessions that have a file open and must acknowledge that it becomes shared.
+    /// The sessions that have a file open and must still acknowledge that it becomes shared.
     Holders(InodeId),
 }
 
-/// The held locks, and the operations that wait for them.
+/// The locks that have an owner, and the operations that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     held: BTreeMap<Resource, Owner>,
@@ -45,13 +48,14 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Whether no owner other than `asker` holds a resource.
+    /// Whether a resource is free, or `asker` itself has the lock.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
-        // A fast path, because almost always no resource is held.
+        // A fast path, because there are almost never any locks.
         self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
     }
 
-    /// Takes a resource if no other owner holds it. Returns whether `owner` holds it now.
+    /// Locks a resource for `owner`, if no other owner has the lock. Returns whether `owner` has
+    /// the lock now.
     pub(crate) fn try_take(&mut self, resource: &Resource, owner: Owner) -> bool {
         let free = self.is_free(resource, Some(owner));
         if free {
@@ -69,7 +73,7 @@ impl Locks {
         of_directory.next().cloned()
     }
 
-    /// Adds an operation that waits for a resource. The resource must be held.
+    /// Adds an operation that waits for a resource. The resource must be locked.
     pub(crate) fn wait(&mut self, resource: Resource, operation: u64) {
         self.waiting.entry(resource).or_default().push(operation);
     }
@@ -78,7 +82,7 @@ impl Locks {
     pub(crate) fn release(&mut self, owner: Owner) -> Vec<u64> {
         let mut released: Vec<_> =
             self.held.iter().filter(|(_, it)| **it == owner).map(|(it, _)| it.clone()).collect();
-        // The fixed order makes simulations reproducible.
+        // Sort them, because a fixed order makes simulations reproducible.
         released.sort();
         let mut woken = Vec::new();
         for resource in released {
@@ -98,7 +102,7 @@ impl Locks {
         }
     }
 
-    /// Whether no resource is held.
+    /// Whether no resource is locked.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

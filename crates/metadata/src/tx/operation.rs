@@ -1,4 +1,5 @@
-//! An operation: a request in progress, with the replies that it has received from other groups.
+//! An operation: a request or a piece of internal work of the target, in progress, with the replies
+//! that it has received from other groups.
 
 use skep_types::{Error, GroupId, Result, SessionId};
 use skep_wire::Request;
@@ -12,17 +13,17 @@ pub type ConnectionId = u64;
 /// Number of a request to another group, assigned by this target.
 pub type CallId = u64;
 
-/// The origin of an operation, to which its result goes.
+/// The origin of an operation, which gets the operation's result.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// A request; the result goes to its sender.
+    /// A request. The target sends the result to the sender.
     Peer { connection: ConnectionId, header: Header },
-    /// The target's internal work; the result goes nowhere.
+    /// Internal work of the target. Its result is not sent.
     Internal(InternalWork),
 }
 
 impl Source {
-    /// Returns the trace id of the request. Zero means none.
+    /// Returns the trace id of the request. Zero means that it has no trace id.
     pub(crate) fn trace(&self) -> u128 {
         match self {
             Self::Peer { header, .. } => header.trace,
@@ -36,15 +37,16 @@ impl Source {
 pub(crate) enum Stop {
     /// The operation has failed, and the target drops all its writes.
     Fail(Error),
-    /// This resource is locked: by another transaction, by a pending truncation, or until clients
-    /// have acknowledged a notification. The operation runs again when the resource is free.
+    /// The operation needs this resource, which is locked by another transaction or a pending
+    /// truncation, or until clients acknowledge a notification. The operation runs again when the
+    /// resource is free.
     Held(Resource),
-    /// The operation has called other groups and waits for a reply.
+    /// The operation has called other groups and waits for their replies.
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
     /// The operation waits until the log record of reserved numbers, or of the target's start, is
-    /// safe.
+    /// *safe*.
     Unsafe,
     /// The calls to other groups differ from the calls of an earlier run. The operation starts over
     /// without the earlier replies.
@@ -63,7 +65,8 @@ impl From<skep_types::ErrorCode> for Stop {
     }
 }
 
-/// A call to another group, remembered over the runs of an operation.
+/// A call of an operation to another group. It is preserved from one run of the operation to the
+/// next.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteCall {
     pub(crate) group: GroupId,
@@ -83,7 +86,7 @@ pub struct OutgoingCall {
     pub message_version: u16,
     /// Body of the request.
     pub body: Vec<u8>,
-    /// Trace id of the operation that waits for the reply. Zero means none.
+    /// Trace id of the operation that waits for the reply. Zero means that it has no trace id.
     pub trace: u128,
 }
 
@@ -94,7 +97,7 @@ impl OutgoingCall {
     }
 }
 
-/// A request in progress.
+/// A request or a piece of internal work that is in progress.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) id: u64,
@@ -102,15 +105,15 @@ pub(crate) struct Operation {
     /// Connections on which retries of the same request have arrived.
     pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
-    /// Calls of the operation to other groups, in order.
+    /// Calls of the operation to other groups, in the order in which it makes them.
     pub(crate) remote_calls: Vec<RemoteCall>,
-    /// Number of the transaction that the operation coordinates; `None` means that it has asked no
-    /// group to prepare.
+    /// Number of the transaction that the operation coordinates. `None` means that it has asked no
+    /// group to prepare steps.
     pub(crate) transaction: Option<u64>,
-    /// Groups that were asked to prepare steps of `transaction`.
+    /// Groups that the operation has asked to prepare steps of `transaction`.
     pub(crate) participants: Vec<GroupId>,
-    /// Number of the transaction that holds the rename lock for the operation, and the root's
-    /// group.
+    /// The rename lock, if the operation has it: the number of the transaction that owns it, and
+    /// the root's group, which has granted it.
     pub(crate) rename_lock: Option<(u64, GroupId)>,
     /// Number of times that the operation has started over.
     pub(crate) restarts: u32,

@@ -1,4 +1,4 @@
-//! The state that all operations of a target share, besides its table.
+//! The state that all operations of a target use, besides its table.
 
 use crate::limits::Limits;
 use crate::locks::file_locks::FileLocks;
@@ -15,32 +15,33 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Count of the numbers that a target skips if its directory was put back from a copy.
+/// Count of the numbers that a target skips if its directory was restored from a backup.
 const SKIPPED_NUMBERS: u64 = 1 << 32;
 
-/// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
+/// Numbers for inodes and transactions. They come from ranges whose reservation is *safe*.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     /// Next number to assign to an inode or a transaction.
     next: u64,
-    /// End of the last range of numbers whose reservation is safe.
+    /// End of the last range of numbers whose reservation is *safe*.
     usable: u64,
-    /// End of the last reservation, which may not be safe yet, and the log record of that
-    /// reservation.
+    /// End of the last reservation, and the log record of this reservation. The record may not be
+    /// *safe* yet.
     reserved: (u64, Lsn),
 }
 
 impl Numbers {
-    /// Creates the numbers of a target that starts. `reserved` is the end of the target's last
-    /// reservation, if any, and `last` is the last record of the log.
+    /// Creates the numbers when a target starts. `reserved` is the end of the target's last
+    /// reservation. `None` means that it has made none. `last` is the last record of the log.
     fn new(reserved: Option<u64>, last: Lsn) -> Self {
-        // Numbers below the reservation may have been used. Zero is never used, and one is the
-        // root's number.
+        // All numbers of earlier reservations may have been used. Number zero is never used, and
+        // number one belongs to the root.
         let next = reserved.unwrap_or(2).max(2);
         Self { next, usable: next, reserved: (next, last) }
     }
 
-    /// Takes the next number. `None` means that the next reservation must become safe first.
+    /// Takes the next number. `None` means that no number is usable until the next reservation is
+    /// *safe*.
     pub(crate) fn take(&mut self) -> Option<u64> {
         if self.next >= self.usable {
             return None;
@@ -49,7 +50,7 @@ impl Numbers {
         Some(self.next - 1)
     }
 
-    /// Skips more numbers than can have been assigned since a copy of the target was made. The
+    /// Skips more numbers than the target can have assigned after the backup of its directory. The
     /// caller calls this before it takes the first number.
     pub(crate) fn skip(&mut self) {
         *self = Self::new(Some(self.reserved.0 + SKIPPED_NUMBERS), self.reserved.1);
@@ -67,8 +68,8 @@ impl Numbers {
         self.next < self.usable
     }
 
-    /// Returns the number of reserved numbers that are left, including numbers whose reservation is
-    /// not safe.
+    /// Returns how many reserved numbers are left, including numbers whose reservation is not
+    /// *safe* yet.
     pub(crate) fn left(&self) -> u64 {
         self.reserved.0 - self.next
     }
@@ -78,12 +79,12 @@ impl Numbers {
         self.reserved.0
     }
 
-    /// Adds a reservation up to `end`, logged in record `lsn`.
+    /// Adds a reservation of all numbers up to `end`. Its log record is `lsn`.
     pub(crate) fn reserve(&mut self, end: u64, lsn: Lsn) {
         self.reserved = (end, lsn);
     }
 
-    /// Makes the numbers of the last reservation usable if its record is safe. `lsn` is the last
+    /// Makes the numbers of the last reservation usable if its record is *safe*. `lsn` is the last
     /// safe record.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         if self.reserved.1 <= lsn {
@@ -95,7 +96,8 @@ impl Numbers {
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.next <= self.usable && self.usable <= self.reserved.0,
-            "numbers are handed out below {}, usable below {} and reserved below {}",
+            "next inode number ({}) <= end of the usable numbers ({}) <= end of the reserved \
+             numbers ({})",
             self.next,
             self.usable,
             self.reserved.0
@@ -103,7 +105,7 @@ impl Numbers {
     }
 }
 
-/// The shards and groups in which the target can place new inodes and chunk files, derived from the
+/// The shards and groups in which the target can place new inodes and chunk files, according to the
 /// cluster map.
 #[derive(Debug)]
 pub(crate) struct Placement {
@@ -112,11 +114,11 @@ pub(crate) struct Placement {
     /// Metadata groups that serve a shard.
     pub(crate) metadata_groups: Vec<GroupId>,
     pub(crate) candidates: Candidates,
-    /// State of round-robin placement.
+    /// State of the round-robin placement of new files.
     pub(crate) cursor: Cursor,
 }
 
-/// The state that all operations of a target share, besides its table.
+/// The state that all operations of a target use, besides its table.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
@@ -134,8 +136,8 @@ pub(crate) struct Shared {
     pub(crate) starts: StartNumbers,
     pub(crate) removal: RemovalGuard,
     pub(crate) limits: Limits,
-    /// Error message for requests that add something, which the target refuses while its disk is
-    /// almost full. `None` means that its disk has enough free space.
+    /// While its disk is almost full, the target refuses requests that add something, with this
+    /// error message. `None` means that the disk has enough free space.
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,
@@ -144,7 +146,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the state of a target that starts, before anything is loaded.
+    /// Creates the state when a target starts. The caller loads the contents of the store
+    /// afterwards.
     pub(crate) fn new(start: &Start, reserved: Option<u64>, last: Lsn) -> Self {
         Self {
             group: start.group,
@@ -174,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Replaces the cluster map, and derives the placement from it.
+    /// Replaces the cluster map, and computes the placement from it.
     pub(crate) fn set_map(&mut self, map: Arc<ClusterMap>) {
         let placement = &mut self.placement;
         placement.candidates = Candidates::new(&map);

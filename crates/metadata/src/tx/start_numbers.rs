@@ -1,16 +1,17 @@
-//! The starts of a target, by their *start numbers*. With them, the target detects whether a change
-//! that was acknowledged, but never synced, is still in the log.
+//! The starts of a target, by their *start numbers*. From the start numbers, the target learns
+//! whether a change that it acknowledged, but did not sync, is still in the log.
 //!
-//! An acknowledgement names the start and the log record. If a later start began with the same
-//! record number or a lower number, the log had ended before the acknowledged record. So the host
+//! An acknowledgement names the start and the log record of a change. If a later start began with
+//! the same or a lower record number, the log had ended before the acknowledged record. So the host
 //! had lost power, and the record is lost. If only the process was killed, no record is lost, and
 //! the first record of the next start follows all acknowledged records.
 //!
-//! The start number is also the high part of the versions (change counters) of inodes. So no
-//! version is given to two states of an inode, and clients can rely on the order of versions.
+//! The start number is also the high part of the versions (change counters) of inodes. So two
+//! states of an inode never have the same version, and clients can rely on the order of versions.
 //!
-//! Invariant: a start is safe (every serving member has synced it) before the target acknowledges
-//! any change of this start. Otherwise the next start could use the same number.
+//! Invariant: the record of a start is *safe* (every serving member has synced it) before the
+//! target acknowledges any change of this start. Otherwise the next start could use the same
+//! number.
 
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
@@ -20,21 +21,22 @@ use std::collections::BTreeMap;
 /// Number of low bits of a change counter that count the changes of an inode within a start. These
 /// bits count more changes than a target can log.
 const VERSION_BITS: u32 = 40;
-/// Count of the start numbers that a target skips if its directory was put back from a copy.
+/// Count of the start numbers that a target skips if its directory was restored from a backup.
 const SKIPPED_STARTS: u64 = 1 << 12;
 
-/// The starts that the target remembers.
+/// The starts of the target that it still remembers.
 #[derive(Debug, Default)]
 pub(crate) struct StartNumbers {
-    /// First log record of each start, by start number. The last start is the current one.
+    /// Number of the first log record of each start, by start number. The last start is the current
+    /// one.
     first: BTreeMap<u64, Lsn>,
-    /// Log record of the current start.
+    /// Log record that contains the current start.
     logged: Option<Lsn>,
     is_safe: bool,
 }
 
 impl StartNumbers {
-    /// Adds a start that the store has.
+    /// Adds a start that the target has found in its store.
     pub(crate) fn load(&mut self, number: u64, first: Lsn) {
         self.first.insert(number, first);
     }
@@ -45,9 +47,9 @@ impl StartNumbers {
         self.first.insert(number, first);
     }
 
-    /// Skips more start numbers than can have been used since a copy of the target was made. All
-    /// changes that were acknowledged before count as lost. The caller calls this before it logs
-    /// the start.
+    /// Skips more start numbers than the target can have used after the backup of its directory.
+    /// All changes that it acknowledged before this start then count as lost. The caller calls this
+    /// before it logs the start.
     pub(crate) fn skip(&mut self) {
         if let Some((number, first)) = self.first.pop_last() {
             self.first.insert(number + SKIPPED_STARTS, first);
@@ -58,29 +60,29 @@ impl StartNumbers {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// Returns the oldest starts beyond the limit of [`MAX_STARTS`] starts.
+    /// Returns the numbers of the oldest starts, which exceed the limit of [`MAX_STARTS`] starts.
     pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_STARTS);
         self.first.keys().take(count).copied().collect()
     }
 
-    /// Returns the current start; `None` means that it is not safe yet.
+    /// Returns the number of the current start. `None` means that its record is not *safe* yet.
     pub(crate) fn current(&self) -> Option<u64> {
         self.is_safe.then(|| self.number())
     }
 
     /// Returns the first version (change counter) of inodes in the current start. All versions of
-    /// earlier starts are lower, also if a power loss has reverted their changes.
+    /// earlier starts are lower, including versions of changes that a power loss has reverted.
     pub(crate) fn first_version(&self) -> u64 {
         self.number() << VERSION_BITS
     }
 
-    /// Returns the last start, and its first log record.
+    /// Returns the number of the last start, and its first log record.
     pub(crate) fn last(&self) -> Option<(u64, Lsn)> {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }
 
-    /// Updates the table after record `lsn` has logged the last start and deleted the surplus
+    /// Updates the table when record `lsn` has logged the last start and deleted the surplus
     /// starts.
     pub(crate) fn logged(&mut self, lsn: Lsn) {
         self.logged = Some(lsn);
@@ -89,7 +91,7 @@ impl StartNumbers {
         }
     }
 
-    /// Updates the table when the log records up to `lsn` are safe.
+    /// Updates the table when the log records up to `lsn` are *safe*.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
     }
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_after_the_end_of_the_log_are_lost() {
+    fn change_beyond_the_log_end_at_the_next_start_is_lost() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "nothing has happened since");
@@ -123,15 +125,16 @@ mod tests {
         assert!(!starts.is_lost(&mark(2, 150)));
         assert!(starts.is_lost(&mark(2, 151)));
         assert!(!starts.is_lost(&mark(1, 100)) && !starts.is_lost(&mark(3, 151)));
-        // The change stays lost, however far the log grows afterwards.
+        // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // The mark comes from another target, or from a target that was restored to an older state.
+        // These marks are of starts that the target does not have. Another target has created them,
+        // or this target before it was restored to an older state.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }
 
     #[test]
-    fn changes_of_deleted_start_records_count_as_lost() {
+    fn change_from_a_start_without_a_stored_record_counts_as_lost() {
         let mut starts = StartNumbers::default();
         for number in 1..=100 {
             starts.begin(Lsn::new(number * 10));

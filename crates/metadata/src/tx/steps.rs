@@ -1,6 +1,6 @@
-//! The steps of changes that involve several groups. A participant checks and locks its steps when
-//! it prepares, and applies them when the transaction commits. The same code runs the steps of
-//! changes that involve only this target.
+//! The steps of changes that involve several groups. A participant checks and locks the steps when
+//! it prepares a transaction, and applies them when the transaction commits. The same code checks
+//! and applies the steps of changes that involve only this target.
 
 use crate::engine::Engine;
 use crate::limits::MAX_REVALIDATIONS;
@@ -13,12 +13,13 @@ use skep_wire::limits::MAX_LINKS;
 use skep_wire::metadata::Step;
 
 /// Returns the resources that a prepared transaction locks. `answers` are the attributes in the
-/// reply to its `Prepare`.
+/// reply to its `Prepare` request.
 pub(crate) fn resources(steps: &[Step], answers: &[Attributes]) -> Vec<Resource> {
     let mut answers = answers.iter();
     let held = |step: &Step| match step {
-        // The client can use the directory as soon as the coordinator has decided, perhaps before
-        // this group has received the decision. Requests for the directory must wait until then.
+        // Lock the new directory. A client may use it as soon as the coordinator has decided,
+        // perhaps before this group has received the decision. Requests for the directory must wait
+        // until then.
         Step::MakeDirectoryInode { .. } => answers.next().map(|it| Resource::Inode(it.inode)),
         Step::AddLink { inode } => answers.next().map(|_| Resource::Inode(*inode)),
         Step::DropLink { inode }
@@ -75,8 +76,9 @@ pub(crate) fn check<E: Engine>(
         },
         Step::RemoveDirectoryInode { inode } => {
             let directory = context.directory(*inode)?;
-            // A prepared transaction may be about to remove the last name in the directory. The
-            // client that requested this removal may already see the directory as empty.
+            // A prepared transaction may be about to remove the last name in the directory. For the
+            // client that requested this removal, the directory may already be empty. So wait for
+            // the end of that transaction.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
@@ -157,7 +159,7 @@ pub(crate) fn apply<E: Engine>(
 }
 
 /// Checks that an inode may get a name in a directory. If the directory hands down a project, all
-/// inodes in it must belong to that project.
+/// inodes that it names must belong to that project.
 pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Result<(), Error> {
     match handed_down {
         Some(project) if project != inode.project => {
@@ -172,9 +174,9 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Replaces `NotFound` by a new run of the operation, which reads the names again. After the
-/// operation read a name, another request may have given the name another inode. A program must
-/// never get `NotFound` for a name that exists all the time.
+/// Replaces the error `NotFound` by a new run of the operation, which reads the names again. Since
+/// the operation read a name, another request may have made the name point to another inode. But a
+/// program must never get `NotFound` for a name that exists all the time.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)
@@ -194,9 +196,9 @@ fn no_answer() -> Error {
     )
 }
 
-/// Applies steps where their inodes are served: at once if this group serves the inode, otherwise
-/// as prepared steps of this operation's transaction. Each step comes with the inode that
-/// determines its group.
+/// Applies each step at the group that serves its inode. If that is this group, applies the step at
+/// once. Otherwise, adds it to the steps that the other group prepares in this operation's
+/// transaction. Each step comes with the inode that determines its group.
 pub(crate) fn do_anywhere<E: Engine>(
     context: &mut Context<'_, E>,
     steps: Vec<(InodeId, Step)>,
@@ -214,7 +216,7 @@ pub(crate) fn do_anywhere<E: Engine>(
             None => elsewhere.push((group, vec![step])),
         }
     }
-    // The local steps are checked first. If one fails, no other group needs to prepare.
+    // Check the local steps first. If one of them fails, no other group needs to prepare.
     for step in &here {
         check(context, step).map_err(|stop| revalidate(context, stop))?;
     }

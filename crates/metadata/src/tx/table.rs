@@ -1,12 +1,13 @@
-//! The stored state of a metadata target: the engine, and in memory the changes that are not *safe*
-//! yet. A change is safe when every serving member of the group has synced it.
+//! The table of a metadata target: the engine with the stored state, and in memory the changes that
+//! are not *safe* yet. A change is *safe* when every serving member of the group has synced its log
+//! record.
 //!
 //! # Invariants
-//! - A change reaches the engine only after its log record is safe. So the engine never holds a
+//! - A change reaches the engine only after its log record is *safe*. So the engine never holds a
 //!   change that a power loss or another primary could remove from the log.
-//! - The contents of the engine are always the state after one specific log record. So the table
-//!   stores the changes that one sync covers in a separate *layer*, apart from later changes
-//!   (`current`), even of the same key. It gives a layer to the engine as a whole.
+//! - The engine always contains the state after one specific log record. So the table has the
+//!   changes that one sync covers in a separate *layer*. Later changes (`current`), even of the
+//!   same key, do not mix with it. The table applies each layer to the engine as a whole.
 
 use crate::engine::{Engine, Mutations};
 use skep_format::metadata::{Batch, Mutation, decode_value};
@@ -14,14 +15,15 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{Lsn, Result};
 use std::collections::VecDeque;
 
-/// Maximum number of layers. Further syncs extend the last layer. In a group of one member, each
-/// sync ends before the next one begins, so there is one layer at most.
+/// Maximum number of layers. If a sync begins when all layers are in use, it extends the last
+/// layer. In a group of one member, each sync ends before the next one begins, so there is one
+/// layer at most.
 const MAX_LAYERS: usize = 3;
 
-/// The changes that a sync covers.
+/// The changes that one or more syncs cover.
 #[derive(Debug)]
 struct Layer {
-    /// Last log record of the changes.
+    /// Last log record whose changes are in this layer.
     last: Lsn,
     changes: Mutations,
 }
@@ -30,7 +32,7 @@ struct Layer {
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     engine: E,
-    /// Changes of the current batch of operations, not logged yet.
+    /// Changes of the current log record, which is not complete yet.
     batch: Mutations,
     /// Upper bound of the size of the batch's log payload, in bytes.
     batch_bytes: usize,
@@ -76,13 +78,14 @@ impl<E: Engine> Table<E> {
         self.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
 
-    /// Returns the safe value of a key, without the layers above the engine.
+    /// Returns the *safe* value of a key, which is the value in the engine without the changes in
+    /// memory.
     pub(crate) fn get_safe<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.engine.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
 
-    /// Returns up to `limit` pairs with keys after `after`, in ascending key order, merged from all
-    /// layers.
+    /// Returns up to `limit` key-value pairs with keys after `after`, in ascending key order. The
+    /// pairs include all changes in memory.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -96,8 +99,8 @@ impl<E: Engine> Table<E> {
             let is_last = page.len() < self.scan_page;
             let mut merged: Mutations =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            // After a full page, the engine may have more pairs. Then changes beyond the last key
-            // of this page are merged with the next page.
+            // After a full page, the engine may have more pairs. Then skip changes beyond the last
+            // key of this page, which belong to the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             let layers = self.layers.iter().map(|layer| &layer.changes);
             for layer in layers.chain([&self.current, &self.batch]) {
@@ -122,12 +125,13 @@ impl<E: Engine> Table<E> {
         !self.batch.is_empty()
     }
 
-    /// Whether changes of `bytes` [`logged_bytes`] fit into the log record of the batch.
+    /// Whether one more change of `bytes` bytes (see [`logged_bytes`]) fits into the log record of
+    /// the batch.
     pub(crate) fn fits(&self, bytes: usize, record_bytes: usize) -> bool {
         !self.has_batch() || self.batch_bytes + bytes <= record_bytes
     }
 
-    /// Ends the batch: returns the payload of its log record, and moves its changes to the logged
+    /// Ends the current log record. Returns its payload, and moves its changes to the logged
     /// changes.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
@@ -140,7 +144,7 @@ impl<E: Engine> Table<E> {
             })
             .collect();
         let payload = Batch { mutations }.to_bytes();
-        // `append` would rebuild the whole map, which may hold thousands of keys.
+        // Do not use `append`, which would rebuild the whole map with its thousands of keys.
         self.current.extend(std::mem::take(&mut self.batch));
         payload
     }
@@ -148,7 +152,8 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
-        // The first layer never grows, so it reaches the engine however fast other syncs follow.
+        // Never extend the first layer while others exist. So it reaches the engine however fast
+        // other syncs follow.
         let is_full = self.layers.len() >= MAX_LAYERS;
         match self.layers.back_mut().filter(|_| is_full) {
             Some(newest) => {
@@ -159,8 +164,8 @@ impl<E: Engine> Table<E> {
         }
     }
 
-    /// Applies the layers whose records are all safe to the engine. Returns the last record that
-    /// the engine got, or `None` if it got nothing.
+    /// Applies the layers to the engine whose records are all *safe*. Returns the last record whose
+    /// changes the engine has got, or `None` if it got no changes.
     pub(crate) fn store(&mut self, safe: Lsn) -> Result<Option<Lsn>> {
         let mut stored = None;
         while let Some(layer) = self.layers.front().filter(|layer| layer.last <= safe) {
@@ -171,13 +176,13 @@ impl<E: Engine> Table<E> {
         Ok(stored)
     }
 
-    /// Returns the changes above the engine that a sync covers, oldest first.
+    /// Returns the changes in memory that a sync covers, oldest first.
     pub(crate) fn unsafe_changes(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
         self.layers.iter().flat_map(|layer| &layer.changes)
     }
 
-    /// Applies a record of the log at the start: to the engine if the record is safe, or else to
-    /// the changes that the next sync covers.
+    /// Applies a log record when the target starts. A *safe* record goes to the engine. The changes
+    /// of other records count as logged changes, which the next sync covers.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("log record {lsn}")))?;
@@ -194,8 +199,8 @@ impl<E: Engine> Table<E> {
     }
 }
 
-/// Returns the bytes that a change takes in a log record: key and value, each with its length, and
-/// a flag for the presence of a value.
+/// Returns the number of bytes that a change takes in a log record. They are the key, the value,
+/// the lengths of both, and a flag for the presence of a value.
 pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }
@@ -219,7 +224,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest::proptest! {
-        /// Through all layers and pages, a scan returns the same pairs as one ordered map.
+        /// A scan over all layers and pages returns the same pairs as a single ordered map.
         #[test]
         fn scan_returns_pending_and_stored_records_in_order(
             steps in proptest::collection::vec(
@@ -241,7 +246,7 @@ mod tests {
                         proptest::prop_assert!(table.layers.len() <= MAX_LAYERS);
                     }
                     2 => {
-                        // Some of the layers are safe.
+                        // Some of the layers are *safe* now.
                         let safe = Lsn::new(lsn.saturating_sub(u64::from(key) % 4));
                         table.store(safe).unwrap();
                         let is_left = |layer: &Layer| layer.last > safe;

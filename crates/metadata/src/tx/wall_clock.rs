@@ -1,9 +1,9 @@
 //! The time of day of a target, from which file times and the ages of records come.
 //!
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
-//! file time from the future would stay, since file times never go back. So the target refuses and
-//! reports a jump of more than [`MAX_CLOCK_STEP`], and its time continues with the clock since
-//! boot. The host's clock applies again as soon as it is near the target's time.
+//! file that got a time in the future would keep it, since file times never go back. So the target
+//! refuses and reports a jump of more than [`MAX_CLOCK_STEP`], and its time continues with the
+//! clock since boot. The host's clock applies again as soon as it is near the target's time.
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;
@@ -41,12 +41,12 @@ impl WallClock {
         if is_refused && !self.is_refusing {
             let direction = if read > expected { "ahead" } else { "back" };
             tracing::error!(
-                "the clock of this host jumped {direction} by {} s: file times do not follow it; \
-                 correct the clock, or restart this service if the new time is right",
+                "the clock of this host jumped {direction} by {} s: file times do not follow this \
+                 jump; correct the clock, or restart this service if the new time is right",
                 step / 1_000_000_000
             );
         } else if !is_refused && self.is_refusing {
-            tracing::warn!("file times follow the clock of this host again");
+            tracing::info!("file times follow the clock of this host again");
         }
         self.is_refusing = is_refused;
         self.accepted = if is_refused { expected } else { read };
@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(clock.newest(), at(expected), "boot {boot}, wall {wall}");
         };
         read(11, 1_000_001, 1_000_001);
-        // A small step forward, and a small step back.
+        // The host's clock makes a small step forward, and a small step back.
         read(12, 1_000_100, 1_000_100);
         read(13, 1_000_050, 1_000_100);
         // The host's clock is 30 years ahead for a while.

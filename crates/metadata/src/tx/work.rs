@@ -1,4 +1,4 @@
-//! The target's internal work that changes its state, each piece as one transaction.
+//! The internal work of a target. Each variant changes the target's state in one transaction.
 
 use skep_types::{GroupId, HostIncarnation, InodeId, SessionId};
 use skep_wire::metadata::TransactionId;
@@ -12,7 +12,7 @@ pub(crate) struct RecoveryQuestion {
     pub(crate) truncate_generation: u64,
 }
 
-/// A piece of the target's internal work.
+/// A piece of internal work of the target, which runs as one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InternalWork {
     /// Creates the root directory.
@@ -23,8 +23,8 @@ pub(crate) enum InternalWork {
     ReserveNumbers,
     /// Logs that a session has ended.
     RecordSessionEnd(SessionId),
-    /// Closes some of the files that an ended session had open. The last piece also deletes the
-    /// session's record.
+    /// Closes some of the files that an ended session had open. The last such transaction also
+    /// deletes the session's record.
     CleanUpSession(SessionId),
     /// Logs that a participant has confirmed a commit.
     RecordConfirmation { number: u64, participant: GroupId },
@@ -36,7 +36,7 @@ pub(crate) enum InternalWork {
     /// the hosts.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
     /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
-    /// files whose host may have lost the truncation before the sync.
+    /// files whose host may have lost power between the truncation and the sync.
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
     /// Logs the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },

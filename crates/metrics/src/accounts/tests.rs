@@ -1,4 +1,4 @@
-//! Tests the accounts of load: the causes that keep an account, and exact sums.
+//! Tests the accounts of load: which causes keep their accounts, and the exactness of sums.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn sum(accounts: &[(u64, Load)]) -> Load {
 }
 
 #[test]
-fn few_ids_are_counted_exactly() {
+fn load_of_few_ids_is_counted_exactly() {
     let mut accounts = Accounts::default();
     for round in 1..=10 {
         accounts.record(1000, &load(round));
@@ -27,7 +27,7 @@ fn few_ids_are_counted_exactly() {
 }
 
 #[test]
-fn heavy_ids_stay_among_many_light_ones_and_the_sum_is_exact() {
+fn ids_with_high_load_keep_accounts_among_many_small_ones() {
     let mut accounts = Accounts::default();
     let mut expected = Load::default();
     let mut record = |accounts: &mut Accounts, id, operations| {
@@ -51,7 +51,7 @@ fn heavy_ids_stay_among_many_light_ones_and_the_sum_is_exact() {
 }
 
 #[test]
-fn an_id_that_becomes_heavy_replaces_an_id_that_was_heavy() {
+fn id_with_growing_load_replaces_an_id_without_new_load() {
     let mut accounts = Accounts::default();
     for id in 0..MAX_ACCOUNTS as u64 {
         accounts.record(id, &load(100_000));
@@ -65,7 +65,7 @@ fn an_id_that_becomes_heavy_replaces_an_id_that_was_heavy() {
 }
 
 #[test]
-fn light_directories_never_get_accounts() {
+fn directories_with_little_load_never_get_accounts() {
     let mut accounts = Accounts::of(Dimension::Directory);
     let mut ids = std::collections::BTreeSet::new();
     for directory in 0..100_000_u64 {
@@ -80,7 +80,7 @@ fn light_directories_never_get_accounts() {
 }
 
 #[test]
-fn heavy_directories_get_and_keep_accounts() {
+fn directories_with_high_load_get_and_keep_accounts() {
     let mut accounts = Accounts::of(Dimension::Directory);
     let record_all = |accounts: &mut Accounts, heavy: std::ops::Range<u64>| {
         for round in 0..50_000_u64 {
@@ -97,18 +97,20 @@ fn heavy_directories_get_and_keep_accounts() {
         let counted = operations(&accounts, heavy);
         assert!(counted.is_some_and(|it| it > 49_000), "{heavy}: {counted:?}");
     }
-    // Other directories become heavy. They get accounts as long as there are free accounts.
+    // Record much load for other directories. Each of them gets an account as long as there are
+    // free accounts.
     record_all(&mut accounts, 5..18);
     let read = accounts.published().read();
     assert_eq!(read.len(), MAX_HEAVY_ACCOUNTS + 1);
     assert_eq!(sum(&read).operations, 50_000 * (1 + 4) + 50_000 * (1 + 13));
-    // A directory with most of the load replaces one of the heavy directories.
+    // Record most of the load for one directory, which must replace one of the directories with an
+    // account.
     (0..400_000).for_each(|_| accounts.record(99, &load(1)));
     assert!(operations(&accounts, 99).is_some(), "{:?}", accounts.published().read());
 }
 
 #[test]
-fn a_reader_never_mixes_two_accounts() {
+fn reader_never_mixes_the_values_of_two_accounts() {
     let mut accounts = Accounts::default();
     let published = accounts.published();
     let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -116,7 +118,7 @@ fn a_reader_never_mixes_two_accounts() {
     let reader = std::thread::spawn(move || {
         while !done.load(Ordering::Relaxed) {
             for (id, load) in published.read().into_iter().filter(|(id, _)| *id != LEFT_OUT) {
-                // Each operation of an id writes as many bytes as the id's number.
+                // Each operation of an account has written as many bytes as the id of the account.
                 let bytes = load.written_bytes;
                 assert!(bytes.is_multiple_of(id), "{bytes} bytes of {id}");
             }

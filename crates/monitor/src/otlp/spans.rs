@@ -1,22 +1,22 @@
-//! Converts records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest` with a
-//! span for each operation, for each request of an operation, and for each record of a service.
+//! Converts records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest`. It has
+//! a span for each operation, for each request of an operation, and for each record of a service.
 //!
-//! Records have no span ids, so this module computes the span ids. The same record always has the
-//! same id. All parts of an operation name the span of the mount as their parent.
+//! Records have no span ids, so this module computes these ids. The same record always gets the
+//! same id. The parent of all other spans of an operation is the span of its mount.
 
 use serde_json::{Value, json};
 use skep_wire::catalog::metric_name;
 use skep_wire::traces::{StageTimes, TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// Numbers of the kinds of spans in OTLP.
+/// Numbers of the kinds of spans in OTLP: internal, server and client.
 const INTERNAL: u32 = 1;
 const SERVER: u32 = 2;
 const CLIENT: u32 = 3;
 /// Number of the status of a failed span in OTLP.
 const ERROR: u32 = 2;
 
-/// Returns the request with all records that have a trace id.
+/// Returns the export request for all records that have a trace id.
 pub(super) fn request(records: &[TraceRecord]) -> Value {
     let mut by_service: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for record in records.iter().filter(|record| record.trace != 0) {
@@ -38,13 +38,13 @@ fn text(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// Returns a numeric attribute. In the JSON form of protocol buffers, integers of 64 bits are
-/// strings.
+/// Returns an attribute with a number. In the JSON form of protocol buffers, integers of 64 bits
+/// are strings.
 fn number(key: &str, value: u64) -> Value {
     json!({ "key": key, "value": { "intValue": value.to_string() } })
 }
 
-/// Computes the id of a span. The id is not zero, since zero is invalid.
+/// Computes the id of a span. The id is never zero, because OTLP does not allow zero.
 fn span_id(trace: u128, part: u64) -> String {
     // This is the finalizer of splitmix64.
     let mut id = (trace >> 64) as u64 ^ (trace as u64) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -70,8 +70,8 @@ fn span_of(record: &TraceRecord) -> Value {
     ];
     attributes.extend(facts.iter().filter(|(_, id)| *id != 0).map(|(key, id)| number(key, *id)));
     attributes.extend(record.user.map(|user| number("enduser.id", user.into())));
-    // The record of a service has no number, but two records of one target never end at the same
-    // moment.
+    // A service's record has no number in the operation, but two records of one target never end at
+    // the same moment.
     let part = match is_mount {
         true => 0,
         false => u64::from(record.target.raw()) << 32 ^ record.ended_us ^ (1 << 63),
@@ -117,7 +117,7 @@ fn span_of_call(record: &TraceRecord, call: &TraceCall, part: u64) -> Value {
     span
 }
 
-/// Returns the stages that took time as attributes.
+/// Returns an attribute for each stage in which the operation spent time.
 fn stages(times: StageTimes) -> Vec<Value> {
     let names = ["waiting", "processing", "disk", "log_sync", "others", "network"];
     let times = names.into_iter().zip(times.to_array()).filter(|(_, us)| *us > 0);
@@ -131,7 +131,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn operation_is_the_parent_of_its_requests_and_records() {
+    fn span_of_an_operation_is_the_parent_of_its_request_spans() {
         let disk = StageTimes { disk_us: 900, ..StageTimes::default() };
         let call = TraceCall {
             message: 98,

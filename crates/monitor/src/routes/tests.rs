@@ -1,9 +1,10 @@
-//! Tests of the paths, the protection and the JSON of the monitor, without sockets.
+//! Tests of the monitor's paths, access restrictions and JSON, without sockets.
 
 use super::*;
 use crate::frame::tests::frame;
 use crate::history::History;
 use crate::settings::MonitorSettings;
+use crate::slow_operations::tests::{book, record};
 use skep_types::{ClusterId, ClusterMap, MapVersion, Node, NodeId};
 
 const NOW: u64 = 1_800_000_000_000;
@@ -40,7 +41,7 @@ fn state() -> (tempfile::TempDir, MonitorState) {
     (directory, state)
 }
 
-/// A name that would run as a program if the page parsed the name as HTML.
+/// A name that the browser would execute if the page parsed the name as HTML.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&\u{1b}[2J";
 
 fn answer(request: &Request, password: Option<&str>) -> Reply {
@@ -83,16 +84,39 @@ fn live_data_has_the_load_and_the_services() {
 }
 
 #[test]
+fn slow_operations_are_listed_and_explained_in_words() {
+    let (_directory, mut state) = state();
+    let slow = record(0x2a, (NOW - 1000) * 1000, 1_500_000);
+    state.slow_operations = book(vec![slow], NOW * 1000);
+    let get = |path: &str| {
+        let access = Access { password: None };
+        let reply = reply(&request(path), &access, &state, &Registry::new(), NOW);
+        (reply.status, serde_json::from_slice(&reply.body).unwrap_or(Value::Null))
+    };
+    let (_, listed) = get("/api/operations?span=60");
+    let first = &listed["operations"][0];
+    assert_eq!((&first["operation"], &first["ms"]), (&"fsync".into(), &1500.0.into()));
+    assert_eq!(first["mainly"], "100 % waiting in the mount without a request to a target");
+    let (_, live) = get("/api/live");
+    assert_eq!(live["slowest"], listed["operations"]);
+    let trace = first["trace"].as_str().unwrap();
+    let (status, report) = get(&format!("/api/operation?id={trace}"));
+    assert_eq!((status, &report["parts"][0]["share"]), (OK, &1.0.into()));
+    assert_eq!(get("/api/operation?id=2b").0, "404 Not Found");
+    assert_eq!(get("/api/operation?id=%3Cimg%3E").0, "400 Bad Request");
+}
+
+#[test]
 fn control_characters_in_names_are_replaced() {
     let name = get("/api/live")["services"][0]["name"].as_str().unwrap().to_owned();
     assert_eq!(name, HOSTILE.replace('\u{1b}', "?"));
     let reply = answer(&request("/api/live"), None);
-    // The reply is not HTML, so the browser never shows it as a page.
+    // The content type of the reply is not HTML, so the browser never shows the reply as a page.
     assert_eq!(reply.content_type, JSON);
 }
 
 #[test]
-fn other_methods_paths_and_parameters_are_refused() {
+fn unknown_methods_paths_and_parameters_are_refused() {
     for (path, status) in [
         ("/no", "404 Not Found"),
         ("/../etc/passwd", "404 Not Found"),
@@ -133,7 +157,7 @@ fn every_path_needs_the_password() {
         };
         answer(&request, Some("correct horse")).status
     };
-    // "any:correct horse" and "any:wrong".
+    // The two valid base64 values are the encodings of "any:correct horse" and "any:wrong".
     for (authorization, is_served) in [
         ("Basic YW55OmNvcnJlY3QgaG9yc2U=", true),
         ("bearer correct horse", true),
@@ -157,4 +181,28 @@ fn query_parameters_are_percent_decoded() {
         decoded.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(pairs, [("a", "b c d"), ("e", ""), ("f", "\u{e4}"), ("g", "<")]);
     assert!(parameters("a=%f").is_err() && parameters("a=%ff").is_err());
+}
+
+#[test]
+fn alerts_are_metrics_with_rule_severity_and_object() {
+    let (_directory, mut state) = state();
+    let finding = || crate::findings::Finding {
+        rule: "target-full",
+        severity: skep_cluster::problems::Severity::Critical,
+        object: "t7".into(),
+        what: HOSTILE.into(),
+        remedy: "delete files".into(),
+    };
+    let text = |state: &MonitorState| {
+        let access = Access { password: None };
+        let reply = reply(&request("/metrics"), &access, state, &Registry::new(), NOW);
+        String::from_utf8(reply.body.to_vec()).unwrap()
+    };
+    // A finding that has just begun is no alert yet.
+    state.alerts.update(NOW, vec![finding()]);
+    assert!(!text(&state).contains("skep_alert{"), "{}", text(&state));
+    state.alerts.update(NOW + 60_000, vec![finding()]);
+    let line = "skep_alert{rule=\"target-full\",severity=\"critical\",object=\"t7\"} 1\n";
+    assert!(text(&state).contains(line), "{}", text(&state));
+    assert!(!text(&state).contains("onerror"), "texts are no labels");
 }

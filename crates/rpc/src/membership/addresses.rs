@@ -1,7 +1,7 @@
 //! The order in which a sender tries the addresses of the members of management.
 //!
 //! Owns the facts about the leader that replies have shown. Does not own the addresses themselves
-//! and the connections ([`super::Management`]).
+//! or the connections ([`super::Management`]).
 
 use std::collections::HashSet;
 
@@ -24,18 +24,18 @@ impl MemberAddresses {
         !self.leader.is_empty()
     }
 
-    /// Records that the member at `address` answers.
+    /// Remembers that the member at `address` has answered.
     pub(super) fn note_answer(&mut self, address: &str) {
         self.answered = Some(address.to_owned());
     }
 
-    /// Records that the member that answered last is the leader.
+    /// Remembers that the member that answered last is the leader.
     pub(super) fn note_leader(&mut self) {
         self.leader.clear();
         self.refused.clear();
     }
 
-    /// Records that the member at `address` is not the leader. `leader` are the addresses of the
+    /// Remembers that the member at `address` is not the leader. `leader` are the addresses of the
     /// leader in its reply.
     pub(super) fn note_refusal(&mut self, address: &str, leader: Vec<String>) {
         self.answered.take_if(|answered| answered == address);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn member_that_answered_last_is_asked_first() {
+    fn member_with_the_most_recent_reply_is_asked_first() {
         let mut addresses = MemberAddresses::default();
         assert_eq!(order(&addresses), "a b c");
         addresses.note_answer("c");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn named_leader_comes_first_and_refusing_members_last() {
+    fn named_leader_is_asked_first_and_refusing_members_last() {
         let mut addresses = MemberAddresses::default();
         addresses.note_answer("a");
         addresses.note_refusal("a", vec!["d".into(), "c".into()]);

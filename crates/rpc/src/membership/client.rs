@@ -67,7 +67,7 @@ pub struct ClientMembership {
     /// The latest removed id of this client for which a thread has started a new registration.
     removed: AtomicU32,
     is_leaving: AtomicBool,
-    /// Notified when the client has a new id, and when it begins to leave.
+    /// Notifies waiting tasks when the client has a new id, and when it begins to leave.
     changed: SharedNotify,
 }
 
@@ -95,7 +95,7 @@ impl ClientMembership {
         limits: JoinLimits,
     ) -> Result<Arc<Self>> {
         if token.addresses.is_empty() {
-            let context = "no address of management is given";
+            let context = "the token has no address of management";
             return Err(Error::new(ErrorCode::Configuration, context));
         }
         let management = Management::new(&token, NodeKind::Client);
@@ -184,7 +184,9 @@ impl ClientMembership {
                 }
                 Err(error) => {
                     if logged != Some(error.code()) {
-                        tracing::warn!("cannot register this client again yet: {error}; retrying");
+                        tracing::warn!(
+                            "cannot register this client again yet: {error}; the client retries"
+                        );
                         logged = Some(error.code());
                     }
                     if error.code() == ErrorCode::AuthenticationFailed {
@@ -299,7 +301,7 @@ fn change_log_level(
 
 async fn leave(management: &Management, node: NodeId) {
     if let Err(error) = management.call_once(&Leave { node }, MANAGEMENT_DEADLINE).await {
-        tracing::debug!("management did not confirm that client {node} leaves: {error}");
+        tracing::debug!("management did not confirm that client {node} leaves: {error:#}");
     }
 }
 
@@ -331,7 +333,7 @@ async fn register_until(
         }
         if !logged.contains(&error.code()) {
             logged.push(error.code());
-            tracing::warn!("cannot mount yet: {error}; retrying {span}");
+            tracing::warn!("cannot mount yet: {error}; this mount retries {span}");
         }
         // The last attempt starts at the deadline, not before it.
         skep_env::sleep(left.unwrap_or(pause).min(pause)).await;

@@ -82,7 +82,7 @@ impl Management {
             order: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
-            // Zero means that a request has no id.
+            // Zero would mean that a request has no id, so the number is at least one.
             sender_number: skep_env::random_u64().max(1),
             last_request: Cell::new(0),
             is_connecting: Cell::new(false),
@@ -189,7 +189,8 @@ impl Management {
     ) -> Result<R::Reply> {
         let deadline = skep_env::now() + time_left;
         let late = || {
-            let context = format!("no connection to management within {time_left:?}");
+            let context =
+                format!("no connection to management within {:.1} s", time_left.as_secs_f64());
             Err(Error::new(ErrorCode::TimedOut, context))
         };
         let connecting = skep_env::timeout(time_left, self.connection()).await;
@@ -214,13 +215,13 @@ impl Management {
             .map_err(|error| error.within(format_args!("management at {}", addresses())))
     }
 
-    /// Records that a member is not the leader, so that the next request goes to another member.
+    /// Remembers that a member is not the leader, so that the next request goes to another member.
     /// `text` is the text of its reply. Returns the error for the caller.
     fn note_refusal(&self, refused: &OpenConnection, text: &str) -> Error {
         let OpenConnection { connection, address, .. } = refused;
         let leader = leader_addresses(text);
         let named = match &*leader {
-            [] => "it knows no leader".to_owned(),
+            [] => "it does not know the leader".to_owned(),
             named => format!("it names {}", named.join(", ")),
         };
         self.order.borrow_mut().note_refusal(address, leader);
@@ -258,7 +259,7 @@ impl Management {
                 {
                     Ok(reply) => {
                         if has_warned {
-                            tracing::warn!("management answers");
+                            tracing::info!("management answers");
                         }
                         return Ok(reply);
                     }
@@ -304,8 +305,8 @@ impl Management {
         Ok(open)
     }
 
-    /// Connects to management at the first address that answers. The address that answered last
-    /// comes first. The next address is tried when an earlier one has failed or is silent.
+    /// Connects to management at the first address that answers. Tries the address that answered
+    /// last first. The next address is tried when an earlier one has failed or is silent.
     async fn connect(&self) -> Result<(Rc<Connection>, String)> {
         let identity = &self.identity();
         let attempt = async |address: String| {
@@ -323,9 +324,9 @@ impl Management {
 
     /// Returns all known addresses of management, in the order in which they are tried: see
     /// [`MemberAddresses`]. Servers try the addresses in the cluster map before other addresses of
-    /// the same rank, since management may have moved. Clients try the addresses of their command
-    /// line or join token first. The addresses in the map may belong to a network that only servers
-    /// can reach.
+    /// the same rank, since the addresses of management may have changed. Clients try the addresses
+    /// of their command line or join token first. The addresses in the map may belong to a network
+    /// that only servers can reach.
     fn candidates(&self) -> Vec<String> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {
@@ -352,7 +353,7 @@ fn distinct(addresses: &[String]) -> Vec<String> {
 }
 
 /// Returns the addresses of management in a cluster map.
-pub(super) fn management_addresses(map: &ClusterMap) -> Vec<String> {
+pub fn management_addresses(map: &ClusterMap) -> Vec<String> {
     let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     management.flat_map(|node| node.addresses.iter().cloned()).collect()
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct FollowedMap {
     pub(super) cell: Arc<MapCell>,
-    /// Notified when the cluster's settings change. A task that sleeps for an interval from the
-    /// settings must then read the interval again.
+    /// Notifies waiting tasks when the cluster's settings change. A task that sleeps for an
+    /// interval from the settings must then read the interval again.
     pub(super) settings_changed: Notify,
 }
 
@@ -58,7 +58,7 @@ impl FollowedMap {
                 // Management replies shortly before `LONG_POLL` even if there is no newer map. So
                 // an error always means a lost connection or a dead management process.
                 Err(error) => {
-                    tracing::debug!("waiting for a newer cluster map failed: {error}");
+                    tracing::debug!("cannot wait for a newer cluster map: {error:#}");
                     skep_env::sleep(backoff).await;
                     backoff = (backoff * 2).min(LONGEST_MANAGEMENT_BACKOFF);
                 }

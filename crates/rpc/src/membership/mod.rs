@@ -1,8 +1,8 @@
 //! A node's membership in the cluster: registration with management, heartbeats, and the cluster
 //! map that management pushes.
 //!
-//! [`Membership`] is for services: it registers targets, and may start with a cluster map that the
-//! service cached before a restart. [`ClientMembership`] is for clients: the threads of a mount
+//! [`Membership`] is for services. It registers targets, and may start with a cluster map that the
+//! service cached before a restart. [`ClientMembership`] is for clients. The threads of a mount
 //! share it, and a client that registers again gets a new id. Both use [`Management`].
 //!
 //! Management is never on the I/O path. While management does not reply, the node uses its current
@@ -17,14 +17,15 @@ mod management;
 mod map;
 
 pub use client::{ClientEvents, ClientMembership, GAVE_UP, JoinLimits};
-pub use management::Management;
+pub use management::{Management, management_addresses};
 
 use crate::access::{Identity, JoinToken};
 use crate::limits::{HEARTBEAT_DEADLINE, MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
 use crate::map_cell::MapCell;
 use crate::outages::{self, ManagementOutage};
-use management::{is_final, management_addresses};
+use management::is_final;
 use map::{FollowedMap, MapChange};
+use skep_metrics::LineLimit;
 use skep_types::map::Capacity;
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
@@ -44,12 +45,14 @@ pub struct Membership {
     /// `false` after a start with a cached map, until management has registered the service.
     is_registered: Cell<bool>,
     is_leaving: Cell<bool>,
+    /// Limits the log lines about refused registrations.
+    refusals: LineLimit,
 }
 
 /// A change that the membership reports to its service.
 #[derive(Debug)]
 pub enum Change {
-    /// The [`MapCell`] holds a different map.
+    /// The [`MapCell`] contains a different map.
     Map,
     /// Management has registered a service that had started with a cached map. This change precedes
     /// the first [`Self::Map`].
@@ -59,8 +62,8 @@ pub enum Change {
     Refused(Error),
     /// Management had removed this service from the cluster, and the service has registered again.
     Rejoined(Box<RegisterReply>),
-    /// Management had removed this service from its state, and does not let it register again. The
-    /// service repeats the registration with each heartbeat.
+    /// Management had removed this service from its state, and does not accept its registration.
+    /// The service repeats the registration with each heartbeat.
     RefusedAgain(Error),
 }
 
@@ -100,7 +103,7 @@ impl Membership {
         let patience = cached.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
         let mut token = token.clone();
         if let Some(cached) = &cached {
-            // Management may have moved since the token was written.
+            // The addresses of management may have changed since the token was written.
             let known = management_addresses(cached).into_iter();
             token.addresses = known.chain(token.addresses).collect();
         }
@@ -133,6 +136,7 @@ impl Membership {
             map: FollowedMap::new(cell),
             is_registered: Cell::new(false),
             is_leaving: Cell::new(false),
+            refusals: LineLimit::default(),
         })
     }
 
@@ -199,15 +203,17 @@ impl Membership {
         }
     }
 
-    /// Registers one more target of a registered node. An administrator has added the target, or
-    /// its directory could not be opened at the start of the node. Returns the target's id.
+    /// Registers one more target of a registered node. Used if an administrator has added the
+    /// target, or if the directory of the target could not be opened when the node started. Returns
+    /// the target's id.
     ///
     /// # Errors
     /// - `NotReady` if the node itself is not registered yet.
     /// - The error of management's reply, and errors of the connection.
     pub async fn add_target(&self, claim: TargetClaim, capacity: Capacity) -> Result<TargetId> {
         if !self.is_registered.get() {
-            let problem = "management has not answered since this node started";
+            let problem = "cannot register the target: management has not answered since this node \
+                           started";
             return Err(Error::new(ErrorCode::NotReady, problem));
         }
         let mut request = self.request.borrow().clone();
@@ -224,11 +230,14 @@ impl Membership {
         *self.request.borrow_mut() = request;
         self.map.cell.update(registered.map);
         registered.targets.last().copied().ok_or_else(|| {
-            Error::new(ErrorCode::Protocol, "management replied without an id of the target")
+            Error::new(
+                ErrorCode::Protocol,
+                "the reply of management does not contain an id for the target",
+            )
         })
     }
 
-    /// Leaves a target out of all later registrations of the node.
+    /// Removes a target from all later registrations of the node.
     pub fn forget_target(&self, target: TargetId) {
         let mut request = self.request.borrow_mut();
         let RegisterServer { server, capacities, .. } = &mut *request;
@@ -268,7 +277,12 @@ impl Membership {
                 on_change(Change::Rejoined(Box::new(registered)));
             }
             Err(error) => {
-                tracing::warn!("management had removed this node, and refuses it now: {error}");
+                if self.refusals.is_due(skep_env::now()) {
+                    tracing::error!(
+                        "management has removed this node from the cluster, and refuses to \
+                         register it again: {error}"
+                    );
+                }
                 if is_final(&error) {
                     on_change(Change::RefusedAgain(error));
                 }
@@ -282,12 +296,12 @@ impl Membership {
         self.is_leaving.set(true);
         let request = Leave { node: self.node() };
         if let Err(error) = self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
-            tracing::debug!("management did not confirm that this node leaves: {error}");
+            tracing::debug!("management did not confirm that this node leaves: {error:#}");
         }
     }
 }
 
-/// Stores the ids that management has assigned in `server`, for the next registration.
+/// Stores in `server` the ids that management has assigned, for the next registration.
 fn confirm(server: &mut ServerRegistration, registered: &RegisterReply) {
     server.node = registered.node;
     for (claim, target) in server.targets.iter_mut().zip(&registered.targets) {

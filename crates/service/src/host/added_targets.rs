@@ -1,8 +1,8 @@
-//! The list of the targets that an administrator has added to a node while it ran.
+//! The list of the targets that an administrator has added to a node while the node was running.
 //!
 //! This module owns the file `added-targets` in the node's directory, with one path per line. The
-//! node serves these targets in addition to the targets in its settings. The module does not own
-//! the requests that change the list (`target_requests`).
+//! node serves these targets in addition to the targets in its settings. The module
+//! `target_requests` handles the requests that change the list.
 
 use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Name of the file with the added targets, in the node's directory.
 const FILE: &str = "added-targets";
 
-/// The targets that were added to a node while it ran.
+/// The targets that an administrator added to a node while the node was running.
 #[derive(Debug)]
 pub(super) struct AddedTargets {
     file: PathBuf,
@@ -19,7 +19,8 @@ pub(super) struct AddedTargets {
 }
 
 impl AddedTargets {
-    /// Reads the file in the directory of a node. Leaves out the targets in the node's settings.
+    /// Reads the file in the directory of a node. Omits the targets that the node's settings
+    /// contain.
     pub(super) fn load(node: &Path, settings: &[PathBuf]) -> Result<Self> {
         let file = node.join(FILE);
         let text = match std::fs::read_to_string(&file) {
@@ -58,8 +59,8 @@ impl AddedTargets {
         self.store(paths)
     }
 
-    /// Replaces the list in the file, and then in memory. After an error, the file and the memory
-    /// have the old list.
+    /// Replaces the list in the file, and then in memory. After an error, both the file and the
+    /// memory still have the old list.
     fn store(&mut self, paths: Vec<PathBuf>) -> Result<()> {
         let lines: String = paths.iter().map(|it| format!("{}\n", it.display())).collect();
         replace_atomically(&self.file, lines.as_bytes())?;

@@ -6,7 +6,7 @@ use skep_types::TargetId;
 use skep_types::map::Capacity;
 use std::path::{Path, PathBuf};
 
-/// Measures the capacity of a target for each snapshot of the metrics.
+/// Measures the capacity of a target whenever a snapshot of the metrics is taken.
 pub(super) struct CapacityFigures {
     pub(super) target: TargetId,
     pub(super) path: PathBuf,
@@ -28,14 +28,14 @@ impl Source for CapacityFigures {
     }
 }
 
-/// Returns the capacity of a target's file system, less the bytes that `reserve` keeps free.
+/// Returns the capacity of a target's file system, minus the bytes that `reserve` keeps free.
 /// Returns zeros if the kernel does not report the capacity.
 pub(super) fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
     skep_env::space(path).map_or_else(
         |_| Capacity::default(),
         |space| Capacity {
             total_bytes: space.total_bytes,
-            // If less than the reserve is free, Skep reports no free space.
+            // If the free space is smaller than the reserve, Skep reports no free space.
             free_bytes: space.free_bytes.saturating_sub(reserve(space.total_bytes)),
             total_inodes: space.total_inodes,
             free_inodes: space.free_inodes,
@@ -45,8 +45,9 @@ pub(super) fn capacity(path: &Path, reserve: fn(u64) -> u64) -> Capacity {
 }
 
 /// Returns a number that identifies the file system of `path` across all hosts. It combines the
-/// device number, which is unique on a running host, with the random id of the boot. Each btrfs
-/// subvolume and ZFS dataset has its own device number, so it counts as a separate file system.
+/// device number, which is unique on a running host, with the random id of the host's boot. Each
+/// btrfs subvolume and ZFS dataset has its own device number, so it counts as a separate file
+/// system.
 fn file_system(path: &Path) -> std::io::Result<u128> {
     Ok(skep_env::boot_id()? ^ u128::from(skep_env::mount_mark(path)?.device))
 }

@@ -1,6 +1,6 @@
 //! Connections of a node. The main thread accepts and authenticates each connection, and passes it
-//! to the thread of the target that the peer names. Handles requests to the node itself, but no
-//! requests to targets.
+//! to the thread of the target that the peer's handshake names. This module handles requests to the
+//! node itself. It does not handle requests to targets.
 
 use super::targets::ServingNode;
 use super::{TargetEvent, target_requests};
@@ -22,8 +22,8 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     let incarnation = skep_env::random_u64();
     let refusals = RefusalLog::new("this node");
     let admission = Admission::new(Rc::clone(&refusals));
-    // Retry: accept after an error, such as no free file descriptor. Every `ACCEPT_PAUSE`, without
-    // limit.
+    // Retry: after a failed accept, for example because no file descriptor is free. Every
+    // `ACCEPT_PAUSE`, without limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {
@@ -39,7 +39,7 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     }
 }
 
-/// An accepted connection, with the permission to run its handshake.
+/// An accepted connection, with the permission to begin its handshake.
 struct Accepted {
     stream: TcpStream,
     ticket: Ticket,
@@ -61,10 +61,10 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
-            // The peer tries again as long as its map names this node. The log and the health of
-            // the target have the reason already.
+            // Log nothing. The peer retries as long as its map assigns the target to this node. The
+            // reason is already in the log and in the target's health.
             Err(error) if error.code() == ErrorCode::StaleMap => {
-                return tracing::debug!("refused a connection from {address}: {error}");
+                return tracing::debug!("refused a connection from {address}: {error:#}");
             }
             Err(error) => return refusals.note(address, error),
         };
@@ -76,7 +76,7 @@ impl ServingNode {
         let target = peer.target;
         if !self.send(target, TargetEvent::Connection { socket, peer }) {
             tracing::warn!(
-                "dropped a connection from {address}: too many wait for target {target}"
+                "dropped a connection from {address}: too many connections wait for target {target}"
             );
         }
     }
@@ -90,7 +90,7 @@ impl ServingNode {
                 Ok(Some(incoming)) => self.answer(incoming, &outbox).await,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!("ended the connection from {peer}: {error}");
+                    tracing::debug!("ended the connection from {peer}: {error:#}");
                     break;
                 }
             }

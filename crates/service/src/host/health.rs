@@ -1,7 +1,7 @@
 //! The health of running targets: probes through the mailboxes of their threads.
 //!
-//! A target answers a probe after a small read of its device, so a thread or a device that hangs
-//! leaves the probe unanswered. This module owns only the probes; `targets` reports the results to
+//! A target answers a probe after a small read of its device, so it does not answer if its thread
+//! or its device hangs. This module owns only the probes. `targets` reports the results to
 //! management.
 
 use skep_types::map::{Condition, TargetHealth};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time without an answer after which a target counts as hung. A busy device answers within a
-/// second; devices that reset themselves need some seconds.
+/// second. A device that resets itself needs some seconds.
 const HUNG_AFTER: Duration = Duration::from_secs(10);
 
-/// The newest answer of a target to a probe.
+/// The newest answer of a target to a probe, and its time.
 #[derive(Debug, Default)]
 struct Answer {
     number: u64,
@@ -24,8 +24,8 @@ struct Answer {
 #[derive(Debug)]
 pub struct Probe {
     number: u64,
-    /// Protects the answer, which two threads use. No thread takes another lock while it holds this
-    /// lock.
+    /// The mutex protects the answer, which two threads use. A thread that has locked it locks no
+    /// other mutex.
     answer: Arc<Mutex<Answer>>,
 }
 
@@ -46,8 +46,8 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// Returns the health of the target. If the target has answered the last probe, sends the next
-    /// probe by `send`.
+    /// Returns the health of the target. If the target has answered the last probe, calls `send` to
+    /// send the next probe.
     pub(super) fn health(&self, now: Duration, send: impl FnOnce(Probe)) -> TargetHealth {
         let (number, health) = {
             let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +58,8 @@ impl Probes {
             self.sent_at.set(now);
             send(Probe { number: number + 1, answer: Arc::clone(&self.answer) });
         } else if now.saturating_sub(self.sent_at.get()) > HUNG_AFTER {
-            let problem = "it does not answer its own node: its device may hang";
+            let problem = "the target does not answer the service that runs it, so its device may \
+                           hang";
             return TargetHealth::new(Condition::Hung, problem);
         }
         health

@@ -30,16 +30,17 @@ impl Host {
     /// Initialises blank directories for a new node and its targets in the token's cluster. If the
     /// node is initialised already, initialises only the targets that an administrator has added to
     /// its settings. Also stores `token` if it differs from the token in the directory. If a call
-    /// was interrupted, the next call completes it.
+    /// was interrupted, the next call completes its work.
     ///
     /// Only a new node needs a token.
     ///
     /// # Errors
-    /// - `Configuration` if there is nothing to do, or if the token of a new node is missing.
+    /// - `Configuration` if there is nothing to initialise, or if the token of a new node is
+    ///   missing.
     /// - `Configuration` if a directory is not blank, belongs to another cluster or node, or is
     ///   below a mount point of `/etc/fstab` on which nothing is mounted.
     ///
-    /// The context contains a hint on how to fix the problem.
+    /// The context of an error contains a hint on how to fix the problem.
     pub fn initialise(&self, token: Option<JoinToken>) -> Result<Initialised> {
         let (node_kind, _, _) = self.kinds();
         let path = &self.settings.directory;
@@ -61,8 +62,8 @@ impl Host {
             }
             if is_on_root(target) {
                 tracing::warn!(
-                    "target {} is on the root file system of this host; if it should be on a disk \
-                     of its own, mount the disk, remove the directory, and repeat --init",
+                    "target {} is on the root file system of this host; if the target should be on \
+                     its own disk, remove the directory, mount the disk, and repeat --init",
                     target.display()
                 );
             }
@@ -70,9 +71,9 @@ impl Host {
                 && former.consistency != Consistency::Bad
             {
                 tracing::warn!(
-                    "{} held target {} of this node, which is not given up: --init makes another \
-                     target there. If the disk of target {} still exists, remove the new \
-                     directory and mount the disk",
+                    "{} was the directory of target {} of this node, and this target is not given \
+                     up as lost. --init makes a new target in the directory. If the disk of target \
+                     {} still exists, remove the new directory and mount the disk",
                     target.display(),
                     former.id,
                     former.id
@@ -82,9 +83,9 @@ impl Host {
             new_targets += 1;
         }
         if !is_new && !has_new_token && new_targets == 0 {
-            let problem = "is initialised already with all its targets and this token; start it \
-                           without --init. If its node was removed from the cluster and shall join \
-                           as a new one, first move this directory and the directories of all its \
+            let problem = "is initialised already with all its targets and this token; start \
+                           without --init. If its node was removed from the cluster and must join \
+                           as a new node, first move this directory and the directories of all its \
                            targets away";
             return Err(refused(path, problem));
         }
@@ -118,9 +119,9 @@ impl Host {
             return Ok(target);
         }
         let problem = format!(
-            "{kind} {} belongs to node {} ({:032x}), not to node {} ({:032x}) in {}; name it in \
-             that node's settings. If that node was removed from the cluster, move the directory \
-             away",
+            "{kind} {} belongs to node {} ({:032x}), not to node {} ({:032x}) in {}; name this \
+             directory in the settings of the first of these nodes. If that node was removed from \
+             the cluster, move the directory away",
             owner.target,
             owner.node,
             owner.node_uuid,
@@ -151,33 +152,34 @@ fn reopen(
     Ok((node, true))
 }
 
-/// Returns the target of `node` that was in a directory, as the cached cluster map of the node has
-/// it. `None` if the map has no such target, or if there is no map.
+/// Returns the target of `node` that was in the directory `path`, according to the cached cluster
+/// map of the node. `None` if the map has no such target, or if there is no cached map.
 fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
     let (map, path) = (cached_map::read(node)?, absolute(path));
     let own = node.directory.identity().node;
     map.targets.into_iter().find(|target| target.node == own && target.path == path)
 }
 
-/// Returns the text that a target of this node is missing in its directory, with the possible
+/// Returns the error text for a target of this node whose directory is missing, with the possible
 /// remedies.
 fn missing(target: &Target) -> String {
     let Target { id, consistency, .. } = target;
     match consistency {
         Consistency::Bad => format!(
-            "target {id} was here and is given up as lost: to use this directory for a new target, \
-             mount the new disk, stop the service, run it with --init and the same settings, and \
-             start it; otherwise take the directory out of its settings"
+            "this was the directory of target {id}, which is given up as lost. To use the \
+             directory for a new target, mount the new disk, stop the service, run it with --init \
+             and the same settings, and start it again. Otherwise remove the directory from the \
+             settings of the service"
         ),
         _ => format!(
-            "target {id} was here and is missing: mount its disk; if it is lost for good, `skep \
-             target remove --lost {}` gives it up",
+            "this is the directory of target {id}, whose data is missing: mount the disk of the \
+             target; if the disk is lost for good, `skep target remove --lost {}` gives it up",
             id.raw()
         ),
     }
 }
 
-/// Refuses a directory that would be on the wrong file system.
+/// Refuses a directory that would be created on the wrong file system.
 pub(super) fn check_disk(path: &Path) -> Result<()> {
     match unmounted_above(path) {
         None => Ok(()),
@@ -217,7 +219,7 @@ mod tests {
         Host { kind: NodeKind::Storage, settings, targets, reserve: |_| 0 }
     }
 
-    /// Opens the target directories of `host`, and returns the text of the first refusal.
+    /// Opens the target directories of `host`, and returns the error text of the first refusal.
     fn problem(host: &Host) -> String {
         let node = NodeDirectory::open(&host.settings.directory, DirectoryKind::StorageNode);
         let node = node.unwrap();
@@ -248,7 +250,7 @@ mod tests {
         assert!(blank.contains("--init"), "{blank}");
     }
 
-    /// Writes a cached map in which the node in `dir/n` has a target in `dir/a`.
+    /// Writes a cached map according to which the node in `dir/n` has a target in `dir/a`.
     fn cache_map(dir: &Path, consistency: Consistency) {
         let mut node = NodeDirectory::open(&dir.join("n"), DirectoryKind::StorageNode).unwrap();
         node.directory.assign(NodeId::new(3), TargetId::default()).unwrap();
@@ -277,10 +279,15 @@ mod tests {
         std::fs::remove_dir_all(dir.path().join("a")).unwrap();
         cache_map(dir.path(), Consistency::Good);
         let lost = problem(&with_target);
-        let words = ["target t6 was here", "mount its disk", "skep target remove --lost 6"];
+        let words = [
+            "the directory of target t6",
+            "mount the disk of the target",
+            "skep target remove --lost 6",
+        ];
         assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
         assert!(!lost.contains("--init"), "{lost}");
-        // A target that was given up does not come back, so a new target can take its place.
+        // A target that was given up as lost does not come back, so a new target can take its
+        // place.
         cache_map(dir.path(), Consistency::Bad);
         let given_up = problem(&with_target);
         assert!(given_up.contains("given up") && given_up.contains("--init"), "{given_up}");
@@ -300,7 +307,8 @@ mod tests {
         assert!(replaced.has_new_token && !replaced.is_new && replaced.new_targets == 0);
         let stored = NodeDirectory::open(&dir.path().join("n"), DirectoryKind::StorageNode);
         assert_eq!(stored.unwrap().token, new);
-        // A new target needs no token, since the node has the token.
+        // The initialisation of a new target needs no token, because the node already has the
+        // token.
         let added = with_targets(&["a", "b"]).initialise(None).unwrap();
         assert_eq!((added.has_new_token, added.new_targets), (false, 1));
         assert!(with_targets(&["a", "b"]).initialise(None).is_err());

@@ -10,8 +10,9 @@
 //! not stop the other targets, and the node tries again to serve it ([`unserved`], [`retries`]).
 //! The main thread probes the target threads and reports their health to management ([`health`]).
 //!
-//! This module does not own the requests to targets. The service passes a function that serves a
-//! target to [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
+//! This module does not handle the requests to targets. Each kind of service passes to
+//! [`Host::run`] its own function that serves a target. If a target's thread panics, the process
+//! aborts ([`targets`]).
 
 mod added_targets;
 mod capacity;
@@ -66,7 +67,8 @@ pub enum TargetEvent {
     MapChanged,
     /// The target must answer with its health, after a small read of its device.
     Probe(Probe),
-    /// The service ends. The target must stop cleanly and its function must return.
+    /// The service is ending. The target must stop cleanly, and the function that serves it must
+    /// return.
     Stop,
 }
 
@@ -137,17 +139,17 @@ impl Host {
     }
 
     /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the
-    /// process, so call it before the process starts other threads.
+    /// process, so the caller must call it before the process starts other threads.
     ///
     /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
-    /// return after [`TargetEvent::Stop`]. If it returns an error, the node tries again to serve
-    /// the target, as long as it serves another target. The service ends with the error of the last
-    /// target. Then the service manager shows the failure, and a new process is free of problems of
-    /// the old process.
+    /// return after [`TargetEvent::Stop`]. If `serve` returns an error, the node tries again to
+    /// serve the target, as long as the node serves another target. The service ends with an error
+    /// when it serves no target any more. In this way the service manager shows the failure, and a
+    /// new process does not have the problems of the old one.
     ///
     /// # Errors
     /// - The error that prevents the start. Its context contains a hint on how to fix the problem.
-    /// - The error of the last target.
+    /// - The error of the last target that the node served.
     pub fn run(
         self,
         serve: impl Fn(TargetStart) -> Result<()> + Send + Sync + 'static,
@@ -177,6 +179,7 @@ impl Host {
             until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
+        let given = node.token.addresses.clone();
         let following = skep_env::spawn(tokens::follow_directory(
             self.settings.directory.clone(),
             node.token.cluster,
@@ -208,6 +211,7 @@ impl Host {
         let keeping_map = skep_env::spawn(cached_map::keep(
             serving.host.settings.directory.clone(),
             node_uuid,
+            given,
             serving.membership.map_cell(),
             Rc::clone(&serving.map_changed),
         ));
@@ -250,7 +254,7 @@ impl Host {
         }
     }
 
-    /// Creates the registry of the process, with the metrics that describe the node.
+    /// Creates the registry of the process, with the metrics that describe the whole node.
     fn registry(&self, membership: &Membership) -> Arc<Registry> {
         let registry = Registry::new();
         let labels = vec![
@@ -295,7 +299,7 @@ async fn until_signal<T>(
     match signals.until_signal(future).await? {
         skep_env::UntilSignal::Ready(result) => result,
         skep_env::UntilSignal::Signal(number) => {
-            Err(Error::new(ErrorCode::Interrupted, format!("signal {number} arrived")))
+            Err(Error::new(ErrorCode::Interrupted, format!("the process received signal {number}")))
         }
     }
 }

@@ -1,24 +1,24 @@
-//! The attempts to serve unserved targets again.
+//! The attempts of a node to serve again the targets that it cannot serve at the moment.
 //!
-//! This module does not own the pauses between the attempts (`unserved`) or the threads of targets
-//! (`targets`).
+//! The module `unserved` computes the pauses between the attempts, and `targets` starts the threads
+//! of targets.
 
 use super::capacity;
 use super::targets::{ServingNode, is_known};
-use super::unserved::UnservedTarget;
 use skep_store::identity::Directory;
 use skep_types::{Result, TargetId};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the task looks for targets whose pause has passed.
+/// Interval at which the task looks for targets whose pause has ended.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl ServingNode {
-    /// Tries to serve the unserved targets again, until this future is dropped.
+    /// Tries again and again to serve the unserved targets, until this future is dropped.
     pub(super) async fn retry_unserved(self: Rc<Self>) {
-        // Retry: a target that cannot be served. After 1 s, doubling to 60 s, without limit.
+        // Retry: serve a target that could not be served. After 1 s, doubling to 60 s, without
+        // limit.
         loop {
             skep_env::sleep(LOOK).await;
             let now = skep_env::now();
@@ -36,16 +36,15 @@ impl ServingNode {
                 match result {
                     Ok(()) => drop(unserved.swap_remove(at)),
                     Err(error) => {
-                        unserved[at] =
-                            UnservedTarget::new(&path, &error, Some(pause), Duration::ZERO);
+                        unserved[at].failed_again(&error, skep_env::now());
                     }
                 }
             }
         }
     }
 
-    /// Registers a target of the running node, unless the map contains it. Returns the id of a
-    /// newly registered target.
+    /// Registers a target of the running node, unless the map already contains it. Returns the id
+    /// of a newly registered target.
     pub(super) async fn register_late(&self, directory: &Directory) -> Result<Option<TargetId>> {
         if is_known(&self.membership.map_cell().load(), self.membership.node(), directory) {
             return Ok(None);

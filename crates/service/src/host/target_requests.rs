@@ -1,8 +1,8 @@
 //! Requests that change the targets of a running node: `AddTarget` and `StopTarget`.
 //!
-//! This module does not own the list of added targets (`added_targets`), the directories of targets
-//! (`init`), their threads (`targets`), or the removal of a target from the cluster, which
-//! management does.
+//! Other modules have the list of added targets (`added_targets`), initialise the directories of
+//! targets (`init`), and run their threads (`targets`). Management removes targets from the
+//! cluster.
 
 use super::init::check_disk;
 use super::targets::ServingNode;
@@ -60,11 +60,12 @@ impl ServingNode {
         }
         let mut directory = self.host.open_target(&path, &self.node.borrow())?;
         self.check_copy(&directory)?;
-        // Add the line first. If the service dies now, its next start registers the target.
+        // Store the path in the list first. If the service dies after this line, its next start
+        // registers the target.
         self.added.borrow_mut().add(&path)?;
         let registered = self.register_late(&directory).await.inspect_err(|_| {
             // Best effort. The caller reports the error of the registration, and the next start of
-            // the service tries to register the target if the line is still there.
+            // the service tries to register the target if its path is still in the list.
             let _ = self.added.borrow_mut().remove(&path);
         })?;
         if let Some(target) = registered {
@@ -81,7 +82,7 @@ impl ServingNode {
         running.iter().find(|it| absolute(&it.path) == absolute(path)).map(|it| it.target)
     }
 
-    /// Refuses a path that cannot be a separate target.
+    /// Refuses a path that cannot be used as a separate target.
     fn check_path(&self, path: &Path) -> Result<()> {
         let shown = path.display();
         let refused = |code, problem: String| {
@@ -98,8 +99,8 @@ impl ServingNode {
         }
         if let Some(unserved) = self.unserved.borrow().iter().find(|it| it.path == path) {
             let problem = format!(
-                "this node has the target already and cannot serve it ({}); it tries again by \
-                 itself",
+                "this node has the target already and cannot serve it ({}); the node tries again \
+                 by itself",
                 unserved.problem()
             );
             return refused(ErrorCode::InUse, problem);
@@ -113,7 +114,8 @@ impl ServingNode {
             let other = PathBuf::from(absolute(other));
             if path.starts_with(&other) || other.starts_with(path) {
                 let problem = format!(
-                    "it is a parent or a subdirectory of {}; choose a separate directory",
+                    "the directory is a parent or a subdirectory of {}; choose a separate \
+                     directory",
                     other.display()
                 );
                 return refused(ErrorCode::InvalidArgument, problem);
@@ -122,7 +124,7 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Initialises a blank directory. A separate thread does this, since a device that hangs must
+    /// Initialises a blank directory. A separate thread does this, because a device that hangs must
     /// not delay the heartbeats of this node.
     async fn initialise_target(&self, path: &Path) -> Result<()> {
         let identity = self.host.new_identity(&self.node.borrow());
@@ -139,20 +141,21 @@ impl ServingNode {
         let mut warnings = Vec::new();
         if is_on_root(path) {
             warnings.push(format!(
-                "{} is on the root file system of its host; check that its disk is mounted",
+                "{} is on the root file system of its host; check that the disk of the target is \
+                 mounted",
                 path.display()
             ));
         }
         let file_system = capacity::capacity(path, self.host.reserve).file_system;
         let running = self.running.borrow();
         let others = running.iter().filter(|it| it.path != path);
-        // Compare with the file systems in the last reports of the targets. A system call on a disk
-        // that hangs would delay the heartbeats of this node.
+        // Compare with the file systems in the last reports of the targets, without a system call.
+        // A system call on a disk that hangs would delay the heartbeats of this node.
         let mut shared = others.filter(|it| it.file_system() == Some(file_system));
         if let Some(other) = shared.next() {
             warnings.push(format!(
-                "{} is on the same file system as target {} ({}): the two share its free space \
-                 and its speed",
+                "{} is on the same file system as target {} ({}): both targets share the free \
+                 space and the speed of this file system",
                 path.display(),
                 other.target,
                 other.path.display()
@@ -161,7 +164,7 @@ impl ServingNode {
         warnings
     }
 
-    /// Refuses a directory that is a copy of the directory of a served target.
+    /// Refuses a directory that is a copy of the directory of another target of this node.
     fn check_copy(&self, directory: &Directory) -> Result<()> {
         let target = directory.identity().target;
         match self.path_of(target) {
@@ -178,7 +181,8 @@ impl ServingNode {
         }
     }
 
-    /// Returns the directory of a target of this node, also if the node currently cannot serve it.
+    /// Returns the directory of a target of this node, even if the node currently cannot serve the
+    /// target.
     fn path_of(&self, target: TargetId) -> Option<PathBuf> {
         let running = self.running.borrow();
         let served = running.iter().find(|it| it.target == target).map(|it| it.path.clone());
@@ -189,14 +193,14 @@ impl ServingNode {
         })
     }
 
-    /// Stops an added target. Later starts of the service do not serve it.
+    /// Stops an added target. After that, later starts of the service do not serve the target.
     async fn stop_target(&self, body: &[u8]) -> Result<EmptyReply> {
         let StopTarget { target, is_dry_run } = StopTarget::from_bytes(body)?;
         let Some(path) = self.path_of(target) else { return Ok(EmptyReply {}) };
         if !self.added.borrow().contains(&path) {
             let what = format!(
-                "cannot stop target {target}: it is in the settings of its service; take {} out \
-                 of `targets` there, and restart the service",
+                "cannot stop target {target}: the settings of its service name it; remove {} from \
+                 `targets` in these settings, and restart the service",
                 path.display()
             );
             return Err(Error::new(ErrorCode::InUse, what));
@@ -219,7 +223,7 @@ impl ServingNode {
     }
 }
 
-/// Whether a target serves a part of the namespace.
+/// Whether the group of a target serves a part of the namespace.
 fn has_shards(map: &ClusterMap, target: TargetId) -> bool {
     let group = map.group_of(target).map(|group| group.id);
     map.shards.iter().any(|range| Some(range.group) == group)
@@ -232,7 +236,7 @@ mod tests {
     use skep_types::{ClusterId, Group, GroupId, ShardId, TargetKind};
 
     #[test]
-    fn only_targets_without_shards_may_stop() {
+    fn only_metadata_targets_without_shards_may_stop() {
         let mut map = ClusterMap::empty(ClusterId::default());
         let [serving, late, waiting] = [1, 2, 3].map(TargetId::new);
         for target in [serving, late] {

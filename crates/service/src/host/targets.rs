@@ -3,16 +3,16 @@
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). The service ends only if no target is left. A *panic* of a
-//! target's thread is a bug and aborts the process at once, since no target may serve the state
-//! that a half-finished operation left. In the release profile `panic = "abort"` does this, in
-//! other builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
-//! units), and the target recovers from its directory as after a crash.
+//! target's thread is a bug and aborts the process at once, because no target may serve the state
+//! that an unfinished operation left. In the release profile `panic = "abort"` does this, and in
+//! other builds [`AbortOnPanic`] does it. The service manager restarts the process
+//! (`Restart=always` in the units), and the target recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
 use super::health::Probes;
 use super::unserved::UnservedTarget;
-use super::{Host, Ready, TargetEvent, TargetStart, until_signal};
+use super::{Host, Ready, TargetEvent, TargetStart, absolute, until_signal};
 use crate::directory::NodeDirectory;
 use crate::link_requests::Links;
 use crate::notify;
@@ -22,7 +22,7 @@ use skep_exporter::message::Figures;
 use skep_metrics::Registry;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
-use skep_types::map::{Capacity, Condition, TargetHealth};
+use skep_types::map::{Capacity, Condition, Consistency, TargetHealth};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
 use skep_wire::management::{RegisterReply, TargetReport};
 use std::cell::{Cell, RefCell};
@@ -32,14 +32,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of events that wait in one target's mailbox, and of reports of all targets that
-/// wait in the main task's mailbox.
+/// Maximum number of events in one target's mailbox. Also the maximum number of reports, from all
+/// targets together, in the main task's mailbox.
 pub(super) const MAILBOX_ITEMS: usize = 10_000;
-/// Time limit for the targets to stop when the service ends. They need time to sync their data, but
-/// service managers kill a process after 90 seconds.
+/// Time limit for the targets to stop when the service ends. The targets need time to sync their
+/// data, but service managers kill a process after 90 seconds.
 const STOP_TIMEOUT: Duration = Duration::from_secs(80);
 
-/// The function that serves a target on the target's thread.
+/// The function that runs on a target's thread and serves the target.
 pub(super) type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
 
 /// A report from a target's thread or from the membership to the main task.
@@ -62,7 +62,7 @@ pub(super) struct ServingNode {
     pub(super) running: RefCell<Vec<RunningTarget>>,
     pub(super) links: Rc<Links>,
     pub(super) membership: Rc<Membership>,
-    /// Notified when the membership's cell holds a different map.
+    /// Notified when the membership's cell has a different cluster map.
     pub(super) map_changed: Rc<Notify>,
     pub(super) figures: Rc<Figures>,
     pub(super) serve: Serve,
@@ -73,10 +73,10 @@ pub(super) struct ServingNode {
     pub(super) added: RefCell<AddedTargets>,
     /// Notified when a target's thread has ended.
     pub(super) target_ended: Notify,
-    /// The metrics of each target that has had a thread. They stay after a failure of the target,
-    /// so that its counters continue after the next start.
+    /// The metrics of each target that has had a thread. They are preserved after a failure of the
+    /// target, so that its counters continue after its next start.
     pub(super) target_figures: RefCell<BTreeMap<TargetId, Arc<Registry>>>,
-    /// Whether the service is stopping its targets. Then it starts no target any more.
+    /// Whether the service is stopping its targets. If set, it starts no target any more.
     pub(super) is_stopping: Cell<bool>,
     pub(super) host: Host,
 }
@@ -90,23 +90,23 @@ pub(super) struct RunningTarget {
     /// The pause before this start of the target, if an earlier start failed.
     pause: Option<Duration>,
     is_ready: Cell<bool>,
-    /// Whether an administrator takes the target out of the node.
+    /// Whether an administrator is removing the target from the node.
     is_leaving: Cell<bool>,
     probes: Probes,
-    /// Whether the last report called the target hung.
+    /// Whether the last report declared the target hung.
     is_hung: Cell<bool>,
     /// The capacity in the last report about the target.
     capacity: Cell<Capacity>,
 }
 
 impl RunningTarget {
-    /// Returns the file system of the target in its last report.
+    /// Returns the file system of the target according to its last report.
     pub(super) fn file_system(&self) -> Option<u128> {
         Some(self.capacity.get().file_system).filter(|it| *it != 0)
     }
 
-    /// Returns the report about the target for management. A target that starts counts as serving,
-    /// since its clients wait.
+    /// Returns the report about the target for management. A target that is starting counts as
+    /// serving, because its clients wait for it.
     fn report(&self, reserve: fn(u64) -> u64) -> TargetReport {
         let health = if self.is_ready.get() {
             self.probes.health(skep_env::now(), |probe| {
@@ -124,19 +124,22 @@ impl RunningTarget {
         let (target, path) = (self.target, self.path.display());
         match (self.is_hung.replace(is_hung), is_hung) {
             (false, true) => tracing::warn!(
-                "target {target} ({path}) hangs: {}; its requests wait. Check the disk and the \
-                 log of the kernel",
+                "target {target} ({path}) hangs: {}; requests to this target wait. Check its disk \
+                 and the log of the kernel",
                 health.problem
             ),
-            (true, false) => tracing::warn!("target {target} ({path}) answers again"),
+            (true, false) => tracing::info!(
+                "target {target} ({path}) no longer hangs, and answers requests again"
+            ),
             _ => {}
         }
         TargetReport { target: self.target, capacity: self.capacity.get(), health }
     }
 }
 
-/// Aborts the process if the thread that holds this guard panics, in builds that unwind. Otherwise
-/// the service would continue without the target, and the service manager would not restart it.
+/// In builds that unwind, aborts the process if the thread that owns this guard panics. Otherwise
+/// the service would continue without the target, and the service manager would not restart the
+/// service.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -175,13 +178,14 @@ impl ServingNode {
         self.forget_figures(target);
     }
 
-    /// Starts the targets that are in the cached cluster map. The other targets wait until
-    /// management has registered them.
+    /// Starts the targets that are in the cached cluster map. Targets that are not in this map must
+    /// wait until management has registered them.
     pub(super) fn start_known(&self) -> Result<()> {
         let node = self.membership.node();
         let map = self.membership.map_cell().load();
         tracing::warn!(
-            "management does not answer: this node starts with cached cluster map {}",
+            "management does not answer: this node starts with the cluster map that it has stored \
+             (version {})",
             map.version
         );
         for slot in &mut *self.waiting.borrow_mut() {
@@ -190,14 +194,27 @@ impl ServingNode {
             }
         }
         for directory in self.waiting.borrow().iter().flatten() {
-            tracing::warn!("target {} waits for management", directory.path().display());
+            tracing::warn!(
+                "this node does not serve {} until management answers, since the stored cluster \
+                 map does not contain this target",
+                directory.path().display()
+            );
         }
         Ok(())
     }
 
     /// Persists the ids that management assigned, and starts the targets that are not running yet.
     pub(super) fn start_all(&self, registered: &RegisterReply) -> Result<()> {
-        let RegisterReply { node, targets, .. } = registered;
+        let RegisterReply { node, targets, map } = registered;
+        for forgotten in self.unnamed_targets(map, *node) {
+            tracing::warn!(
+                "target {} ({}) belongs to this service, but the settings do not name it. So the \
+                 target is not served, and operations on its files wait: add its directory to \
+                 `targets`, and restart the service",
+                forgotten.id,
+                forgotten.path
+            );
+        }
         self.node.borrow_mut().directory.assign(*node, TargetId::default())?;
         for (slot, target) in self.waiting.borrow_mut().iter_mut().zip(targets) {
             if let Some(mut directory) = slot.take() {
@@ -208,8 +225,17 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Starts the thread of a target. `pause` is the pause before this start, if an earlier start
-    /// failed.
+    /// Returns the targets that belong to this node according to `map`, but are missing from the
+    /// node's settings. Omits the targets that were given up as lost, because nothing requires them
+    /// to exist.
+    fn unnamed_targets(&self, map: &ClusterMap, node: NodeId) -> Vec<Target> {
+        let named: Vec<_> = self.host.targets.iter().map(|path| absolute(path)).collect();
+        let own = map.targets.iter().filter(|it| it.node == node && !named.contains(&it.path));
+        own.filter(|it| it.consistency != Consistency::Bad).cloned().collect()
+    }
+
+    /// Starts the thread of a target. If an earlier start has failed, `pause` is the pause before
+    /// this start.
     pub(super) fn start(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
         let target = directory.identity().target;
         let path = directory.path().to_owned();
@@ -222,7 +248,8 @@ impl ServingNode {
             return Err(Error::new(ErrorCode::InUse, what));
         }
         if self.is_stopping.get() {
-            // A stopping service would never stop the thread of this target.
+            // Start no thread for this target now, because the service is stopping and would never
+            // stop the thread.
             let what = format!(
                 "cannot serve {}: this service is stopping; repeat the request after its start",
                 path.display()
@@ -241,8 +268,8 @@ impl ServingNode {
             metrics,
             events,
             ready: Ready::new(move || {
-                // The main task empties this mailbox. If the main task has ended, the process ends
-                // anyway.
+                // Ignore an error. The main task empties this mailbox while it runs, and if it has
+                // ended, the process is ending anyway.
                 let _ = ready.send(Report::Serves(target));
             }),
         };
@@ -267,7 +294,8 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Returns the registry for the metrics of a target, which is a part of the node's registry.
+    /// Returns the registry for the metrics of a target. This registry is a part of the node's
+    /// registry.
     fn figures_of(&self, target: TargetId, path: &Path) -> Arc<Registry> {
         let mut all = self.target_figures.borrow_mut();
         let figures = all.entry(target).or_insert_with(|| {
@@ -287,7 +315,7 @@ impl ServingNode {
         }
     }
 
-    /// Spawns the task that sends heartbeats and follows the cluster map.
+    /// Spawns the task that sends heartbeats and receives new cluster maps.
     pub(super) fn keep_membership(self: &Rc<Self>) -> skep_env::Task<()> {
         let node = Rc::clone(self);
         let reports = move || {
@@ -317,7 +345,8 @@ impl ServingNode {
             Change::Map | Change::Rejoined(_) => {
                 self.map_changed.notify();
                 for running in self.running.borrow().iter() {
-                    // A full mailbox already contains a `MapChanged` event.
+                    // Ignore an error, because a full mailbox already contains a `MapChanged`
+                    // event.
                     let _ = running.sender.send(TargetEvent::MapChanged);
                 }
                 None
@@ -329,8 +358,8 @@ impl ServingNode {
         }
     }
 
-    /// Waits until a signal arrives, no target is left or the service fails; then stops all
-    /// targets. Notifies the service manager when the targets serve.
+    /// Waits until a signal arrives, no target is left, or the service fails. Then stops all
+    /// targets. Notifies the service manager as soon as the targets serve.
     pub(super) async fn watch(
         &self,
         signals: &skep_env::Signals,
@@ -347,7 +376,7 @@ impl ServingNode {
                 }
                 Ok(Report::Failed(error)) => break Err(error),
                 Err(error) if error.code() == ErrorCode::Interrupted => {
-                    tracing::info!("this service ends: {}", error.context());
+                    tracing::info!("this service stops: {}", error.context());
                     break Ok(());
                 }
                 Err(error) => break Err(error),
@@ -358,8 +387,8 @@ impl ServingNode {
         result
     }
 
-    /// Records that a target is unserved, because its thread has ended. Returns the target's error
-    /// if no other target is left.
+    /// Records that a target is unserved, because its thread has ended. If no other target is left,
+    /// returns the target's error.
     fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);
@@ -367,16 +396,17 @@ impl ServingNode {
         self.target_ended.notify();
         if ended.is_leaving.get() {
             if let Err(error) = result {
-                tracing::error!("target {target} has left this node with an error: {error}");
+                tracing::error!("this node stopped target {target} with an error: {error}");
             }
             return Ok(());
         }
         let Err(error) = result.map_err(|error| error.within(format_args!("target {target}")))
         else {
-            let problem = format!("target {target} ended although the service runs");
+            let problem = format!("the thread of target {target} ended although the service runs");
             return Err(Error::new(ErrorCode::Io, problem));
         };
-        // A target whose role in its group has changed is opened again in the new role.
+        // If the role of a target in its group has changed, the node opens the target again in its
+        // new role.
         if error.code() == ErrorCode::Deposed {
             self.unserved.borrow_mut().push(UnservedTarget::to_reopen(&ended.path, &error));
             return Ok(());
@@ -390,18 +420,19 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Logs the served targets as soon as all targets with a thread serve. The first time, also
+    /// When all targets with a thread serve, logs them. When this happens for the first time, also
     /// notifies the service manager.
     fn on_target_ready(&self, target: TargetId, is_ready: &mut bool) {
         let running = self.running.borrow();
-        // A target that has ended meanwhile is not in the list.
+        // If the thread of the target has ended in the meantime, the target is not in the list any
+        // more.
         if let Some(ready) = running.iter().find(|it| it.target == target) {
             ready.is_ready.set(true);
         }
         if !running.iter().all(|it| it.is_ready.get()) {
             return;
         }
-        // Targets that wait for management may start later. But the service manager must be
+        // Targets that wait for management may start later. However, the service manager must be
         // notified only once, because scripts that start several services count the notifications.
         if !std::mem::replace(is_ready, true) {
             notify::ready();
@@ -410,7 +441,7 @@ impl ServingNode {
         tracing::info!("this node serves {}", names.join(", "));
     }
 
-    /// Stops all targets that run.
+    /// Stops all running targets.
     async fn stop_targets(&self, inbox: &Mailbox<Report>) {
         self.is_stopping.set(true);
         for running in self.running.borrow().iter() {
@@ -422,7 +453,7 @@ impl ServingNode {
                 if let Ok(Report::Ended(target, result)) = inbox.receive().await {
                     ended += 1;
                     if let Err(error) = result {
-                        tracing::error!("target {target}: {error}");
+                        tracing::error!("target {target} stopped with an error: {error}");
                     }
                 }
             }
@@ -433,8 +464,8 @@ impl ServingNode {
     }
 }
 
-/// Whether `map` contains a target, under the id in the target's directory, as a member of a group
-/// at `node`.
+/// Whether `map` contains a target with the id in the target's directory, at the node `node` and as
+/// a member of a group.
 pub(super) fn is_known(map: &ClusterMap, node: NodeId, target: &Directory) -> bool {
     let is_placed = |it: &Target| it.node == node && map.group_of(it.id).is_some();
     map.node(node).is_some() && map.target(target.identity().target).is_some_and(is_placed)

@@ -1,9 +1,9 @@
 //! Targets that this node should serve but does not, because the directory cannot be opened, or the
-//! target's thread has ended with an error. The other targets of the node serve meanwhile.
+//! target's thread has ended with an error. Meanwhile the node serves its other targets.
 //!
 //! This module owns the pause until the next attempt to serve such a target, and the target's
-//! report to management. It does not own the attempts (`retries`) or the end of the service, which
-//! `targets` ends if no target is left.
+//! report to management. The module `retries` makes the attempts. If no target is left, `targets`
+//! ends the service.
 
 use super::absolute;
 use skep_types::map::{Capacity, Condition, TargetHealth};
@@ -16,7 +16,9 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts to serve a target.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Time after which a target that was served again counts as repaired.
+/// Interval of the log lines about a problem that stays the same.
+const LINE_INTERVAL: Duration = Duration::from_secs(600);
+/// Time for which a target must have been served since its last start to count as repaired.
 const REPAIRED_AFTER: Duration = Duration::from_secs(300);
 
 /// A target that the node does not serve.
@@ -28,11 +30,14 @@ pub(super) struct UnservedTarget {
     pub(super) pause: Duration,
     /// Time of the next attempt to serve the target.
     pub(super) retry_at: Duration,
+    /// Time of the last log line about the problem.
+    logged_at: Duration,
 }
 
 impl UnservedTarget {
     /// Creates the entry of a target that could not be served. `last_pause` is the pause before the
-    /// last attempt, `served` the time for which that attempt served the target.
+    /// last attempt to serve the target. `served` is the time for which the node served the target
+    /// after that attempt.
     pub(super) fn new(
         path: &Path,
         error: &Error,
@@ -43,21 +48,36 @@ impl UnservedTarget {
             Some(last) if served < REPAIRED_AFTER => (last * 2).min(LONGEST_PAUSE),
             _ => FIRST_PAUSE,
         };
-        tracing::error!(
-            "this node does not serve {}: {error}; it tries again in {} s",
-            path.display(),
-            pause.as_secs()
-        );
-        let retry_at = skep_env::now() + pause;
-        Self { path: path.to_owned(), problem: error.context().to_owned(), pause, retry_at }
+        log(path, error);
+        let logged_at = skep_env::now();
+        let retry_at = logged_at + pause;
+        let problem = error.context().to_owned();
+        Self { path: path.to_owned(), problem, pause, retry_at, logged_at }
     }
 
-    /// Creates the entry of a target whose role in its group has changed, so that its thread has
-    /// ended. The node opens it again at once.
+    /// Records that another attempt to serve the target has failed at `now`. Logs a new problem at
+    /// once, and a problem that stays at long intervals.
+    pub(super) fn failed_again(&mut self, error: &Error, now: Duration) {
+        if self.is_worth_a_line(error, now) {
+            log(&self.path, error);
+            self.logged_at = now;
+        }
+        self.problem = error.context().to_owned();
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.retry_at = now + self.pause;
+    }
+
+    fn is_worth_a_line(&self, error: &Error, now: Duration) -> bool {
+        self.problem != error.context() || now.saturating_sub(self.logged_at) >= LINE_INTERVAL
+    }
+
+    /// Creates the entry of a target whose thread has ended because the target's role in its group
+    /// has changed. The node opens the target again at once.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
-        tracing::warn!("this node opens {} again: {reason}", path.display());
+        tracing::info!("this node opens {} again: {reason}", path.display());
         let problem = reason.context().to_owned();
-        Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: skep_env::now() }
+        let now = skep_env::now();
+        Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: now, logged_at: now }
     }
 
     /// Returns the reason why the target is not served.
@@ -65,7 +85,8 @@ impl UnservedTarget {
         &self.problem
     }
 
-    /// Returns the report about the target. `None` means that `map` does not contain it at `node`.
+    /// Returns the report about the target for management. `None` means that `map` does not contain
+    /// the target at `node`.
     pub(super) fn report(&self, map: &ClusterMap, node: NodeId) -> Option<TargetReport> {
         let path = absolute(&self.path);
         let target = map.targets.iter().find(|it| it.node == node && it.path == path)?;
@@ -77,13 +98,24 @@ impl UnservedTarget {
     }
 }
 
+fn log(path: &Path, error: &Error) {
+    let path = path.display().to_string();
+    // Many errors begin with the path.
+    let reason = error.context().strip_prefix(&format!("{path}: ")).unwrap_or(error.context());
+    tracing::error!(
+        "this node does not serve the target in {path}: {reason}; the node retries at intervals of \
+         up to {} s",
+        LONGEST_PAUSE.as_secs()
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use skep_types::ErrorCode;
 
     #[test]
-    fn pauses_between_open_attempts_double() {
+    fn pauses_between_attempts_to_open_a_target_double() {
         let error = Error::new(ErrorCode::Io, "no disk");
         let pause = |last, served| {
             UnservedTarget::new(Path::new("/d"), &error, last, Duration::from_secs(served)).pause
@@ -92,5 +124,19 @@ mod tests {
         assert_eq!(pause(Some(FIRST_PAUSE), 3), 2 * FIRST_PAUSE);
         assert_eq!(pause(Some(LONGEST_PAUSE), 3), LONGEST_PAUSE);
         assert_eq!(pause(Some(LONGEST_PAUSE), 300), FIRST_PAUSE);
+    }
+
+    #[test]
+    fn problem_that_stays_is_logged_at_long_intervals() {
+        let missing = Error::new(ErrorCode::Io, "no disk");
+        let mut target = UnservedTarget::new(Path::new("/d"), &missing, None, Duration::ZERO);
+        let at = |seconds| target.logged_at + Duration::from_secs(seconds);
+        let (soon, later) = (at(31), at(700));
+        assert!(!target.is_worth_a_line(&missing, soon));
+        assert!(target.is_worth_a_line(&Error::new(ErrorCode::Io, "no space"), soon));
+        assert!(target.is_worth_a_line(&missing, later));
+        target.failed_again(&missing, later);
+        assert!(!target.is_worth_a_line(&missing, later + Duration::from_secs(60)));
+        assert_eq!(target.pause, 2 * FIRST_PAUSE);
     }
 }

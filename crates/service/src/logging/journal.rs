@@ -1,5 +1,5 @@
-//! Lines for systemd's journal (sd-daemon(3)). They have no time, which the journal adds, and begin
-//! with a priority, so that `journalctl -p warning` finds them.
+//! Lines for systemd's journal (sd-daemon(3)). The lines contain no time, because the journal adds
+//! it. They begin with a priority, so that `journalctl -p warning` finds them.
 
 use std::os::unix::fs::MetadataExt;
 use tracing::{Event, Level, Subscriber};
@@ -7,8 +7,8 @@ use tracing_subscriber::fmt::format::{Compact, Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Environment variable with the device and the inode of the journal's socket. A process that was
-/// started by a service inherits the variable, even if its own output goes elsewhere.
+/// Environment variable with the device and the inode of the journal's socket. A process that a
+/// service has started inherits the variable, even if the process's own output goes elsewhere.
 const VARIABLE: &str = "JOURNAL_STREAM";
 
 /// Whether standard error of this process is a connection to the journal.
@@ -44,7 +44,7 @@ where
     }
 }
 
-/// Returns the priority of syslog(3) for a level.
+/// Returns the syslog(3) priority for a level.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -6,7 +6,8 @@ use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::inline::{ReadInline, WriteInline};
 
 impl Model {
-    /// Returns the file of a request for inline bytes up to the offset `end`.
+    /// Returns the file to which a request for inline bytes applies, or the error of the request.
+    /// `end` is the end offset of the bytes in the request.
     pub(super) fn inline_file(
         &self,
         inode: InodeId,
@@ -22,7 +23,7 @@ impl Model {
         if end > pattern.inline_bytes() { Err(ErrorCode::InvalidArgument) } else { Ok(found) }
     }
 
-    /// Returns the outcome that a read of inline bytes would have now.
+    /// Returns the current outcome of a read of inline bytes.
     pub(super) fn read_inline(&self, it: &ReadInline) -> Outcome {
         let end = it.offset + u64::from(it.length);
         let bytes = &self.inline_file(it.inode, it.generation, end)?.inline;
@@ -32,7 +33,7 @@ impl Model {
 }
 
 impl Inode {
-    /// Changes the inline bytes, and removes trailing zeros.
+    /// Changes the inline bytes by calling `change`, and then removes trailing zeros.
     pub(super) fn set_inline(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.inline);
         let end = self.inline.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

@@ -1,7 +1,7 @@
 //! The part of the reference model for locks. The model decides whether a target may refuse a
-//! request because of another owner. The queues of waiters exist only in the memory of targets, so
-//! the model does not have them. Instead, it has the set of all waits that clients have requested
-//! so far.
+//! request because of another owner. Only the memory of targets contains the queues of waiting
+//! owners, so the model does not know them. Instead, it contains all waits that clients have
+//! requested so far.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
@@ -9,8 +9,8 @@ use skep_types::{InodeId, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
 
 impl Model {
-    /// Checks the reply to a refused lock request. The conflict in the reply must be a lock that
-    /// another owner has or has waited for.
+    /// Checks the reply of a target that refuses a lock request. The conflict in the reply must
+    /// be a lock that another owner has or has waited for.
     pub(super) fn check_conflict(
         &self,
         session: SessionId,
@@ -45,8 +45,8 @@ impl Model {
         self.inodes.get(&inode).is_some_and(|it| it.opens.contains_key(&session))
     }
 
-    /// Whether another owner may wait for the requesting owner, because it has waited for a range
-    /// that the requesting owner has locked.
+    /// Whether another owner may be waiting for the requesting owner. This holds if the other owner
+    /// has at any time waited for a range that the requesting owner has locked.
     pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
         let owner = (session, request.kind, request.owner);
         let is_wanted = |(inode, by, start, end): &LockWait| {
@@ -70,8 +70,8 @@ fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool 
     request.mode.is_some() && inode.locks.iter().any(is_in_the_way)
 }
 
-/// Sets or releases a lock according to the reply. Checks that the reply grants no lock that
-/// conflicts with a lock of another owner, and does not refuse an unlock.
+/// Sets or releases a lock as the reply states. Checks that the reply grants no lock that conflicts
+/// with a lock of another owner, and that it does not refuse an unlock.
 pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,
@@ -88,7 +88,7 @@ pub(super) fn lock(
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
         false => ranges.set(request.start..request.end, request.mode),
-        // A refused conversion of a `flock` lock also releases the old lock.
+        // If a target refuses the conversion of a `flock` lock, it also releases the old lock.
         true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
         true => {}
     }

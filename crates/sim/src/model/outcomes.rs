@@ -1,5 +1,5 @@
-//! Computes the outcome that each operation would have now, which is a reply or an error. Does not
-//! change the model.
+//! Computes the current outcome of each operation, which is a reply or an error. Does not change
+//! the model.
 
 use super::{Inode, Model, Outcome, is_acl};
 use crate::operation::{Op, Summary};
@@ -7,8 +7,8 @@ use skep_types::{DEFAULT_ACL, ErrorCode, FileKind, InodeId};
 use skep_wire::metadata as md;
 
 impl Model {
-    /// Returns the outcome that the operation would have now. For a modifying operation, `Success`
-    /// stands for any reply that is not an error.
+    /// Returns the outcome of the operation in the current state. For a modifying operation,
+    /// `Success` stands for any reply that is not an error.
     pub(crate) fn outcome(&self, op: &Op) -> Outcome {
         match op {
             Op::Lookup(it) => {
@@ -162,7 +162,8 @@ impl Model {
         Ok(Summary::Success)
     }
 
-    /// Refuses to add the inode to a directory whose entries inherit a different project.
+    /// Returns an error if all entries of the directory `to` must have a project that differs from
+    /// the project of the inode.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
         if to.hands_down_project && to.project != moved.project {
@@ -172,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Refuses to move a directory below itself.
+    /// Returns an error if the inode is a directory and `to` is below it.
     fn check_no_loop(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let mut at = to;
         while at != InodeId::ROOT {
@@ -246,9 +247,9 @@ impl Model {
         refused.map_or(Ok(Summary::Success), Err)
     }
 
-    /// Accepts the success of an exchange between targets although the project check fails. An
-    /// exchange between targets locks only the name in the first directory, not the directory
-    /// itself. So the directory's setting that new entries inherit its project may change in the
+    /// Accepts that a rename that exchanges two entries on different targets succeeds although the
+    /// project check of the model fails. Such a rename locks only the name in the first directory,
+    /// and not the directory itself. So the directory's project settings may change in the
     /// meantime.
     pub(super) fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {

@@ -1,5 +1,5 @@
-//! Compares the replies that clients receive with the records of the logs and the reference model.
-//! Does not read log records (`witness`).
+//! Compares the replies that clients receive with the records in the logs and with the reference
+//! model. `witness` reads the log records.
 
 use super::{InstanceId, Violation, Witness};
 use crate::client::is_lost;
@@ -11,7 +11,7 @@ use skep_wire::metadata::Outcome;
 
 impl Witness {
     /// Checks the final reply to a request. `is_reply_lost` means that the target may have executed
-    /// an attempt whose reply was lost.
+    /// an earlier attempt whose reply was lost.
     ///
     /// # Errors
     /// Describes a wrong reply.
@@ -38,7 +38,8 @@ impl Witness {
             let result = result.as_ref().map(|reply| as_logged(op, reply));
             match (&result, &instance.committed) {
                 (Ok(reply), Some((_, _, committed))) if reply == committed => return Ok(()),
-                // The reply was in flight when a power loss reverted the record.
+                // The reply is correct, because it was in flight when a power loss reverted the
+                // record.
                 (Ok(reply), _) if !instance.is_durable && instance.lost.contains(reply) => {
                     return Ok(());
                 }
@@ -48,7 +49,8 @@ impl Witness {
                 (Ok(_), None) => {
                     return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
                 }
-                // An earlier attempt may still run. The client asks for its outcome.
+                // The refusal is correct. The target may still execute an earlier attempt, so the
+                // client asks for its outcome.
                 (Err(error), _) if is_lost(error) && is_reply_lost => {
                     instance.answered = false;
                     return Ok(());
@@ -56,7 +58,7 @@ impl Witness {
                 (Err(error), committed) => {
                     instance.refused = true;
                     // The refusal is correct if the target has removed the stored reply of an
-                    // earlier attempt with the session.
+                    // earlier attempt together with the session.
                     if is_lost(error) {
                         return Ok(());
                     }
@@ -76,7 +78,7 @@ impl Witness {
         if self.has_seen_full_disks && op.adds() && answer == Err(ErrorCode::NoSpace) {
             return Ok(());
         }
-        if window.is_right(&answer) {
+        if window.is_of_former_primary || window.is_right(&answer) {
             return Ok(());
         }
         Err(format!(
@@ -85,11 +87,11 @@ impl Witness {
         ))
     }
 
-    /// Checks the reply to a sync of inline bytes. It reports all writes as durable, or some writes
-    /// as lost.
+    /// Checks the reply to a sync of inline bytes. The reply reports that all writes are durable,
+    /// or that some writes are lost.
     ///
     /// # Errors
-    /// Describes a wrong report.
+    /// Describes a wrong report in the reply.
     pub(crate) fn check_inline_sync(
         &mut self,
         writes: &[InstanceId],
@@ -110,7 +112,8 @@ impl Witness {
         }
         for id in writes.iter().filter(|_| !is_lost) {
             if let Some(instance) = self.instances.get_mut(id) {
-                // From now on, no power loss may revert the write.
+                // The target has reported the write as durable, so no power loss may revert it any
+                // more.
                 instance.is_durable = true;
             }
         }
@@ -159,7 +162,7 @@ impl Witness {
         let committed = instance.committed.as_ref().map(|it| &it.2);
         match outcome {
             Outcome::Executed { reply } => {
-                // The reply was in flight when a power loss reverted the record.
+                // Accept an outcome that the target sent before a power loss reverted the record.
                 let was_lost = !instance.is_durable && instance.lost.contains(&reply.0);
                 if committed != Some(&reply.0) && !was_lost {
                     return Err(format!("{id:?} {:?} was reported as done, wrongly", instance.op));
@@ -175,9 +178,9 @@ impl Witness {
     }
 }
 
-/// Returns a reply in the form in which the record of its slot contains it. This form has no
-/// truncated chunk files, which the target adds when storage has truncated them, and no attributes
-/// of the directory.
+/// Returns a reply in the form that is stored in the record of its slot. This form has no truncated
+/// chunk files, because the target adds them after storage has truncated them. It has no attributes
+/// of the directory either.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
     let (truncated, directory) = (Vec::new(), None);
     let logged = match op {

@@ -6,12 +6,12 @@ use skep_wire::metadata::SlotSequence;
 use std::collections::BTreeMap;
 
 impl Witness {
-    /// Checks the slots of a session that a target sends to a client. A change counts as lost if
-    /// its sequence is higher than that of its slot.
+    /// Checks the slots of a session that a target sends to a client. For the client, a change is
+    /// lost if its sequence is higher than the sequence that the target has sent for its slot.
     ///
     /// # Errors
-    /// Describes an acknowledged change that is lost and does not count as lost, or the other way
-    /// round.
+    /// Describes an acknowledged change that is lost although the slots show it as executed, or a
+    /// change that is not lost although the slots show it as lost.
     pub(crate) fn check_slots(
         &mut self,
         target: usize,
@@ -36,7 +36,8 @@ impl Witness {
                     instance.op
                 ));
             }
-            // A reply that is still in flight may have the client believe otherwise.
+            // While the reply to a request is still in flight, the client may draw another
+            // conclusion. So the request is known to be lost only if both conditions hold.
             instance.is_known_lost = is_lost && counts_as_lost;
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! Searches for an order of a batch's effects that the reference model accepts.
-//! Does not find the effects that no client has requested (`own_effects`).
+//! Searches for an order of a batch's effects that the reference model accepts. `own_effects` finds
+//! the effects that no client has requested.
 
 use super::own_effects::{apply_own_effect, close_all};
 use super::{Effect, Witness};
@@ -30,7 +30,7 @@ impl Witness {
     }
 
     /// Searches depth first for an order that the reference model accepts. Returns the operations
-    /// in reverse order.
+    /// in the reverse of this order.
     fn search(
         &self,
         model: Model,
@@ -91,7 +91,8 @@ impl Witness {
         None
     }
 
-    /// Checks that a new directory on another target equals the step that this target has prepared.
+    /// Checks that a new directory on another target is the directory that this target has prepared
+    /// in the transaction.
     fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = NewEntryReply::from_bytes(reply).map_err(|error| error.to_string())?.entry.inode;
@@ -101,9 +102,9 @@ impl Witness {
         }
     }
 
-    /// Whether an operation may correctly have had no effect although the reference model refuses
+    /// Whether an operation may correctly have had no effect, although the reference model refuses
     /// it now. This happens for a rename to another name of the same file. The coordinator looked
-    /// up the old name on another target, and a client has removed the old name since then.
+    /// up the old name on another target, and since then a client has removed the old name.
     fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -115,10 +116,9 @@ impl Witness {
         found.is_some() && self.model.group(from) != self.model.group(to)
     }
 
-    /// Whether a rename to another name of the same file had no effect although the reference model
-    /// would now apply it. After the lookup found that both names refer to the same file, another
-    /// client reused the old name for a different file. The batch of such a rename does not change
-    /// the new name.
+    /// Whether a rename had no effect, although the reference model would now apply it. The
+    /// coordinator found that both names referred to the same file. After that, another client used
+    /// the old name for a different file. The batch of such a rename does not change the new name.
     pub(super) fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),

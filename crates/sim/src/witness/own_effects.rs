@@ -8,8 +8,9 @@ use skep_format::metadata::{InodeRecord, SlotRecord};
 use skep_types::{InodeId, SessionId};
 
 impl Witness {
-    /// Returns the truncations that a batch repeats without a request of a client. For these files,
-    /// the truncation count is one higher than the requests in the batch explain.
+    /// Returns the truncations that a batch repeats without a request of a client. For each of
+    /// these files, the truncate generation has risen by one more than the requests in the batch
+    /// explain.
     pub(super) fn repeated_truncations(&self, changes: &Changes) -> Vec<Effect> {
         let mut repeated = Vec::new();
         for (inode, record) in &changes.inodes {
@@ -76,7 +77,7 @@ impl Witness {
     }
 }
 
-/// Applies an effect that no client has requested.
+/// Applies an effect that no client has requested to the model.
 pub(super) fn apply_own_effect(model: &mut Model, effect: &Effect) {
     match effect {
         Effect::Client(..) | Effect::Nothing => {}
@@ -105,7 +106,7 @@ pub(super) fn close_all(model: &mut Model, session: SessionId, inode: InodeId) {
         if let Some(inode) = model.inodes.get_mut(&inode) {
             inode.was_left_open |= writers > 0;
         }
-        // This cannot fail, since the model has these opens.
+        // This cannot fail, because the model contains these opens.
         let _ = model.close(inode, session, readers, writers);
     }
 }

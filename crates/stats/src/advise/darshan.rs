@@ -1,15 +1,15 @@
-//! Parses the text that `darshan-parser` prints for the log of a program. The text has a header,
-//! and one line for each counter of a file. The parser reads only the counters of POSIX calls that
-//! the rules need.
+//! Parses the text that `darshan-parser` prints for Darshan's log of a program. The text consists
+//! of a header and one line for each counter of a file. The parser reads only the counters of POSIX
+//! calls that the rules need.
 
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The rank of records about files that all processes have used.
+/// The rank (number of a process) in the records of files that all processes have used.
 const ALL_PROCESSES: &str = "-1";
-/// The counters of the four most frequent access lengths, each with the counter of the accesses
-/// that have this length.
+/// Names of the counters of the four most frequent access lengths. Each pair contains the counter
+/// with the length and the counter with the number of accesses of this length.
 const LENGTHS: [(&str, &str); 4] = [
     ("POSIX_ACCESS1_ACCESS", "POSIX_ACCESS1_COUNT"),
     ("POSIX_ACCESS2_ACCESS", "POSIX_ACCESS2_COUNT"),
@@ -17,7 +17,7 @@ const LENGTHS: [(&str, &str); 4] = [
     ("POSIX_ACCESS4_ACCESS", "POSIX_ACCESS4_COUNT"),
 ];
 
-/// The accesses of a program.
+/// The file accesses of a program.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Accesses {
     /// Number of processes.
@@ -36,11 +36,11 @@ pub struct Accesses {
     pub calls: u64,
     /// The most frequent length of an access, and the share of the accesses with this length.
     pub usual_length: Option<(u64, f64)>,
-    /// Share of the accesses that begin at or after the end of the previous access.
+    /// Share of the accesses that begin at or behind the end of the previous access.
     pub sequential: f64,
 }
 
-/// Parses the output of `darshan-parser` about one log.
+/// Parses the output of `darshan-parser` for one log.
 ///
 /// # Errors
 /// `InvalidArgument` if the text has no header of Darshan, or no record of POSIX calls.
@@ -52,11 +52,11 @@ pub fn parse(text: &str) -> Result<Accesses> {
     };
     let Some(processes) = header("# nprocs:") else {
         return refuse(
-            "the text is not from darshan-parser: the line '# nprocs:' is missing; run `darshan-parser \
-             LOG >FILE`, and name FILE",
+            "the text is not from darshan-parser: the line '# nprocs:' is missing; run \
+             `darshan-parser LOG >FILE`, and pass FILE to this command",
         );
     };
-    // The values of the counters for each file and rank.
+    // The values of the counters, by file and rank (number of the process).
     let mut records: BTreeMap<(&str, &str), BTreeMap<&str, u64>> = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("POSIX\t")) {
         let fields: Vec<&str> = line.split('\t').collect();

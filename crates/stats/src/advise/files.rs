@@ -3,8 +3,8 @@
 /// Number of classes. There is one class for each power of two.
 const CLASSES: usize = 64;
 
-/// Numbers and bytes of files by size. Class `n` has the files of at most 2^n bytes that are in no
-/// lower class.
+/// Numbers and bytes of files by size. Class `n` contains the files of at most 2^n bytes that
+/// belong to no lower class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     counts: [u64; CLASSES],
@@ -46,14 +46,16 @@ impl Sizes {
         self.largest
     }
 
-    /// Returns the share of the files that have at most `limit` bytes, a power of two.
+    /// Returns the share of the files that have at most `limit` bytes. `limit` must be a power of
+    /// two.
     pub fn share_up_to(&self, limit: u64) -> f64 {
         let end = limit.max(1).trailing_zeros() as usize;
         let small: u64 = self.counts[..=end.min(CLASSES - 1)].iter().sum();
         small as f64 / self.count().max(1) as f64
     }
 
-    /// Returns the share of the bytes that are in files of more than `limit` bytes, a power of two.
+    /// Returns the share of the bytes that are in files of more than `limit` bytes. `limit` must be
+    /// a power of two.
     pub fn bytes_share_above(&self, limit: u64) -> f64 {
         let end = limit.max(1).trailing_zeros() as usize;
         let large = self.bytes[(end + 1).min(CLASSES)..].iter();

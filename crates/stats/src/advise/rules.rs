@@ -1,31 +1,34 @@
-//! The rules of advice, and their thresholds.
+//! The rules that give advice, and their thresholds.
 
 use super::{Accesses, Advice, Load, Observation, Sizes, Subject, words};
 
-/// Numbers of inline bytes that advice may propose. Larger numbers would burden the log of
-/// metadata.
+/// Numbers of inline bytes that advice may propose. Larger numbers would make the log of metadata
+/// too long.
 const INLINE_SIZES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
 /// Minimum number of files for advice about inline bytes.
 const FEWEST_FILES: u64 = 100;
-/// Share of the files that must fit into the inline bytes.
+/// Minimum share of the files that must fit into the inline bytes before a rule proposes these
+/// inline bytes.
 const FITTING: f64 = 0.75;
-/// If a smaller share of the files fits into the inline bytes, these bytes are only a burden.
+/// If a smaller share of the files fits into the inline bytes, a rule proposes no inline bytes,
+/// because they only cost time.
 const NOT_FITTING: f64 = 0.1;
 /// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;
 /// Minimum number of storage requests for advice about the program.
 const FEWEST_REQUESTS: u64 = 100;
-/// Mean length in bytes below which the overhead of a storage request exceeds the cost of its
+/// Mean length in bytes below which the fixed cost of a storage request exceeds the cost of its
 /// bytes.
 const SHORT: u64 = 64 << 10;
 /// The largest chunk size that advice may propose.
 const LARGEST_CHUNK: u64 = 16 << 20;
-/// Number of requests in progress per target above which more processes only wait.
+/// Number of requests in progress per target above which additional processes only wait.
 const BUSY: f64 = 4.0;
 /// Number of requests in progress per target below which targets are idle most of the time.
 const IDLE: f64 = 0.5;
 
-/// Returns the advice for an observation, at most one piece for each subject except the program.
+/// Returns the advice for an observation. There is at most one piece of advice for each subject,
+/// except for the program.
 pub fn advise(seen: &Observation) -> Vec<Advice> {
     let mut advice = Vec::new();
     advice.extend(inline_bytes(seen));
@@ -42,7 +45,7 @@ fn percent(share: f64) -> String {
 }
 
 /// Proposes inline bytes if most files are small. Proposes zero inline bytes if few files fit into
-/// the current number.
+/// the current number of inline bytes.
 fn inline_bytes(seen: &Observation) -> Option<Advice> {
     let (sizes, layout) = (&seen.sizes, seen.layout?);
     if sizes.count() < FEWEST_FILES {
@@ -57,15 +60,15 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
             present,
             proposed: words(limit),
             why: format!(
-                "{} of {} files have at most {}",
+                "{} of {} files are at most {} long",
                 percent(sizes.share_up_to(limit)),
                 sizes.count(),
                 words(limit)
             ),
             expected: format!(
-                "{small:.0} chunk files less; files of 1 KiB were created 1.7 times, read 1.5 \
-                 times and removed 8 times as fast (docs/operations/patterns.md); they use space \
-                 of metadata"
+                "{small:.0} chunk files less. In a measurement, files of 1 KiB were created 1.7 \
+                 times, read 1.5 times and removed 8 times as fast (docs/operations/patterns.md). \
+                 The bytes of these files use space of metadata"
             ),
         });
     }
@@ -75,8 +78,12 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
         subject: Subject::InlineBytes,
         present,
         proposed: "0".into(),
-        why: format!("only {} of {} files fit", percent(present_share), sizes.count()),
-        expected: "one request less for the first bytes of each other file".into(),
+        why: format!(
+            "only {} of {} files fit into the inline bytes",
+            percent(present_share),
+            sizes.count()
+        ),
+        expected: "one request less for the first bytes of each larger file".into(),
     })
 }
 
@@ -93,8 +100,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
     let shared = seen.accesses.as_ref().and_then(of_shared_files).or_else(|| of_writers(seen));
     let large = || of_large_files(&seen.sizes);
     let why = shared.or_else(large)?;
-    // A file that has all targets only from some offset on is as fast as a file that has all
-    // targets from its beginning.
+    // Give no advice if the file has all targets from some offset on, because such a file is as
+    // fast as a file that has all targets from its beginning.
     if layout.width >= seen.targets {
         return None;
     }
@@ -104,8 +111,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
         proposed: "count=all".into(),
         why,
         expected: format!(
-            "up to {:.1} times the rate of one file (from {} to {} targets), as far as the clients \
-             and the network carry it",
+            "up to {:.1} times the rate of one file (from {} to {} targets), if the clients and \
+             the network are fast enough",
             seen.targets as f64 / layout.width as f64,
             layout.width,
             seen.targets
@@ -129,7 +136,7 @@ fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
         present: format!("count={}", layout.width),
         proposed: "count=1".into(),
         why: format!(
-            "{} processes wrote {} files of their own, {} for each of {} targets",
+            "{} processes wrote {} separate files, which are {} files for each of {} targets",
             accesses.processes,
             accesses.own_files,
             accesses.processes / seen.targets as u64,
@@ -146,7 +153,7 @@ fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
 fn of_shared_files(accesses: &Accesses) -> Option<String> {
     (accesses.processes > 1 && accesses.shared_bytes * 2 > accesses.bytes).then(|| {
         format!(
-            "{} processes moved {} of their bytes in {} shared files",
+            "{} processes read and wrote {} of their bytes in {} shared files",
             accesses.processes,
             percent(accesses.shared_bytes as f64 / accesses.bytes.max(1) as f64),
             accesses.shared_files
@@ -166,7 +173,7 @@ fn of_large_files(sizes: &Sizes) -> Option<String> {
 }
 
 /// Proposes another chooser if a file has fewer targets on one server than on another. The server
-/// with the most targets limits the rate.
+/// with the most targets limits the data rate.
 fn balance(seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     let (fewest, most) = layout.per_server?;
@@ -180,8 +187,8 @@ fn balance(seen: &Observation) -> Option<Advice> {
         proposed: "balanced".into(),
         why: format!("one server has {most} of the {} targets of the file", layout.width),
         expected: format!(
-            "up to {:.1} times the rate: the present targets reach {} of what {} servers carry. \
-             The file itself must be copied: a new file gets new targets",
+            "up to {:.1} times the rate: the current targets use {} of the rate of {} servers. The \
+             file itself must be copied, because only a new file gets new targets",
             1.0 / used,
             percent(used),
             seen.servers
@@ -204,7 +211,7 @@ fn chunk_size(seen: &Observation) -> Option<Advice> {
         present: words(layout.chunk_bytes),
         proposed: words(length),
         why: format!(
-            "{} of {} accesses to shared files have {}",
+            "{} of {} accesses to shared files have a length of {}",
             percent(share),
             accesses.calls,
             words(length)
@@ -232,8 +239,8 @@ fn short_requests(load: &Load) -> Option<Advice> {
     })
 }
 
-/// Proposes more or fewer processes by the mean number of requests in progress at each target
-/// (Little's law).
+/// Proposes more or fewer processes. The basis is the mean number of requests in progress at each
+/// target (Little's law).
 fn processes(load: &Load, targets: usize) -> Option<Advice> {
     if load.storage_requests < FEWEST_REQUESTS || targets == 0 || load.seconds <= 0.0 {
         return None;
@@ -249,13 +256,13 @@ fn processes(load: &Load, targets: usize) -> Option<Advice> {
     let (proposed, expected) = if each < IDLE {
         let factor = (1.0 / each.max(0.01)).min(100.0);
         let expected = format!(
-            "a rate that grows with their number, up to {factor:.0} times, as far as the clients \
-             and the network carry it"
+            "up to {factor:.0} times the rate, if the clients and the network are fast enough"
         );
         ("more processes, or more clients".to_owned(), expected)
     } else if each > BUSY {
         let expected = format!(
-            "the same rate with {} of the requests in progress: now each waits for others",
+            "the same rate with {} of the requests in progress, because each request now waits for \
+             others",
             percent(2.0 / each)
         );
         ("fewer processes".to_owned(), expected)

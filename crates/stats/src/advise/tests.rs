@@ -1,9 +1,9 @@
-//! Tests each rule with figures, and the advice that follows from these figures.
+//! Tests each rule. A test gives the rule the data of an observation, and checks the advice.
 
 use super::*;
 use skep_types::ClusterId;
 
-/// The default pattern on 8 targets of 2 servers.
+/// The layout of the default pattern in a cluster with 8 targets on 2 servers.
 const DEFAULT: Layout = Layout {
     inline_bytes: 0,
     narrow: 1,
@@ -31,8 +31,8 @@ fn proposals(seen: &Observation) -> Vec<(Subject, String)> {
     advise(seen).into_iter().map(|it| (it.subject, it.proposed)).collect()
 }
 
-/// Checks that there is one piece of advice, with this subject and proposed value, and with `words`
-/// in its text.
+/// Checks that there is exactly one piece of advice, that it has this subject and this proposed
+/// value, and that its text contains `words`.
 fn check(seen: &Observation, subject: Subject, proposed: &str, words: &[&str]) {
     let advice = advise(seen);
     assert_eq!(proposals(seen), [(subject, proposed.to_owned())], "{advice:?}");
@@ -43,7 +43,7 @@ fn check(seen: &Observation, subject: Subject, proposed: &str, words: &[&str]) {
 }
 
 #[test]
-fn sizes_are_counted_by_powers_of_two() {
+fn file_sizes_are_counted_by_powers_of_two() {
     let sizes = files(&[(1, 0), (1, 4096), (2, 4097)]);
     assert_eq!((sizes.count(), sizes.bytes(), sizes.largest()), (4, 4096 * 3 + 2, 4097));
     assert!((sizes.share_up_to(4096) - 0.5).abs() < 1e-9);
@@ -100,7 +100,7 @@ fn all_targets_are_proposed_for_large_and_shared_files() {
 }
 
 #[test]
-fn uneven_targets_on_servers_are_named_with_the_lost_rate() {
+fn advice_names_uneven_targets_of_servers_and_the_lost_rate() {
     let uneven = Layout { width: 4, per_server: Some((1, 3)), ..DEFAULT };
     check(&seen(uneven), Subject::Chooser, "balanced", &["has 3 of the 4", "1.5 times", "67 %"]);
     for even in [(2, 2), (1, 2)] {
@@ -108,7 +108,8 @@ fn uneven_targets_on_servers_are_named_with_the_lost_rate() {
     }
 }
 
-/// Returns the output of darshan-parser for records of rank, file, counter and value.
+/// Returns darshan-parser output. Each item of `records` is a rank, a file, a counter and its
+/// value.
 fn log(processes: u64, records: &[(&str, &str, &str, u64)]) -> String {
     let mut text =
         format!("# darshan log version: 3.41\n# nprocs: {processes}\n# run time: 20.5\n");
@@ -136,7 +137,7 @@ fn shared_log(length: u64) -> String {
 }
 
 #[test]
-fn darshan_logs_give_files_and_usual_lengths() {
+fn darshan_log_shows_file_counts_and_usual_request_length() {
     let found = parse_darshan(&shared_log(2 << 20)).unwrap();
     assert_eq!((found.processes, found.shared_files, found.own_files), (16, 1, 1));
     assert_eq!((found.calls, found.shared_bytes), (1001, 1000 * (2 << 20)));
@@ -151,13 +152,13 @@ fn texts_that_are_no_darshan_logs_are_refused() {
     let refused = |text: &str| parse_darshan(text).unwrap_err().context().to_owned();
     assert!(refused("hello").contains("run `darshan-parser LOG >FILE`"));
     assert!(refused("# nprocs: 4\n").contains("no record"));
-    // A sum that does not fit into 64 bits becomes the largest number.
+    // A sum that does not fit into 64 bits is replaced by the largest 64-bit number.
     let text = log(1, &[("0", "7", "POSIX_WRITES", u64::MAX), ("0", "7", "POSIX_READS", 9)]);
     assert_eq!(parse_darshan(&text).unwrap().calls, u64::MAX);
 }
 
 #[test]
-fn accesses_to_shared_files_set_the_chunk_size() {
+fn chunk_size_advice_follows_from_accesses_to_shared_files() {
     let with = |layout: Layout, length: u64| {
         let accesses = Some(parse_darshan(&shared_log(length)).unwrap());
         Observation { accesses, ..seen(layout) }
@@ -172,7 +173,7 @@ fn accesses_to_shared_files_set_the_chunk_size() {
 }
 
 #[test]
-fn files_of_many_processes_need_one_target_each() {
+fn one_target_is_proposed_for_files_of_many_processes() {
     let records: Vec<_> = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"]
         .into_iter()
         .flat_map(|it| ["0", "1"].map(|more| (it, more)))
@@ -184,7 +185,12 @@ fn files_of_many_processes_need_one_target_each() {
         let accesses = Some(parse_darshan(&log(24, &records)).unwrap());
         Observation { accesses, targets, ..seen(DEFAULT) }
     };
-    check(&with(8), Subject::Targets, "count=1", &["24 processes", "3 for each of 8", "7 chunk"]);
+    check(
+        &with(8),
+        Subject::Targets,
+        "count=1",
+        &["24 processes", "3 files for each of 8", "7 chunk"],
+    );
     assert_eq!(advise(&with(16)), [], "too few processes for all targets");
 }
 
@@ -200,7 +206,7 @@ fn load(requests: u64, bytes: u64, busy_seconds: f64) -> Observation {
 }
 
 #[test]
-fn requests_in_progress_decide_the_number_of_processes() {
+fn advice_on_process_count_follows_from_concurrent_requests() {
     let more = load(10_000, 10_000 << 20, 20.0);
     let words = ["10000 requests of 2.0 ms in 10 s", "up to 4 times"];
     check(&more, Subject::Program, "more processes, or more clients", &words);

@@ -1,25 +1,26 @@
 //! Divides the duration of an operation among the places at which the time was spent.
 //!
-//! At each moment of the operation some of its requests are open. Requests that are open at the
-//! same time share that time equally, so the sum of all parts is the duration. The time of a
-//! request is divided among the stages that its target has measured. The rest is the time of the
-//! way to the target and back. Clocks of different hosts are never compared.
+//! At each moment of the operation, some of its requests are open. Requests that are open at the
+//! same time share that time equally, so the sum of all parts equals the duration. The time of each
+//! request is divided among the stages that its target has measured. The rest of the request's time
+//! is the time of the transfer to the target and back. Clocks of different hosts are never
+//! compared.
 
 use super::{Place, request_name};
 use skep_metrics::Stage;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// The time at one place.
+/// The time spent at one place.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Time {
     pub(super) us: f64,
-    /// The requests that spent this time, by kind. A request that shares its time with other
-    /// requests counts as a fraction of a request.
+    /// The requests that spent this time, by kind: the number of requests. A request that shares
+    /// its time with other requests counts as a fraction of a request.
     pub(super) requests: BTreeMap<String, f64>,
 }
 
-/// Returns the time at each place. The sum is the duration of the operation.
+/// Returns the time spent at each place. The sum over all places is the duration of the operation.
 pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     let mut times: BTreeMap<Place, Time> = BTreeMap::new();
     let all = record.duration_us as f64;
@@ -39,8 +40,8 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
         add_call(&mut times, call, *share);
     }
     let own = (all - shares.iter().sum::<f64>()).max(0.0);
-    // The thread of the mount also runs while requests are open. That time is a part of the
-    // requests' time.
+    // The mount's thread also runs while requests are open. That running time is already part of
+    // the requests' time.
     let running = f64::from(record.stages.processing_us).min(own);
     for (is_running, us) in [(true, running), (false, own - running)] {
         times.entry(Place::Mount { is_running }).or_default().us += us;
@@ -48,7 +49,7 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     times
 }
 
-/// Returns the part of the operation's time for each of its requests, in microseconds.
+/// Returns the share of each request in the operation's time, in microseconds.
 fn shares(record: &TraceRecord) -> Vec<f64> {
     let end = u32::try_from(record.duration_us).unwrap_or(u32::MAX);
     let span = |call: &TraceCall| {
@@ -72,13 +73,14 @@ fn shares(record: &TraceRecord) -> Vec<f64> {
     shares
 }
 
-/// Divides the `share` of a request among the stages at its target.
+/// Divides the time `share` of a request among the stages at its target.
 fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
     let target = call.target.raw();
     let duration = f64::from(call.duration_us).max(1.0);
     let stages = call.stages.map_or([0; Stage::ALL.len()], |it| it.to_array()).map(f64::from);
     let at_target: f64 = stages.iter().sum();
-    // Both hosts round their times, so all stages together may be slightly longer than the request.
+    // Both hosts round their times, so the sum of all stages may be slightly longer than the
+    // request.
     let part = share / duration.max(at_target);
     let mut add = |place, us: f64| {
         if us > 0.0 {

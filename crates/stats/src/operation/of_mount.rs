@@ -1,8 +1,8 @@
-//! Where the time of many operations of one mount went, from their records. So a user without the
-//! cluster's token sees why the own operations are slow.
+//! Shows where many operations of one mount spent their time, according to their records. With this
+//! report, a user without the cluster's token can see why the user's own operations are slow.
 //!
-//! Does not own the division of one operation (`attribution`). Unlike the figures of services, the
-//! records of a mount also have the way to the targets and the time in the mount.
+//! `attribution` divides the time of one operation. Unlike the statistics of services, the records
+//! of a mount include the transfer to the targets and the time in the mount.
 
 use super::{milliseconds, parts};
 use crate::operation::Usual;
@@ -14,12 +14,13 @@ use std::time::Duration;
 
 /// Maximum number of phases in a report.
 const MAX_PHASES: usize = 12;
-/// Shares below this part of the whole are left out.
+/// A report omits phases whose share of the whole time is smaller than this.
 const SMALLEST_SHARE: f64 = 0.01;
 /// Operations whose purpose is to wait for a lock.
 const WAITS: [&str; 1] = ["setlkw"];
 
-/// Returns the report about the operations in `records`, which ended within `span`.
+/// Returns the report about the operations in `records`. These operations ended within the last
+/// `span`.
 pub fn of_mount(records: &[TraceRecord], map: &ClusterMap, span: Duration) -> Report {
     let mut sums: BTreeMap<(u32, String), Phase> = BTreeMap::new();
     let mut counts: BTreeMap<(u32, String), u32> = BTreeMap::new();
@@ -60,6 +61,7 @@ pub fn of_mount(records: &[TraceRecord], map: &ClusterMap, span: Duration) -> Re
         seconds: ms / 1e3,
         phases,
         findings: findings_of_map(map, |target| used.contains(&target.raw())),
+        waiting: Vec::new(),
         slowest: Vec::new(),
         unreachable: Vec::new(),
     }
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn own_operations_are_added_up_by_target_and_stage() {
+    fn operations_of_a_mount_are_summed_by_target_and_stage() {
         let records = [
             operation("write", 5, 6_000),
             operation("write", 5, 2_000),
@@ -110,7 +112,7 @@ mod tests {
             report.phases.iter().map(|it| (it.target, it.stage.as_str(), it.each_ms)).collect();
         assert_eq!(phases, [(5, "disk", 4.0), (3, "disk", 2.0)]);
         assert!((report.phases[0].share - 0.8).abs() < 1e-9);
-        // Only the targets of these operations matter.
+        // The report only has findings about targets that these operations used.
         let objects: Vec<_> = report.findings.iter().map(|it| it.object.as_str()).collect();
         assert!(objects.contains(&"t5") && !objects.contains(&"t6"), "{objects:?}");
     }

@@ -72,7 +72,7 @@ fn time_is_divided_among_the_stages_of_the_requests() {
 #[test]
 fn simultaneous_requests_share_their_time() {
     let disk = |us| StageTimes { disk_us: us, ..StageTimes::default() };
-    // Both requests are open from 0 to 400 us, then only the second request.
+    // Both requests are open from 0 to 400 us. After that, only the second request is open.
     let calls = vec![call(98, 4, 0, 400, disk(400)), call(46, 1, 0, 1000, disk(1000))];
     let report = explained(&[of_mount(1000, 0, calls)]);
     assert_eq!(shares(&report), [(1, "disk", 80), (4, "disk", 20)]);
@@ -113,7 +113,7 @@ fn longest_request_is_explained_without_a_mount_record() {
 }
 
 #[test]
-fn usual_time_is_the_mean_of_all_targets_of_the_kind() {
+fn usual_request_time_is_the_mean_of_targets_of_its_kind() {
     let series = |metric: &str, target: u32, stage: &str, value, count| StatisticsSeries {
         metric: metric.into(),
         labels: [("target", &*target.to_string()), ("operation", "sync_chunk"), ("stage", stage)]
@@ -137,7 +137,7 @@ fn usual_time_is_the_mean_of_all_targets_of_the_kind() {
 }
 
 #[test]
-fn slowest_operations_appear_once_by_their_mount_record() {
+fn slowest_operation_is_listed_once_from_its_mount_record() {
     let slow = |trace, duration_us| TraceRecord {
         trace,
         ..of_mount(duration_us, duration_us as u32, Vec::new())
@@ -146,7 +146,7 @@ fn slowest_operations_appear_once_by_their_mount_record() {
     records.push(TraceRecord { service: "storage".into(), ..slow(5, 90_000) });
     records.push(TraceRecord { ended_us: 1, ..slow(6, 90_000) });
     records.push(TraceRecord { is_slow: false, ..slow(7, 90_000) });
-    let slowest = slowest(&records, &map(), 500_000);
+    let slowest = slowest(&records, &map(), 500_000, 3);
     let found: Vec<_> = slowest.iter().map(|it| (it.ms, it.trace.ends_with("05"))).collect();
     assert_eq!(found, [(5.0, true), (4.0, false), (3.0, false)]);
     assert_eq!(slowest[0].mainly, "100 % in the thread of the mount");

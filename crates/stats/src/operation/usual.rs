@@ -1,24 +1,24 @@
-//! The usual time of requests in each stage, which is the mean over all targets of a kind since the
-//! start of their services.
+//! The time that requests usually spend in each stage: the mean over all targets of a kind since
+//! the start of their services.
 
 use super::StageNumber;
-use crate::Round;
+use crate::ServiceFigures;
 use skep_metrics::Stage;
 use skep_types::TargetKind;
 use skep_wire::node::StatisticsSeries;
 use std::collections::BTreeMap;
 
-/// Minimum number of requests for a mean.
+/// Minimum number of requests from which a mean is computed.
 const FEWEST: u64 = 16;
 
-/// The time of all requests of one kind.
+/// The number and the total time of the requests of one kind.
 #[derive(Debug, Clone, Default)]
 struct Sum {
     requests: u64,
     stages_ns: [f64; Stage::ALL.len()],
 }
 
-/// The usual time of requests by kind of target, kind of request and stage.
+/// The usual time of requests, by kind of target, kind of request and stage.
 #[derive(Debug, Clone, Default)]
 pub struct Usual(BTreeMap<(&'static str, String), Sum>);
 
@@ -31,9 +31,9 @@ fn service(kind: TargetKind) -> &'static str {
 
 impl Usual {
     /// Computes the means from the replies of all services.
-    pub fn of(round: &Round) -> Self {
+    pub fn of<'a>(round: impl IntoIterator<Item = &'a ServiceFigures>) -> Self {
         let mut all = Self::default();
-        for series in round.iter().flat_map(|it| &it.statistics.series) {
+        for series in round.into_iter().flat_map(|it| &it.statistics.series) {
             all.add(series);
         }
         all
@@ -66,7 +66,7 @@ impl Usual {
     }
 
     /// Returns the mean time of requests of a kind in a stage, in microseconds. `None` if there
-    /// were too few requests.
+    /// were too few such requests.
     pub(super) fn us(&self, kind: TargetKind, request: &str, stage: StageNumber) -> Option<f64> {
         let sum = self.0.get(&(service(kind), request.to_owned()))?;
         (sum.requests >= FEWEST).then(|| sum.stages_ns[stage] / 1e3 / sum.requests as f64)

@@ -1,4 +1,4 @@
-//! Tests of rows, with replies that each test makes up.
+//! Tests of rows, computed from replies that each test creates.
 
 use super::*;
 use skep_wire::node::{Statistics, StatisticsSeries};

@@ -2,12 +2,14 @@
 
 use skep_cluster::problems::Severity;
 
-/// Thresholds at which a target counts as slow. The monitor has settings for these thresholds.
+/// Thresholds above which a target counts as slow. The settings of the monitor contain these
+/// thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// A target is slow if its requests take this many times as long as requests to its peers.
+    /// A target is slow if its requests take at least this many times as long as requests to its
+    /// peers.
     pub slow_factor: u64,
-    /// Minimum mean request time of a slow target. Shorter times differ by chance.
+    /// Minimum mean request time of a slow target. Differences between shorter times are random.
     pub slow_from_ns: u64,
 }
 
@@ -24,17 +26,19 @@ pub struct Cause {
     pub rule: &'static str,
     /// How much the cause hurts users.
     pub severity: Severity,
-    /// The object: `t7` for a target, `n2` for a node, `user 1000`, or a directory.
+    /// The object that causes the slowness: `t7` for a target, `n2` for a node, `user 1000`, or a
+    /// directory.
     pub object: String,
-    /// The targets whose requests are slow because of this cause. An empty list means all targets.
+    /// The targets whose requests are slow because of the cause. An empty list means all targets.
     pub targets: Vec<u32>,
-    /// The client that is the cause, or the only client that is slow because of it.
+    /// The client that is the cause, or the only client whose requests are slow because of the
+    /// cause.
     pub client: Option<u32>,
-    /// Whether the cause has ended within the span of the evidence. Such a cause explains why
-    /// operations were slow, but is not a problem any more.
+    /// Whether the cause ended within the time span of the evidence. Such a cause explains why
+    /// operations were slow, but it is not a problem any more.
     pub is_over: bool,
-    /// The object and the fact, with figures.
+    /// A description of the object and of the fact, with numbers.
     pub what: String,
-    /// The effect of the cause until it is repaired, and the remedy for an administrator.
+    /// The effect that lasts until the cause is repaired, and the remedy for an administrator.
     pub remedy: String,
 }

@@ -1,8 +1,8 @@
-//! Finds the causes of slowness, which are disks, logs, links, the load of one user or one
-//! directory, and silent clients that make other clients wait.
+//! Finds the causes of slowness: disks, logs, links, the load of one user or one directory, and
+//! silent clients that make other clients wait.
 //!
-//! Each rule needs a fact that only its cause explains, so that a cluster under heavy but even load
-//! has no cause. The module is pure: it does no I/O and reads no clock.
+//! Each rule requires a fact that only its cause can explain. So the rules find no cause in a
+//! cluster under heavy but even load. The module is pure: it does no I/O and reads no clock.
 
 use super::cause::{Cause, Thresholds};
 use super::comparison::{Comparison, log_syncs, of_kind, stage};
@@ -16,16 +16,16 @@ use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetId, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of requests for a judgement of a disk or a log.
+/// Minimum number of requests before a rule judges a disk or a log.
 const FEWEST: u64 = 3;
-/// With only one peer, a slow disk must be slower than the peer by this additional factor, since
-/// the peer may be an unusually fast disk.
+/// If a disk has only one peer, it must be slower than the peer by this additional factor to count
+/// as slow, because the peer may be an unusually fast disk.
 const ONE_PEER_FACTOR: u64 = 2;
-/// Mean time of a log sync at which a log without peers counts as slow. A working disk takes less
-/// time, even under load.
+/// Mean time of a log sync at which a log without peers counts as slow. A log sync on a working
+/// disk takes less time, even under load.
 const SLOW_ALONE_NS: u64 = 200_000_000;
 
-/// Returns the causes of slowness that the evidence proves.
+/// Returns the causes of slowness for which there is evidence.
 pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) -> Vec<Cause> {
     let storage = of_kind(evidence, map, TargetKind::Storage);
     let metadata = of_kind(evidence, map, TargetKind::Metadata);
@@ -42,7 +42,7 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
         found.extend(slow_log(map, &metadata, (*id, target), thresholds));
         found.extend(silent_clients(map, *id, target));
     }
-    // The data of requests also arrive late at a target whose thread waits for its disk. So the
+    // If a target's thread waits for its disk, the data of its requests also arrive late. So the
     // rule for links ignores targets with a slow disk.
     found.extend(slow_links(evidence, map, &slow));
     found.extend(heavy_load(&metadata, map));
@@ -59,7 +59,7 @@ fn is_slow(comparison: &Comparison, thresholds: &Thresholds) -> bool {
         && comparison.own_ns >= bound
 }
 
-/// Returns the words that compare a target with its peers.
+/// Returns the text that compares a target with its peers.
 fn against_peers(comparison: &Comparison) -> String {
     let (own, peers) = (names::time(comparison.own_ns), names::time(comparison.peers_ns));
     match comparison.peers {
@@ -77,8 +77,8 @@ fn slow_disk(map: &ClusterMap, id: u32, comparison: &Comparison) -> Cause {
         client: None,
         is_over: false,
         what: format!("the disk of {} {}", names::target(map, id), against_peers(comparison)),
-        remedy: "every file with a part on it is as slow; `skep bench slow-targets` measures its \
-                 disk; check the disk and the load of its host"
+        remedy: "check the disk and the load of its host; `skep bench slow-targets` measures the \
+                 disk. Each file that has bytes on this target is slow"
             .into(),
     }
 }
@@ -114,8 +114,8 @@ fn slow_log(
         is_over: false,
         what,
         remedy:
-            "each `fsync` of a name waits for it; check the disk of its log and other programs \
-                 that use this disk"
+            "check the disk of this log, and other programs that use this disk. Each `fsync` after \
+             a change of names waits for the sync of the log"
                 .into(),
     })
 }
@@ -131,17 +131,19 @@ fn silent_clients(map: &ClusterMap, target: u32, evidence: &TargetEvidence) -> V
         is_over: holder.is_over(),
         what: silence(&names::client(map, *client), holder),
         remedy: if holder.is_over() {
-            "it has sent requests since, or was evicted; look at the load and the log of its host"
+            "check the load and the log of the host of this client. The client has sent requests \
+             again since it was silent, or was evicted"
         } else {
-            "it is evicted after its lease, which releases them; check whether its host or the \
-             process of its mount is stopped, or evict it now with `skep client evict`"
+            "check whether the host of this client or the process of its mount is stopped, or \
+             evict the client now with `skep client evict`. Without this command, management \
+             evicts it when its lease expires, which releases its locks and open files"
         }
         .into(),
     };
     holders.map(to_cause).collect()
 }
 
-/// Returns the words for the silence of a client.
+/// Returns the text that describes the silence of a client.
 fn silence(client: &str, holder: &Holder) -> String {
     if holder.is_over() {
         let began = names::time(holder.ago_ns.saturating_add(holder.silent_ns));

@@ -1,19 +1,19 @@
-//! Compares a target with its peers, which are other targets of the same kind that handled the same
-//! kinds of requests in the same span.
+//! Compares a target with its peers. Peers are other targets of the same kind that handled the same
+//! kinds of requests in the same time span.
 //!
-//! A comparison leaves out load that slows all targets alike, such as many writers. Kinds of
-//! requests are compared one by one, since a sync takes longer than a read. Requests with more data
-//! may take longer in proportion. So a target that gets larger requests than a peer is compared
-//! with the time that the peer would take for this amount of data.
+//! Load that slows all targets alike, such as many writers, does not affect a comparison. Each kind
+//! of request is compared separately, because a sync takes longer than a read. A request with more
+//! data may take longer in proportion. So if a target gets larger requests than a peer, its time is
+//! compared with the time that the peer would take for the same amount of data.
 
 use super::evidence::{Evidence, TargetEvidence, Times};
 use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetKind};
 use std::collections::BTreeMap;
 
-/// Minimum number of requests of one kind that a peer must have handled.
+/// Minimum number of requests of one kind that a target must have handled to count as a peer.
 const FEWEST_OF_PEER: u64 = 3;
-/// A request of the kind `SYNC` writes back the data of requests of the kind `WRITE`.
+/// A request of the kind `SYNC` writes back the data of requests of kind `WRITE`.
 const SYNC: &str = "sync_chunk";
 const WRITE: &str = "write_chunk";
 
@@ -22,11 +22,11 @@ const WRITE: &str = "write_chunk";
 pub(super) struct Comparison {
     /// Mean time of the target's requests.
     pub(super) own_ns: u64,
-    /// Mean time that the same requests would take at the median of the peers.
+    /// Median, over the peers, of the mean time that the same requests would take at a peer.
     pub(super) peers_ns: u64,
     /// Number of requests of the target that were compared.
     pub(super) requests: u64,
-    /// Largest number of peers for one kind of request.
+    /// Largest number of peers that were compared for one kind of request.
     pub(super) peers: usize,
 }
 
@@ -41,21 +41,21 @@ pub(super) fn of_kind<'a>(
     ids.filter_map(|id| Some((id, evidence.targets.get(&id)?))).collect()
 }
 
-/// Returns the median. Of two middle values, it returns the upper value. `None` means that the list
-/// is empty.
+/// Returns the median. If there are two middle values, returns the upper one. `None` means that the
+/// list is empty.
 pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }
 
 /// Returns the number of bytes that the requests of one kind have moved. For syncs, these are the
-/// bytes that were written in the span.
+/// bytes that were written in the time span.
 fn amount(target: &TargetEvidence, kind: &str) -> u64 {
     let moved_by = if kind == SYNC { WRITE } else { kind };
     target.kinds.get(moved_by).map_or(0, |times| times.bytes)
 }
 
-/// Returns the time that a request at a peer would take with as much data as a request at the
+/// Returns the time that a request at a peer would take if it had as much data as a request at the
 /// target under examination. A small request may take as long as a large request, so the result is
 /// never shorter than `peer_ns`.
 fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
@@ -68,8 +68,8 @@ fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     u64::try_from(u128::from(peer_ns).saturating_mul(own_share) / peer_share).unwrap_or(u64::MAX)
 }
 
-/// Compares the time of a target's requests in one stage. `None` means that no peer handled
-/// requests of the same kinds.
+/// Compares the time that the requests of a target spent in one stage. `None` means that no peer
+/// handled requests of the same kinds.
 pub(super) fn stage(
     targets: &BTreeMap<u32, &TargetEvidence>,
     id: u32,
@@ -98,8 +98,8 @@ pub(super) fn stage(
     Some(Comparison { own_ns: mean(own_ns)?, peers_ns: mean(peers_ns)?, requests, peers })
 }
 
-/// Compares the syncs of the log of a metadata target. `None` means that the target has synced
-/// nothing, or that no peer has synced its log often enough.
+/// Compares the log syncs of a metadata target. `None` means that the target has synced nothing, or
+/// that no peer has synced its log often enough.
 pub(super) fn log_syncs(targets: &BTreeMap<u32, &TargetEvidence>, id: u32) -> Option<Comparison> {
     let (requests, own_ns) = targets.get(&id)?.log_syncs;
     let others = targets.iter().filter(|(other, _)| **other != id);

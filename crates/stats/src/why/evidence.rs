@@ -1,8 +1,9 @@
-//! Evidence: the measured times of a span, from two replies of each service.
+//! Evidence: the measured times of a time span, computed from two replies of each service.
 //!
-//! Evidence of adjacent spans can be added up, so the monitor stores the evidence of short spans
-//! and explains long spans. The module does not judge the figures (`causes` does).
+//! Evidence of adjacent time spans can be added up. So the monitor stores the evidence of short
+//! spans, and can explain long spans. The module does not judge the evidence (`causes` does).
 
+use super::focus::Focus;
 use super::traffic::{Interval, Traffic, bound};
 use crate::change::{Change, LEFT_OUT, changes, seconds};
 use crate::row::LONG_POLLS;
@@ -10,29 +11,32 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::{STAGES, Stage};
 use std::collections::BTreeMap;
 
-/// Maximum number of clients that the evidence of a target names. The same limit holds for users
-/// and for directories. All other clients, users or directories are merged into the entry `other`,
-/// so sums stay exact.
+/// Maximum number of clients with an entry of their own in the evidence of a target. The same limit
+/// applies to users, jobs and directories. The entry `other` contains the sum of all others, so
+/// that totals stay exact.
 pub const MAX_NAMED: usize = 16;
 
-/// Stages in which a request is in the queue or in the thread of a metadata target.
-const HELD: [Stage; 2] = [Stage::Waiting, Stage::Processing];
-
-/// Times of requests of one kind.
+/// The total time of the requests of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
     /// Number of completed requests.
     pub requests: u64,
     /// Bytes of file data in the requests and their replies.
     pub bytes: u64,
-    /// Time in each stage, in the order of [`Stage::ALL`].
+    /// Time spent in each stage, in the order of [`Stage::ALL`].
     pub stages_ns: [u64; STAGES],
 }
 
 impl Times {
-    /// Returns the time in a stage.
+    /// Returns the time spent in a stage.
     pub fn of(&self, stage: Stage) -> u64 {
         self.stages_ns[stage as usize]
+    }
+
+    /// Returns the time that the requests have spent in the queue of the target, and in the batches
+    /// of requests that the target handled together.
+    pub(super) fn held_ns(&self) -> u64 {
+        self.of(Stage::Waiting).saturating_add(self.of(Stage::Processing))
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -47,36 +51,19 @@ impl Times {
 /// The traffic of one client with one target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Requests and their times.
+    /// The requests and their times.
     pub times: Times,
     /// File data that the client has written and read.
     pub traffic: Traffic,
 }
 
-/// Requests of one user.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Requests {
-    /// Number of completed requests.
-    pub count: u64,
-    /// Time that the requests have spent in the queue of the target and in the batches that handled
-    /// these requests.
-    pub held_ns: u64,
-}
-
-impl Requests {
-    pub(super) fn add(&mut self, other: &Self) {
-        self.count = self.count.saturating_add(other.count);
-        self.held_ns = self.held_ns.saturating_add(other.held_ns);
-    }
-}
-
-/// A client that is silent, or was silent for a while, although requests of other clients wait for
-/// it. A silent client sends no requests.
+/// A client that sends no requests, or sent none for a while, although requests of other clients
+/// wait for it. Such a client is called silent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holder {
     /// Time since the client's last request, in the newest reply that shows the client as silent.
     pub silent_ns: u64,
-    /// Highest number of requests that waited for the client.
+    /// Highest number of requests that waited for the client at one moment.
     pub waits: u64,
     /// Time between the end of the client's silence and the end of the span. Zero means that the
     /// client is still silent.
@@ -90,37 +77,39 @@ impl Holder {
     }
 }
 
-/// Requests without a reply.
+/// Requests that have no reply yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenRequests {
     /// Number of the requests.
     pub count: u64,
-    /// Age of the oldest request. Zero without an open request.
+    /// Age of the oldest of these requests. Zero if there is no such request.
     pub oldest_ns: u64,
-    /// Time between the measurement of these figures and the end of the span.
+    /// Time between the measurement of `count` and `oldest_ns` and the end of the span.
     pub ago_ns: u64,
 }
 
 /// The evidence of one target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetEvidence {
-    /// Length of the span.
+    /// Length of the time span.
     pub span_ns: u64,
-    /// Times by kind of request, without requests whose purpose is to wait for an event.
+    /// Times by kind of request. Requests whose purpose is to wait for an event are omitted.
     pub kinds: BTreeMap<String, Times>,
     /// Traffic by client.
     pub clients: BTreeMap<String, Link>,
-    /// Requests by user.
-    pub users: BTreeMap<String, Requests>,
-    /// Requests by directory.
+    /// Requests and their times by user.
+    pub users: BTreeMap<String, Times>,
+    /// Requests and their times by job.
+    pub jobs: BTreeMap<String, Times>,
+    /// Number of requests by directory.
     pub directories: BTreeMap<String, u64>,
-    /// Syncs of the log: their number, and the sum of their times in nanoseconds.
+    /// Syncs of the log: their number, and the sum of their durations in nanoseconds.
     pub log_syncs: (u64, u64),
     /// Time in which the thread of a metadata target was not idle.
     pub working_ns: u64,
-    /// Silent clients for which requests wait or have waited, by node id.
+    /// Silent clients for which requests wait or have waited, by node id of the client.
     pub holders: BTreeMap<u32, Holder>,
-    /// Requests without a reply, when the oldest of them was oldest.
+    /// The requests without a reply, at the moment of the span when the oldest of them was oldest.
     pub open: OpenRequests,
 }
 
@@ -132,7 +121,32 @@ impl TargetEvidence {
         sum
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Returns the times of the focus's requests at this target. Returns `None` if the evidence of
+    /// the target has no entry for the client, user or job.
+    pub(super) fn times_of(&self, focus: &Focus) -> Option<Times> {
+        let named =
+            |causes: &BTreeMap<String, Times>, id: u32| causes.get(&id.to_string()).cloned();
+        match (focus.client, focus.user, focus.job) {
+            (Some(id), ..) => self.clients.get(&id.to_string()).map(|it| it.times.clone()),
+            (_, Some(id), _) => named(&self.users, id),
+            (.., Some(id)) => named(&self.jobs, id),
+            (None, None, None) => Some(self.all()),
+        }
+    }
+
+    /// Whether requests of the focus may be missing from this evidence: the evidence has no entry
+    /// for the client, user or job, but it has an entry `other`.
+    pub(super) fn may_leave_out(&self, focus: &Focus) -> bool {
+        let has_rest = match (focus.client, focus.user, focus.job) {
+            (Some(_), ..) => self.clients.contains_key(LEFT_OUT),
+            (_, Some(_), _) => self.users.contains_key(LEFT_OUT),
+            (.., Some(_)) => self.jobs.contains_key(LEFT_OUT),
+            (None, None, None) => false,
+        };
+        has_rest && self.times_of(focus).is_none()
+    }
+
+    fn add(&mut self, other: &Self, focus: &Focus) {
         self.span_ns = self.span_ns.saturating_add(other.span_ns);
         for (kind, times) in &other.kinds {
             self.kinds.entry(kind.clone()).or_default().add(times);
@@ -142,8 +156,10 @@ impl TargetEvidence {
             sum.times.add(&link.times);
             sum.traffic.add_later(link.traffic);
         }
-        for (user, requests) in &other.users {
-            self.users.entry(user.clone()).or_default().add(requests);
+        for (own, other) in [(&mut self.users, &other.users), (&mut self.jobs, &other.jobs)] {
+            for (id, times) in other {
+                own.entry(id.clone()).or_default().add(times);
+            }
         }
         add_counts(&mut self.directories, &other.directories);
         self.log_syncs.0 = self.log_syncs.0.saturating_add(other.log_syncs.0);
@@ -156,26 +172,28 @@ impl TargetEvidence {
         if other.open.oldest_ns >= self.open.oldest_ns {
             self.open = other.open;
         }
-        self.bound();
+        self.bound(focus);
     }
 
-    /// Limits the named clients, users and directories to the [`MAX_NAMED`] heaviest. Limits the
-    /// silent clients to the [`MAX_NAMED`] that were silent most recently.
-    fn bound(&mut self) {
+    /// Keeps the entries of the [`MAX_NAMED`] heaviest clients, users, jobs and directories, and of
+    /// the focus. Keeps the [`MAX_NAMED`] clients that were silent most recently.
+    fn bound(&mut self, focus: &Focus) {
         let weight = |link: &Link| {
             link.times.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns))
         };
-        for light in light_keys(&self.clients, weight) {
+        for light in light_keys(&self.clients, weight, focus.client) {
             let link = self.clients.remove(&light).unwrap_or_default();
             let rest = self.clients.entry(LEFT_OUT.into()).or_default();
             rest.times.add(&link.times);
             rest.traffic.add_beside(link.traffic);
         }
-        for light in light_keys(&self.users, |requests| requests.count) {
-            let requests = self.users.remove(&light).unwrap_or_default();
-            self.users.entry(LEFT_OUT.into()).or_default().add(&requests);
+        for (causes, kept) in [(&mut self.users, focus.user), (&mut self.jobs, focus.job)] {
+            for light in light_keys(causes, |times| times.requests, kept) {
+                let times = causes.remove(&light).unwrap_or_default();
+                causes.entry(LEFT_OUT.into()).or_default().add(&times);
+            }
         }
-        for light in light_keys(&self.directories, |count| *count) {
+        for light in light_keys(&self.directories, |count| *count, None) {
             let count = self.directories.remove(&light).unwrap_or_default();
             let rest = self.directories.entry(LEFT_OUT.into()).or_default();
             *rest = rest.saturating_add(count);
@@ -195,9 +213,16 @@ fn add_counts(sum: &mut BTreeMap<String, u64>, other: &BTreeMap<String, u64>) {
     }
 }
 
-/// Returns the keys of all entries except the [`MAX_NAMED`] with the highest weight.
-fn light_keys<T>(entries: &BTreeMap<String, T>, weight: impl Fn(&T) -> u64) -> Vec<String> {
-    let named = entries.iter().filter(|(id, _)| *id != LEFT_OUT);
+/// Returns the keys of all entries except `kept` and the [`MAX_NAMED`] entries with the highest
+/// weight.
+fn light_keys<T>(
+    entries: &BTreeMap<String, T>,
+    weight: impl Fn(&T) -> u64,
+    kept: Option<u32>,
+) -> Vec<String> {
+    let kept = kept.map(|id| id.to_string());
+    let is_named = |id: &String| id != LEFT_OUT && Some(id) != kept.as_ref();
+    let named = entries.iter().filter(|(id, _)| is_named(id));
     let mut ranked: Vec<_> = named.map(|(id, entry)| (weight(entry), id)).collect();
     if ranked.len() <= MAX_NAMED {
         return Vec::new();
@@ -206,7 +231,7 @@ fn light_keys<T>(entries: &BTreeMap<String, T>, weight: impl Fn(&T) -> u64) -> V
     ranked.drain(MAX_NAMED..).map(|(_, id)| id.clone()).collect()
 }
 
-/// Returns the traffic of the clients that the evidence of the targets names.
+/// Returns the traffic of the clients that have an entry in the evidence of the targets.
 pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
     let mut interval = Interval::new();
     for (target, evidence) in targets {
@@ -219,23 +244,33 @@ pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
     interval
 }
 
-/// The measured times of a span.
+/// The measured times of a time span.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Length of the span: the longest span of all targets.
+    /// Length of the time span: the longest span of all targets.
     pub span_ns: u64,
     /// The evidence of each target, by target id.
     pub targets: BTreeMap<u32, TargetEvidence>,
-    /// The data that moved in each interval with data, oldest first.
+    /// The data that moved in each interval in which data moved, the oldest interval first.
     pub intervals: Vec<Interval>,
+    /// The client, user or job that always has an entry in the evidence.
+    pub focus: Focus,
 }
 
 impl Evidence {
     /// Returns the evidence between an earlier reply of each service and the later round `now`.
-    /// `before` returns the earlier reply for a node id. A service without an earlier reply of the
-    /// same process contributes nothing.
+    /// `before` returns the earlier reply of the service with a node id. A service contributes
+    /// nothing if it has no earlier reply or has restarted since then.
     pub fn since<'a>(before: impl Fn(u32) -> Option<&'a ServiceFigures>, now: &Round) -> Self {
-        let mut evidence = Self::default();
+        Self::about(Focus::default(), before, now)
+    }
+
+    fn about<'a>(
+        focus: Focus,
+        before: impl Fn(u32) -> Option<&'a ServiceFigures>,
+        now: &Round,
+    ) -> Self {
+        let mut evidence = Self { focus, ..Self::default() };
         for figures in now {
             let earlier = before(figures.node);
             if let Some(seconds) = seconds(earlier, figures) {
@@ -244,7 +279,7 @@ impl Evidence {
                 evidence.collect(earlier, figures, span_ns);
             }
         }
-        evidence.targets.values_mut().for_each(TargetEvidence::bound);
+        evidence.targets.values_mut().for_each(|target| target.bound(&focus));
         let interval = interval_of(&evidence.targets);
         if !interval.is_empty() {
             evidence.intervals.push(interval);
@@ -252,9 +287,10 @@ impl Evidence {
         evidence
     }
 
-    /// Returns the evidence between two rounds.
-    pub fn between(before: &Round, now: &Round) -> Self {
-        Self::since(|node| before.iter().find(|it| it.node == node), now)
+    /// Returns the evidence between two rounds. It always has entries for the client, user or job
+    /// in the focus.
+    pub fn between(before: &Round, now: &Round, focus: Focus) -> Self {
+        Self::about(focus, |node| before.iter().find(|it| it.node == node), now)
     }
 
     fn collect(&mut self, earlier: Option<&ServiceFigures>, now: &ServiceFigures, span_ns: u64) {
@@ -268,12 +304,12 @@ impl Evidence {
         }
     }
 
-    /// Adds the evidence of a later span.
+    /// Adds the evidence of a later time span.
     pub fn add(&mut self, later: &Self) {
         self.span_ns = self.span_ns.saturating_add(later.span_ns);
         for target in self.targets.values_mut() {
             for holder in target.holders.values_mut() {
-                // Later evidence about the same client replaces this value.
+                // If there is later evidence about the same client, it replaces this value below.
                 holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
             }
             if target.open.oldest_ns > 0 {
@@ -281,7 +317,7 @@ impl Evidence {
             }
         }
         for (id, target) in &later.targets {
-            self.targets.entry(*id).or_default().add(target);
+            self.targets.entry(*id).or_default().add(target, &self.focus);
         }
         self.intervals.extend(later.intervals.iter().cloned());
         bound(&mut self.intervals);
@@ -292,7 +328,8 @@ fn stage_of(change: &Change<'_>) -> Option<usize> {
     Stage::ALL.iter().position(|stage| stage.name() == change.label("stage"))
 }
 
-/// Takes the open requests of a target from one series of a reply that was made at `moment_ns`.
+/// Updates the open requests of a target from one series of a reply. The service created the reply
+/// at `moment_ns`.
 fn count_open(open: &mut OpenRequests, change: &Change<'_>, moment_ns: u64) {
     let value = u64::try_from(change.series.value).unwrap_or(0);
     match change.series.metric.as_str() {
@@ -333,9 +370,8 @@ fn count(target: &mut TargetEvidence, change: &Change<'_>) {
                 "client" => {
                     target.clients.entry(id()).or_default().times.stages_ns[stage] += growth;
                 }
-                "user" if HELD.contains(&Stage::ALL[stage]) => {
-                    target.users.entry(id()).or_default().held_ns += growth;
-                }
+                "user" => target.users.entry(id()).or_default().stages_ns[stage] += growth,
+                "job" => target.jobs.entry(id()).or_default().stages_ns[stage] += growth,
                 _ => {}
             }
         }
@@ -349,7 +385,8 @@ fn count(target: &mut TargetEvidence, change: &Change<'_>) {
         }
         "skep_load_operations" if growth > 0 => match change.label("by") {
             "client" => target.clients.entry(id()).or_default().times.requests += growth,
-            "user" => target.users.entry(id()).or_default().count += growth,
+            "user" => target.users.entry(id()).or_default().requests += growth,
+            "job" => target.jobs.entry(id()).or_default().requests += growth,
             "directory" => *target.directories.entry(id()).or_default() += growth,
             _ => {}
         },

@@ -1,13 +1,14 @@
 //! Finds slow links. A link is slow if the data of its client or storage server moves more slowly
-//! than the data of other clients or servers.
+//! than the data of other clients or storage servers.
 //!
-//! The rule judges a link in each interval of the evidence by its rate while data moves, and
-//! reports the link if it is slow in several intervals. A client is slow only if it is also slower
-//! than the other clients of the same servers. A server is slow only if most of its clients move
-//! data faster at other servers. So a server that many clients use at once makes none of these
-//! clients look slow, and a slow client makes no server look slow.
+//! The rule judges a link separately in each interval of the evidence. It compares the link's data
+//! rate during the time in which data moves. It reports the link if the link is slow in several
+//! intervals. A client is slow only if it is also slower than the other clients of the same
+//! servers. A server is slow only if most of its clients move data faster at other servers. So a
+//! server that many clients use at once makes none of these clients look slow, and a slow client
+//! makes no server look slow.
 //!
-//! The module does not own the figures (`traffic`).
+//! `traffic` has the measured traffic.
 
 use super::cause::Cause;
 use super::comparison::median;
@@ -18,20 +19,21 @@ use skep_cluster::problems::Severity;
 use skep_types::{ClusterMap, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of bytes for the judgement of a link in an interval.
+/// Minimum number of bytes in an interval before the rule judges a link in it.
 const FEWEST_BYTES: u64 = 256 << 10;
 /// Minimum number of intervals in which a link must be slow. A single slow interval may be a short
 /// disturbance.
 const FEWEST_INTERVALS: usize = 2;
-/// Minimum time per MiB of a slow link. It corresponds to a rate of 52 MB/s.
+/// Minimum time per MiB of a slow link. It corresponds to 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
-/// A link is slow if its data takes this many times as long as the data of the median peer.
+/// A link is slow if its data takes at least this many times as long as the data of the median
+/// peer.
 const FACTOR: u64 = 4;
 /// Rate in bytes per second below which a link without peers is slow. This is the rate of Fast
-/// Ethernet.
+/// Ethernet (100 Mbit/s).
 const SLOW_ALONE: u64 = 12_500_000;
 
-/// The end of a link: a client or a server, by node id.
+/// One end of a link: a client or a storage server, by node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Client(u32),
@@ -48,12 +50,12 @@ struct Links {
 }
 
 impl Links {
-    /// Adds up an interval, without the targets in `without`.
+    /// Adds up the traffic of an interval. Omits the targets in `without`.
     fn of(interval: &Interval, map: &ClusterMap, without: &BTreeSet<u32>) -> Self {
         let mut links = Self::default();
         let judged = interval.iter().filter(|((target, _), _)| !without.contains(target));
         for ((target, client), traffic) in judged {
-            // Metadata targets do not measure the time of the transfer of small files.
+            // Omit metadata targets, because they do not measure the transfer time of small files.
             let is_judged = |it: &&Target| it.id.raw() == *target && it.kind == TargetKind::Storage;
             let found = map.targets.iter().find(is_judged);
             let Some(server) = found.map(|it| it.node.raw()) else { continue };
@@ -64,7 +66,7 @@ impl Links {
         links
     }
 
-    /// Returns the ends with enough data for a judgement.
+    /// Returns the ends that have enough data for a judgement.
     fn judged(&self) -> impl Iterator<Item = End> {
         let clients = self.clients.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);
         let servers = self.servers.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);
@@ -79,8 +81,8 @@ impl Links {
         found.copied().unwrap_or_default()
     }
 
-    /// Computes the time per MiB of every other link of the same kind that has enough data, and
-    /// returns the median. `None` means that there is no such link.
+    /// Returns the median time per MiB of all other links of the same kind that have enough data.
+    /// `None` means that there is no such link.
     fn peers_ns(&self, end: End) -> Option<u64> {
         match end {
             End::Client(id) => median_of(self.clients.iter().filter(|(it, _)| **it != id)),
@@ -88,8 +90,9 @@ impl Links {
         }
     }
 
-    /// Returns the slowdown factor of a slow link. The reference is the median of the link's peers.
-    /// For a link without peers, it is [`SLOW_FROM_NS`]. `None` means that the link is not slow.
+    /// Returns the factor between the time per MiB of a slow link and a reference time. The
+    /// reference time is the median of the link's peers, or [`SLOW_FROM_NS`] for a link without
+    /// peers. `None` means that the link is not slow.
     fn slowness(&self, end: End) -> Option<u64> {
         let own = self.traffic(end);
         if own.bytes < FEWEST_BYTES || own.ns_per_mib() < SLOW_FROM_NS {
@@ -104,7 +107,7 @@ impl Links {
                 is_slower(own, usual) && self.is_slow_for_most_clients(server)
             }
             (End::Client(_), None) => own.bytes_per_second() < SLOW_ALONE,
-            // Without a peer, a slow server looks like slow clients.
+            // A slow server without peers cannot be distinguished from slow clients.
             (End::Server(_), None) => false,
         };
         is_slow.then(|| own.ns_per_mib() / peers.unwrap_or(SLOW_FROM_NS).max(1))
@@ -120,8 +123,8 @@ impl Links {
         })
     }
 
-    /// Considers the clients of a server that also use other servers. Whether most of these clients
-    /// move data faster at the other servers.
+    /// Whether a server is slow for most of its clients. Only clients that also use other servers
+    /// count. The server is slow for a client that moves data faster at the other servers.
     fn is_slow_for_most_clients(&self, server: u32) -> bool {
         let own = self.pairs.iter().filter(|((_, it), _)| *it == server);
         let verdicts: Vec<bool> = own
@@ -136,8 +139,8 @@ impl Links {
         2 * slow > verdicts.len() || verdicts.is_empty()
     }
 
-    /// Returns the slow links. If both clients and servers are slow, returns only the kind that
-    /// differs more from its peers, since the clients of a slow server also look slow.
+    /// Returns the slow links. If both clients and servers seem to be slow, returns only the kind
+    /// that differs more from its peers, because the clients of a slow server also seem to be slow.
     fn slow(&self) -> Vec<End> {
         let all = self.judged().filter_map(|end| Some((end, self.slowness(end)?)));
         let (clients, servers): (Vec<_>, Vec<_>) =
@@ -157,15 +160,15 @@ fn median_of<'a, K: 'a>(links: impl Iterator<Item = (&'a K, &'a Traffic)>) -> Op
     median(judged.map(|(_, traffic)| traffic.ns_per_mib()).collect())
 }
 
-/// Returns the slow links, without judging the targets in `without`.
+/// Returns the slow links. Does not judge links to the targets in `without`.
 pub(super) fn slow_links(
     evidence: &Evidence,
     map: &ClusterMap,
     without: &BTreeSet<u32>,
 ) -> Vec<Cause> {
     let mut sum = Interval::new();
-    // For each end, the number of intervals with enough data for a judgement, and the number of
-    // intervals in which the end was slow.
+    // For each end of a link, the number of intervals with enough data for a judgement, and the
+    // number of intervals in which the end was slow.
     let mut counts: BTreeMap<End, (usize, usize)> = BTreeMap::new();
     for interval in &evidence.intervals {
         let links = Links::of(interval, map, without);
@@ -181,11 +184,11 @@ pub(super) fn slow_links(
     slow.map(|(end, _)| cause(end, &all, map)).collect()
 }
 
-/// Returns the words for the rate of a link.
+/// Returns the text that describes the data rate of a link.
 fn rate(links: &Links, end: End, others: &str) -> String {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let own = megabytes(links.traffic(end).bytes_per_second());
-    let mut text = format!("its data move at {own:.1} MB/s");
+    let mut text = format!("its data moves at {own:.1} MB/s");
     if let Some(peers_ns) = links.peers_ns(end) {
         let usual = Traffic { bytes: 1 << 20, moving_ns: peers_ns };
         text += &format!(", data of {others} at {:.0} MB/s", megabytes(usual.bytes_per_second()));
@@ -194,15 +197,15 @@ fn rate(links: &Links, end: End, others: &str) -> String {
 }
 
 fn cause(end: End, links: &Links, map: &ClusterMap) -> Cause {
-    const CHECK: &str = "check the interface of its host (`ethtool`), its cable and its switch \
-                         port; `skep bench net` measures the link";
+    const CHECK: &str = "check the network interface of its host (`ethtool`), the cable and the \
+                         switch port; `skep bench net` measures the link";
     let (id, name, others, effect) = match end {
         End::Client(id) => {
-            (id, names::client(map, id), "other clients", "only its own files are slow")
+            (id, names::client(map, id), "other clients", "only operations of this client are slow")
         }
         End::Server(id) => {
             let name = names::node(map, NodeId::new(id));
-            (id, name, "other servers", "every file with a part on it is as slow")
+            (id, name, "other servers", "each file that has bytes on this server is slow")
         }
     };
     let node = NodeId::new(id);

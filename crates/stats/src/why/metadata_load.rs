@@ -1,60 +1,62 @@
-//! Load of metadata targets that one user or one directory causes.
+//! Finds load of metadata targets that one user or one directory causes.
 //!
-//! A metadata target has one thread, so its requests wait for each other. Load is a cause of
-//! slowness if the thread is seldom idle *and* requests stay in its queue and its batches for
-//! longer than the thread works on a request. Both conditions compare times of the same host, so
-//! they fit fast and slow hosts alike. If one user sends most of the requests, the rule tests only
-//! the requests of other users, and names the user. Otherwise it names the directory with most of
-//! the requests. The rule never names both a user and a directory, since all requests of the user
-//! may be for one directory.
+//! A metadata target has one thread, so its requests wait for each other. The rule finds a cause of
+//! slowness only if two conditions hold. The thread is seldom idle. And requests stay in the queue
+//! and in the batches of the thread for longer than the thread works on a request. Both conditions
+//! compare times of the same host, so they are valid for fast and slow hosts. If one user sends
+//! most of the requests, the rule tests only the requests of other users, and names the user.
+//! Otherwise it names the directory with most of the requests. The rule never names both a user and
+//! a directory, since all requests of the user may be for one directory.
 
 use super::cause::Cause;
 use super::comparison::median;
-use super::evidence::{Requests, TargetEvidence};
+use super::evidence::{TargetEvidence, Times};
 use super::names;
 use crate::change::LEFT_OUT;
 use skep_cluster::problems::Severity;
-use skep_metrics::Stage;
 use skep_types::{ClusterMap, InodeId};
 use std::collections::BTreeMap;
 
-/// Minimum busy share of the thread, in percent. At this share, a request waits as long as the
-/// thread works on it. This follows from the theory of queues with one server. With the busy share
-/// `r`, requests that arrive at random wait `r / (1 - r)` times the time of their work.
+/// Minimum busy share of the thread, in percent. At this share, the waiting time of a request
+/// equals the time that the thread works on the request. This follows from the theory of queues
+/// with one server: if the busy share is `r`, requests that arrive at random wait `r / (1 - r)`
+/// times as long as the thread works on them.
 const BUSY_PERCENT: u64 = 50;
-/// Minimum number of requests of a target, and of requests of other users, for a judgement.
+/// Minimum number of requests of a target before the rule judges the target. Also the minimum
+/// number of requests of other users.
 const FEWEST_REQUESTS: u64 = 100;
 const FEWEST_OF_OTHERS: u64 = 3;
-/// Share of the requests in percent that one user or one directory must have.
+/// Minimum share of the requests, in percent, that a user or a directory must have to be the cause.
 const MOST_PERCENT: u64 = 60;
-/// Share of the requests in percent that must be about names in directories, before a directory can
-/// be the cause.
+/// Minimum share of the requests, in percent, that must be about names in directories before a
+/// directory can be the cause.
 const NAMES_PERCENT: u64 = 25;
 
-/// Returns the users and directories that keep metadata targets busy.
+/// Returns the users and directories whose load keeps metadata targets busy.
 pub(super) fn heavy_load(targets: &BTreeMap<u32, &TargetEvidence>, map: &ClusterMap) -> Vec<Cause> {
     targets.iter().filter_map(|(id, target)| load_of(targets, (*id, target), map)).collect()
 }
 
-/// Returns the entry with the highest count, if its share of `all` is at least [`MOST_PERCENT`].
+/// Returns the entry with the highest count. `None` means that its share of `all` is below
+/// [`MOST_PERCENT`].
 fn most<'a>(counts: impl Iterator<Item = (&'a String, u64)>, all: u64) -> Option<(&'a str, u64)> {
     let named = counts.filter(|(id, _)| *id != LEFT_OUT);
     let (id, count) = named.max_by_key(|(_, count)| *count)?;
     (names::percent(count, all) >= MOST_PERCENT).then_some((id, count))
 }
 
-/// Whether requests stay in the queue and in the batches of the thread for longer than the thread
-/// works on a request, on average.
-fn wait(requests: &Requests, target: &TargetEvidence, all: u64) -> bool {
+/// Whether, on average, requests stay in the queue and in the batches of the thread for longer than
+/// the thread works on a request.
+fn wait(requests: &Times, target: &TargetEvidence, all: u64) -> bool {
     let work_ns = target.working_ns / all.max(1);
-    let held = requests.held_ns.checked_div(requests.count);
-    requests.count >= FEWEST_OF_OTHERS && held.is_some_and(|held| held >= work_ns)
+    let held = requests.held_ns().checked_div(requests.requests);
+    requests.requests >= FEWEST_OF_OTHERS && held.is_some_and(|held| held >= work_ns)
 }
 
-/// Returns the requests of all users except one.
-fn of_others(target: &TargetEvidence, user: &str) -> Requests {
+/// Returns the requests of all users except `user`.
+fn of_others(target: &TargetEvidence, user: &str) -> Times {
     let others = target.users.iter().filter(|(id, _)| *id != user);
-    others.fold(Requests::default(), |mut sum, (_, requests)| {
+    others.fold(Times::default(), |mut sum, (_, requests)| {
         sum.add(requests);
         sum
     })
@@ -79,15 +81,13 @@ fn load_of(
         requests: all.requests,
         works: format!("{} works {busy} % of the time{compared}", names::target(map, id)),
     };
-    let users = target.users.iter().map(|(user, requests)| (user, requests.count));
+    let users = target.users.iter().map(|(user, requests)| (user, requests.requests));
     if let Some((user, count)) = most(users, load.requests) {
         let others = of_others(target, user);
         return wait(&others, target, load.requests).then(|| load.of_user(user, count));
     }
-    let held_ns = all.of(Stage::Waiting).saturating_add(all.of(Stage::Processing));
-    let every = Requests { count: all.requests, held_ns };
     let (directory, count) = load.directory()?;
-    wait(&every, target, load.requests).then(|| load.of_directory(directory, count))
+    wait(&all, target, load.requests).then(|| load.of_directory(directory, count))
 }
 
 /// The load of a busy target.
@@ -95,11 +95,11 @@ struct Load<'a> {
     id: u32,
     target: &'a TargetEvidence,
     requests: u64,
-    /// The target and its busy share, in words.
+    /// A text with the name of the target and its busy share.
     works: String,
 }
 
-/// Returns the name of a directory, for users.
+/// Formats the name of a directory for users.
 fn path_of(directory: &str) -> String {
     match directory.parse().map(InodeId::new) {
         Ok(inode) => format!("the directory with entry id {inode}"),
@@ -112,13 +112,13 @@ impl Load<'_> {
         count.saturating_mul(1_000_000_000) / self.target.span_ns.max(1)
     }
 
-    /// Returns the number of requests about names. Requests for attributes do not count, since they
-    /// name no directory. Programs send such requests for the names that they use.
+    /// Returns the number of requests about names. Requests for attributes do not count, because
+    /// they contain no directory. Programs send such requests for the names that they use.
     fn about_names(&self) -> u64 {
         self.target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Returns the directory with most of the requests about names.
+    /// Returns the directory with most of the requests about names, and its number of requests.
     fn directory(&self) -> Option<(&str, u64)> {
         let about_names = self.about_names();
         let counts = self.target.directories.iter().map(|(id, count)| (id, *count));
@@ -142,8 +142,8 @@ impl Load<'_> {
                 place.unwrap_or_default(),
                 self.works
             ),
-            remedy: "requests of other users wait behind them; `skep stats --by job` and `--by \
-                     client` show where they come from"
+            remedy: "`skep stats --by job` and `--by client` show the sources of these requests; \
+                     requests of other users wait behind them"
                 .into(),
         }
     }
@@ -163,8 +163,8 @@ impl Load<'_> {
                 self.per_second(self.about_names()),
                 self.works
             ),
-            remedy: "one target serves a directory; spread the files over several directories; \
-                     `skep entry path ID` prints its path"
+            remedy: "spread the files over several directories, because one target serves all \
+                     names of a directory; `skep entry path ID` prints the path of the directory"
                 .into(),
         }
     }

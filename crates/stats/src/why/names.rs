@@ -1,10 +1,10 @@
-//! Formats names of objects and figures for users.
+//! Formats names of objects and numbers for users.
 
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
 
-/// Returns the name of a target with its kind and service. Names are from other hosts, so control
-/// characters are escaped.
+/// Returns the name of a target with its kind and service. Names come from other hosts, so this
+/// function escapes control characters.
 pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     let Some(target) = map.targets.iter().find(|target| target.id.raw() == id) else {
         return format!("target {}", TargetId::new(id));

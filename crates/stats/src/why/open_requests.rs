@@ -1,7 +1,8 @@
-//! Targets with requests that have no reply for a long time.
+//! Finds targets with requests that have had no reply for a long time.
 //!
-//! The phases show only requests that have ended. A request that waits for a frozen disk is in none
-//! of them, and its target counts as hung only after a while. Pure: no I/O and no clock.
+//! The phases of a report contain only requests that have ended. A request that waits for a frozen
+//! disk is in none of them, and its target counts as hung only after a while. Pure: no I/O and no
+//! clock.
 
 use super::cause::Cause;
 use super::evidence::{Evidence, OpenRequests};
@@ -10,11 +11,12 @@ use skep_cluster::problems::Severity;
 use skep_types::map::{Condition, Reachability};
 use skep_types::{ClusterMap, Target, TargetKind};
 
-/// Age from which a request without a reply is a cause. Requests under heavy load take less.
+/// Minimum age of a request without a reply that is reported as a cause. Even under heavy load,
+/// requests take less time.
 const LONG_NS: u64 = 3_000_000_000;
 
-/// Returns a cause for each target with a request that is open for long, unless one of the causes
-/// in `found` or the state of a target explains it.
+/// Returns a cause for each target with a request that has been open for a long time. Omits a
+/// target if one of the causes in `found`, or the state of a target, explains the long time.
 pub(super) fn long_open(evidence: &Evidence, map: &ClusterMap, found: &[Cause]) -> Vec<Cause> {
     let is_long = |target: &&Target| {
         evidence.targets.get(&target.id.raw()).is_some_and(|it| it.open.oldest_ns >= LONG_NS)
@@ -24,7 +26,7 @@ pub(super) fn long_open(evidence: &Evidence, map: &ClusterMap, found: &[Cause]) 
     };
     let of_kind = |kind| map.targets.iter().filter(move |target| target.kind == kind);
     let storage: Vec<_> = of_kind(TargetKind::Storage).filter(is_long).collect();
-    // A metadata target may wait for a storage target.
+    // The request may be open because the metadata target waits for a storage target.
     let is_storage_a_cause = !storage.is_empty() || of_kind(TargetKind::Storage).any(is_named);
     let metadata = of_kind(TargetKind::Metadata).filter(is_long);
     let metadata = metadata.filter(|_| !is_storage_a_cause);
@@ -36,7 +38,8 @@ pub(super) fn long_open(evidence: &Evidence, map: &ClusterMap, found: &[Cause]) 
     .collect()
 }
 
-/// Whether the map shows no reason why requests wait for a target.
+/// Whether the target is usable according to the map, so that the map does not explain why requests
+/// wait.
 fn serves(target: &Target) -> bool {
     let is_served = matches!(
         target.health.condition,
@@ -62,12 +65,13 @@ fn cause(map: &ClusterMap, target: &Target, open: &OpenRequests) -> Cause {
     };
     let remedy = match target.kind {
         TargetKind::Storage => {
-            "its disk may hang: check the disk and the kernel's log of its host; the programs that \
-             wait continue when it answers"
+            "check the disk of this target and the kernel's log of its host, because the disk may \
+             hang; the programs that wait continue when the target answers"
         }
         TargetKind::Metadata => {
-            "it waits for another target, for a client that holds the file, or for its own disk: \
-             `skep transaction list`, `skep lock list` and the log of its service show which"
+            "`skep transaction list`, `skep lock list` and the log of the service show whether \
+             this target waits for another target, for a client that uses the file, or for its own \
+             disk"
         }
     };
     Cause {
@@ -99,7 +103,8 @@ mod tests {
     fn request_without_a_reply_is_a_cause_after_three_seconds() {
         let mut evidence = healthy();
         change(&mut evidence, 5).open = open(6, 4);
-        // A metadata target waits for the storage target.
+        // The metadata target t1 has an open request too, which waits for the storage target, so it
+        // is no cause.
         change(&mut evidence, 1).open = open(1, 4);
         let causes_of = |evidence: &Evidence| causes(evidence, &map(), &Thresholds::default());
         let found = causes_of(&evidence);
@@ -108,22 +113,22 @@ mod tests {
         let words =
             "6 requests to storage target t5 on storage-2 have no reply, the oldest one for 4";
         assert!(cause.what.starts_with(words), "{}", cause.what);
-        // The monitor still knows it when it is over.
+        // Add evidence from after the end of the request. The sum must still contain the request.
         evidence.add(&healthy());
         let found = causes_of(&evidence);
         assert!(found.iter().all(|it| it.is_over), "{found:?}");
         assert!(found[0].what.contains("10 s ago"), "{}", found[0].what);
-        // Under load, requests wait for a moment.
+        // Requests that wait only for a moment, as they do under load, are no cause.
         let mut loaded = healthy();
         change(&mut loaded, 5).open = open(100, 2);
         assert_eq!(cause_names(&loaded), []);
-        // A metadata target that waits for no storage target.
+        // Now a metadata target has an open request that does not wait for a storage target.
         change(&mut loaded, 1).open = open(1, 5);
         assert_eq!(cause_names(&loaded), [("requests-open", "t1".to_owned())]);
     }
 
     #[test]
-    fn open_requests_of_a_target_with_another_cause_are_not_named() {
+    fn open_requests_of_a_target_with_a_named_cause_are_not_listed() {
         let mut evidence = healthy();
         change(&mut evidence, 5).open = open(6, 4);
         let mut changed = map();

@@ -1,23 +1,24 @@
-//! Phases: the shares of the requests' time by target and stage.
+//! Phases: the shares of each target and stage in the time of all requests.
 
 use super::comparison::{Comparison, log_syncs, of_kind, stage};
 use super::evidence::{Evidence, Times};
 use super::names;
+use super::scope::Scope;
 use serde::{Deserialize, Serialize};
 use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetKind};
 
-/// Requests that wait for a lock of a program.
+/// Kind of the requests that wait for a lock of a program.
 const WAIT_LOCK: &str = "wait_lock";
-/// A report leaves out phases below this share of the whole time.
+/// A report omits phases whose share of the whole time is smaller than this.
 const SMALLEST_SHARE: f64 = 0.01;
 /// Maximum number of phases in a report.
 const MAX_PHASES: usize = 12;
 
-/// A share of the time of requests.
+/// The share of one target and one stage in the time of all requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// Share of the time of all requests in the scope, between 0 and 1.
+    /// Share in the time of all requests in the scope, between 0 and 1.
     pub share: f64,
     /// The target at which the time was spent.
     pub target: u32,
@@ -25,16 +26,17 @@ pub struct Phase {
     pub stage: String,
     /// Description of the phase in words.
     pub what: String,
-    /// Time of all requests in this phase.
+    /// Total time of all requests in this phase, in seconds.
     pub seconds: f64,
-    /// Mean time of a request in this phase, or of a sync of the log, in milliseconds.
+    /// Mean time of a request in this phase, in milliseconds. For log syncs, the mean time of a
+    /// sync.
     pub each_ms: f64,
-    /// The same time at the median of the target's peers. `None` means that no peer handled
-    /// requests of the same kinds.
+    /// The value of `each_ms` at the median of the target's peers. `None` means that no peer
+    /// handled requests of the same kinds.
     pub peers_ms: Option<f64>,
 }
 
-/// Returns the words for a stage, with the name of the target.
+/// Returns the text that describes a stage at the target with this name.
 pub(crate) fn words(what: Stage, kind: TargetKind, target: &str) -> String {
     match (what, kind) {
         (Stage::Waiting, _) => format!("in the queue of {target}"),
@@ -47,33 +49,25 @@ pub(crate) fn words(what: Stage, kind: TargetKind, target: &str) -> String {
         (Stage::Others, TargetKind::Storage) => {
             format!("waiting for other requests for the same bytes, at {target}")
         }
-        (Stage::Network, _) => format!("data on their way to or from {target}"),
+        (Stage::Network, _) => format!("data in the network to or from {target}"),
     }
 }
 
-/// Returns the phases of the requests at `targets`, the longest first, and their sum. If `client`
-/// is set, only requests of this client count.
-pub(super) fn phases(
-    evidence: &Evidence,
-    map: &ClusterMap,
-    targets: Option<&[u32]>,
-    client: Option<u32>,
-) -> (Vec<Phase>, Times) {
+/// Returns the phases of the requests in a scope, the longest first, and the times of all these
+/// requests.
+pub(super) fn phases(evidence: &Evidence, map: &ClusterMap, scope: &Scope) -> (Vec<Phase>, Times) {
+    let Scope { targets, focus } = scope;
     let mut all = Times::default();
     let mut found = Vec::new();
     for kind in [TargetKind::Metadata, TargetKind::Storage] {
         let of_kind = of_kind(evidence, map, kind);
         let chosen =
-            of_kind.iter().filter(|(id, _)| targets.is_none_or(|targets| targets.contains(id)));
+            of_kind.iter().filter(|(id, _)| targets.as_ref().is_none_or(|it| it.contains(id)));
         for (id, target) in chosen {
-            let times = match client {
-                Some(client) => target.clients.get(&client.to_string()).map(|it| it.times.clone()),
-                None => Some(target.all()),
-            };
-            let mut times = times.unwrap_or_default();
+            let mut times = target.times_of(focus).unwrap_or_default();
             all.add(&times);
             let name = names::target(map, *id);
-            if client.is_none()
+            if focus.is_empty()
                 && let Some(locks) = target.kinds.get(WAIT_LOCK)
             {
                 let ns = locks.of(Stage::Others);

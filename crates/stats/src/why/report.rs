@@ -1,36 +1,14 @@
-//! The report of `skep why`: phases and findings of a scope.
+//! The report of `skep why`: the phases and findings for a scope.
 
-use super::cause::{Cause, Thresholds};
+use super::cause::Thresholds;
 use super::causes::causes;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, MAX_NAMED};
 use super::phases::{Phase, phases};
+use super::scope::Scope;
 use crate::operation::SlowOperation;
 use serde::{Deserialize, Serialize};
 use skep_cluster::problems::{Problem, Severity, problems_of_map};
 use skep_types::{ClusterMap, TargetId};
-
-/// The requests that a report is about.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Scope {
-    /// Only requests to these targets. `None` means all targets.
-    pub targets: Option<Vec<u32>>,
-    /// Only requests of this client. `None` means all clients.
-    pub client: Option<u32>,
-}
-
-impl Scope {
-    /// Whether a cause makes requests of this scope slow.
-    fn has(&self, cause: &Cause) -> bool {
-        let meets = |targets: &Vec<u32>| {
-            cause.targets.is_empty() || cause.targets.iter().any(|id| targets.contains(id))
-        };
-        // The link of another client slows none of this client's requests.
-        let is_of_other = cause.rule == "link-slow"
-            && self.client.is_some()
-            && cause.client.is_some_and(|client| Some(client) != self.client);
-        self.targets.as_ref().is_none_or(meets) && !is_of_other
-    }
-}
 
 /// A cause of slowness, or a problem of a target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,13 +19,13 @@ pub struct Finding {
     pub severity: String,
     /// The object, such as `t7`.
     pub object: String,
-    /// The object and the fact.
+    /// A description of the object and of the fact.
     pub what: String,
-    /// The effect, and the remedy.
+    /// The effect, and the remedy for an administrator.
     pub remedy: String,
 }
 
-/// Returns the problems that the map shows: the problems of the cluster, and the problems of the
+/// Returns the problems that the map shows: problems of the whole cluster, and problems of the
 /// targets in the scope.
 pub(crate) fn findings_of_map(
     map: &ClusterMap,
@@ -66,10 +44,10 @@ pub(crate) fn findings_of_map(
         .collect()
 }
 
-/// The report of a span.
+/// The report about a time span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Length of the span.
+    /// Length of the time span, in seconds.
     pub span_seconds: f64,
     /// Number of completed requests.
     pub requests: u64,
@@ -79,11 +57,15 @@ pub struct Report {
     pub phases: Vec<Phase>,
     /// The causes of slowness, and the problems of targets.
     pub findings: Vec<Finding>,
-    /// The slowest operations of the last minutes, as far as services have their records. The
-    /// caller adds these operations.
+    /// The requests that wait, and so are in no phase: for a target that does not answer, or for a
+    /// lock. The caller adds them.
+    #[serde(default)]
+    pub waiting: Vec<Finding>,
+    /// The slowest operations of the last minutes whose records the services still have. The caller
+    /// adds these operations.
     #[serde(default)]
     pub slowest: Vec<SlowOperation>,
-    /// Services without figures, each with the reason.
+    /// Services that sent no statistics, each with the reason.
     pub unreachable: Vec<String>,
 }
 
@@ -94,14 +76,14 @@ fn severity_word(severity: Severity) -> String {
     }
 }
 
-/// Explains where the time of the requests in a scope went.
+/// Explains where the requests in a scope spent their time.
 pub fn explain(
     evidence: &Evidence,
     map: &ClusterMap,
     scope: &Scope,
     thresholds: &Thresholds,
 ) -> Report {
-    let (phases, all) = phases(evidence, map, scope.targets.as_deref(), scope.client);
+    let (phases, all) = phases(evidence, map, scope);
     let found = causes(evidence, map, thresholds).into_iter().filter(|cause| scope.has(cause));
     let mut findings: Vec<Finding> = found
         .map(|cause| Finding {
@@ -117,6 +99,7 @@ pub fn explain(
         _ => true,
     };
     findings.extend(findings_of_map(map, |target| is_in_scope(Some(target))));
+    let left_out = evidence.targets.values().filter(|it| it.may_leave_out(&scope.focus)).count();
     let ns = all.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
     Report {
         span_seconds: evidence.span_ns as f64 / 1e9,
@@ -124,7 +107,19 @@ pub fn explain(
         seconds: ns as f64 / 1e9,
         phases,
         findings,
+        waiting: Vec::new(),
         slowest: Vec::new(),
-        unreachable: Vec::new(),
+        unreachable: (left_out > 0).then(|| left_out_text(left_out)).into_iter().collect(),
     }
+}
+
+fn left_out_text(targets: usize) -> String {
+    let targets = match targets {
+        1 => "1 target".to_owned(),
+        many => format!("{many} targets"),
+    };
+    format!(
+        "{targets}, where {MAX_NAMED} other clients, users or jobs had more load; `skep why` \
+         without --since shows these figures"
+    )
 }

@@ -1,4 +1,5 @@
-//! Tests the rules with artificial evidence. The rules must find each cause, and no other cause.
+//! Tests the rules with artificial evidence. For each cause in the evidence, the rules must find
+//! this cause and no other cause.
 
 use super::*;
 use skep_cluster::problems::Severity;
@@ -52,8 +53,8 @@ pub(crate) fn map() -> ClusterMap {
     map
 }
 
-fn requests(count: u64, each_ns: u64) -> Requests {
-    Requests { count, held_ns: count * each_ns }
+pub(super) fn requests(count: u64, each_ns: u64) -> Times {
+    times(count, Stage::Waiting, each_ns)
 }
 
 pub(super) fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
@@ -62,7 +63,7 @@ pub(super) fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
     times
 }
 
-/// Returns evidence of ten seconds in which nothing is slow.
+/// Returns evidence of ten seconds in which no request is slow.
 pub(super) fn healthy() -> Evidence {
     let mut evidence = Evidence { span_ns: 10 * SECOND, ..Evidence::default() };
     for id in 1..=6 {
@@ -73,7 +74,7 @@ pub(super) fn healthy() -> Evidence {
             target.working_ns = SECOND;
             target.log_syncs = (100, 100 * MS);
             let each = requests(1_000, 10_000);
-            target.users = [("1001".into(), each), ("1002".into(), each)].into();
+            target.users = [("1001".into(), each.clone()), ("1002".into(), each)].into();
             target.directories = [("77".into(), 2_000), ("78".into(), 300)].into();
         } else {
             target.kinds.insert("write_chunk".into(), times(100, Stage::Disk, MS));
@@ -101,11 +102,11 @@ pub(super) fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidenc
 #[test]
 fn a_healthy_cluster_has_no_cause() {
     assert_eq!(found(&healthy()), []);
-    // A target may be twice as slow as its peers by chance.
+    // A target may be twice as slow as its peers by chance, so this is no cause.
     let mut uneven = healthy();
     change(&mut uneven, 4).kinds.insert("write_chunk".into(), times(100, Stage::Disk, 2 * MS));
     assert_eq!(found(&uneven), []);
-    // If all targets are equally slow, the reason is the load.
+    // If all targets are equally slow, the reason is the load, so there is no cause.
     let mut loaded = healthy();
     for id in 3..=6 {
         change(&mut loaded, id)
@@ -116,10 +117,10 @@ fn a_healthy_cluster_has_no_cause() {
 }
 
 #[test]
-fn slow_disk_is_named_with_the_time_of_its_peers() {
+fn slow_disk_is_named_with_the_latency_of_other_targets() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 40 * MS));
-    // Data arrive late at a target whose thread waits for its disk.
+    // If a target's thread waits for its disk, the data of its requests arrive late.
     change(&mut evidence, 5).clients.get_mut("8").unwrap().times.stages_ns =
         times(100, Stage::Network, 300 * MS).stages_ns;
     let causes = causes(&evidence, &map(), &Thresholds::default());
@@ -132,7 +133,7 @@ fn slow_disk_is_named_with_the_time_of_its_peers() {
 
 #[test]
 fn latencies_are_compared_for_each_kind_of_request() {
-    // Target 6 gets many slow syncs, and its peers mostly fast writes.
+    // Target 6 gets many slow syncs, and its peers get mostly fast writes.
     let mut evidence = healthy();
     change(&mut evidence, 6).kinds.insert("sync_chunk".into(), times(500, Stage::Disk, 8 * MS));
     assert_eq!(found(&evidence), []);
@@ -148,18 +149,19 @@ fn target_with_larger_requests_is_not_slow() {
     for id in 3..=6 {
         let (bytes, ns) = if id == 4 { (MIB, 20 * MS) } else { (MIB / 16, 2 * MS) };
         change(&mut evidence, id).kinds.insert("write_chunk".into(), sized(100, bytes, ns));
-        // A sync writes back the data of the writes before it.
+        // Target 4 has slow syncs, but they write back more data than the syncs of its peers.
         let ns = if id == 4 { 100 * MS } else { 8 * MS };
         change(&mut evidence, id).kinds.insert("sync_chunk".into(), times(10, Stage::Disk, ns));
     }
     assert_eq!(found(&evidence), []);
-    // Smaller requests that take the same time prove that the disk is slow.
+    // Now the requests of target 4 have less data than the requests of its peers, but take ten
+    // times as long. This proves that its disk is slow.
     change(&mut evidence, 4).kinds.insert("write_chunk".into(), sized(100, MIB / 64, 20 * MS));
     assert_eq!(found(&evidence), [("target-slow", "t4".to_owned())]);
 }
 
 #[test]
-fn slow_log_is_named_with_and_without_a_peer() {
+fn slow_log_sync_is_named_with_or_without_another_target() {
     let mut evidence = healthy();
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
@@ -169,7 +171,7 @@ fn slow_log_is_named_with_and_without_a_peer() {
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
 }
 
-/// Sets the traffic of a client with some targets in the intervals with these numbers.
+/// Sets the traffic of a client with some targets, in the intervals with the given numbers.
 fn set_link_in(
     evidence: &mut Evidence,
     intervals: &[usize],
@@ -195,7 +197,7 @@ fn slow_link_of_a_client_or_of_a_server_is_named() {
     let causes = causes(&of_client, &map(), &Thresholds::default());
     let [cause] = &causes[..] else { panic!("{causes:?}") };
     assert_eq!((cause.rule, cause.object.as_str()), ("link-slow", "n9"));
-    let words = "its data move at 10.5 MB/s, data of other clients at 2097 MB/s";
+    let words = "its data moves at 10.5 MB/s, data of other clients at 2097 MB/s";
     assert!(cause.what.ends_with(words), "{}", cause.what);
     let mut of_server = healthy();
     for client in [8, 9] {
@@ -219,7 +221,7 @@ fn short_burst_of_a_client_is_no_slow_link() {
 }
 
 #[test]
-fn small_files_at_metadata_targets_make_no_link_slow() {
+fn small_metadata_transfers_are_no_sign_of_a_slow_link() {
     let mut evidence = healthy();
     (7..10).for_each(|client| set_link(&mut evidence, &[3, 4, 5, 6], client, 5, 30));
     (7..10).for_each(|client| set_link(&mut evidence, &[1, 2], client, 5, 0));
@@ -227,8 +229,8 @@ fn small_files_at_metadata_targets_make_no_link_slow() {
 }
 
 #[test]
-fn transfers_to_several_targets_share_the_link_of_a_client() {
-    // At each of four targets, the data moves for the whole time, at a quarter of the link's rate.
+fn transfers_to_many_targets_do_not_make_a_client_link_slow() {
+    // At each of the four targets, data always moves at a quarter of the link's rate.
     let mut evidence = healthy();
     set_link(&mut evidence, &[3, 4, 5, 6], 8, 20, 36);
     for id in [3, 4, 5, 6] {
@@ -238,7 +240,7 @@ fn transfers_to_several_targets_share_the_link_of_a_client() {
 }
 
 #[test]
-fn clients_of_a_crowded_server_have_no_slow_link() {
+fn slow_link_of_a_crowded_server_is_not_blamed_on_clients() {
     let mut evidence = healthy();
     for interval in &mut evidence.intervals {
         interval.clear();
@@ -256,12 +258,12 @@ fn clients_of_a_crowded_server_have_no_slow_link() {
 
 #[test]
 fn busy_link_is_not_slow() {
-    // One client fills a link of 1 Gbit/s, and the other client hardly writes.
+    // One client uses a whole link of 1 Gbit/s, and the other client hardly writes.
     let mut evidence = healthy();
     set_link(&mut evidence, &[3, 4, 5, 6], 8, 300, 35);
     set_link(&mut evidence, &[3, 4, 5, 6], 9, 1, 2);
     assert_eq!(found(&evidence), []);
-    // Without another client, only the rate counts.
+    // Without another client as a peer, only the absolute rate decides.
     for interval in &mut evidence.intervals {
         interval.retain(|(_, client), _| *client != 9);
     }
@@ -282,7 +284,7 @@ fn busy_user_or_busy_directory_is_named_but_not_both() {
     assert_eq!(found(&storm), [("user-storm", "user 1001".to_owned())]);
     let busy = change(&mut storm, 1);
     let half = requests(14_000, MS);
-    busy.users = [("1001".into(), half), ("1002".into(), half)].into();
+    busy.users = [("1001".into(), half.clone()), ("1002".into(), half)].into();
     assert_eq!(found(&storm), [("directory-hot", "directory 77".to_owned())]);
     change(&mut storm, 1).directories = [("77".into(), 9_000), ("78".into(), 8_000)].into();
     assert_eq!(found(&storm), [], "even load");
@@ -302,7 +304,7 @@ fn busy_thread_is_a_cause_only_while_other_users_wait() {
     busy.working_ns = 8 * SECOND;
     busy.kinds.insert("lookup".into(), times(30_000, Stage::Waiting, 10_000));
     let storm = requests(28_000, 10_000);
-    busy.users = [("1001".into(), storm), ("1002".into(), requests(1_000, 10_000))].into();
+    busy.users = [("1001".into(), storm.clone()), ("1002".into(), requests(1_000, 10_000))].into();
     busy.directories.clear();
     assert_eq!(found(&evidence), [], "each request is handled at once");
     change(&mut evidence, 1).users = [("1001".into(), requests(28_000, MS))].into();
@@ -327,7 +329,7 @@ fn silent_client_is_named_while_other_clients_wait() {
 }
 
 #[test]
-fn client_that_was_silent_before_has_an_ended_cause() {
+fn past_silence_of_a_client_is_named_as_an_ended_cause() {
     let mut sum = healthy();
     let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut sum, 1).holders.insert(9, holder);
@@ -337,7 +339,7 @@ fn client_that_was_silent_before_has_an_ended_cause() {
     assert!(cause.is_over, "{cause:?}");
     let words = "client host-b:/mnt (n9) was silent from 13 s to 10 s ago; up to 2 requests of";
     assert!(cause.what.starts_with(words), "{}", cause.what);
-    // The client is silent again.
+    // After a pause, the client is silent again.
     let mut again = healthy();
     change(&mut again, 1).holders.insert(9, Holder { waits: 1, ..holder });
     sum.add(&again);
@@ -345,7 +347,7 @@ fn client_that_was_silent_before_has_an_ended_cause() {
 }
 
 #[test]
-fn silent_clients_of_a_long_span_are_bounded() {
+fn number_of_named_silent_clients_is_bounded() {
     let mut sum = Evidence::default();
     for client in 0..40 {
         let mut evidence = healthy();
@@ -360,7 +362,7 @@ fn silent_clients_of_a_long_span_are_bounded() {
 }
 
 #[test]
-fn report_divides_the_time_of_its_scope_into_phases() {
+fn report_divides_the_time_of_the_chosen_scope_into_phases() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 400 * MS));
     let explain = |scope: &Scope| explain(&evidence, &map(), scope, &Thresholds::default());
@@ -377,20 +379,18 @@ fn report_divides_the_time_of_its_scope_into_phases() {
     let sum: f64 = all.phases.iter().map(|phase| phase.share).sum();
     assert!((0.9..=1.0001).contains(&sum), "{sum}");
     assert_eq!(rules(&all), ["target-slow"]);
-    let others = explain(&Scope { targets: Some(vec![1, 3]), client: None });
+    let others = explain(&Scope { targets: Some(vec![1, 3]), ..Scope::default() });
     assert_eq!(rules(&others), Vec::<String>::new());
     assert!(others.phases.iter().all(|phase| [1, 3].contains(&phase.target)));
-    let of_client = explain(&Scope { targets: None, client: Some(8) });
-    assert!(of_client.phases.iter().all(|phase| phase.stage == "network"), "{of_client:?}");
 }
 
 #[test]
-fn problems_of_the_map_are_findings_of_their_targets() {
+fn problems_in_the_cluster_map_are_findings_of_their_targets() {
     let mut map = map();
     map.targets[2].capacity_pool = CapacityPool::Emergency;
     map.targets[3].health = TargetHealth { condition: Condition::Hung, problem: "no reply".into() };
     let of = |targets| {
-        let scope = Scope { targets, client: None };
+        let scope = Scope { targets, ..Scope::default() };
         let report = explain(&healthy(), &map, &scope, &Thresholds::default());
         let found = report.findings.into_iter().filter(|it| it.rule != "target-waits");
         found.map(|it| (it.rule, it.object)).collect::<Vec<_>>()
@@ -402,7 +402,7 @@ fn problems_of_the_map_are_findings_of_their_targets() {
 }
 
 #[test]
-fn sums_of_evidence_are_exact_and_bounded() {
+fn summed_evidence_is_exact_and_has_a_bounded_size() {
     let mut sum = Evidence::default();
     for second in 0..20_u64 {
         let mut evidence = healthy();
@@ -419,7 +419,7 @@ fn sums_of_evidence_are_exact_and_bounded() {
     assert_eq!(target.clients.len(), MAX_NAMED + 1);
     assert_eq!(target.clients.values().map(|it| it.traffic.bytes).sum::<u64>(), 20 * MIB);
     assert!(target.clients.contains_key("19") && !target.clients.contains_key("0"));
-    assert_eq!(sum.targets[&1].users.values().map(|it| it.count).sum::<u64>(), (0..20).sum());
+    assert_eq!(sum.targets[&1].users.values().map(|it| it.requests).sum::<u64>(), (0..20).sum());
     assert_eq!(target.kinds["write_chunk"].requests, 2_000);
 }
 
@@ -468,8 +468,8 @@ mod rounds {
     }
 
     #[test]
-    fn evidence_has_the_differences_of_two_replies() {
-        let evidence = Evidence::between(&round(10, 1), &round(12, 1));
+    fn evidence_has_the_change_of_counters_between_two_replies() {
+        let evidence = Evidence::between(&round(10, 1), &round(12, 1), Focus::default());
         assert_eq!(evidence.span_ns, 2 * SECOND);
         let storage = &evidence.targets[&3];
         let written = Times { bytes: 8000, ..times(10, Stage::Disk, 20) };
@@ -478,7 +478,8 @@ mod rounds {
         let traffic = Traffic { bytes: 8192, moving_ns: 12 };
         assert_eq!((link.times.requests, link.traffic), (8, traffic));
         assert_eq!(evidence.intervals, [Interval::from([((3, 8), traffic)])]);
-        assert_eq!(storage.users["1001"], Requests { count: 6, held_ns: 18 });
+        let of_user = &storage.users["1001"];
+        assert_eq!((of_user.requests, of_user.held_ns()), (6, 18));
         assert_eq!(link.times.of(Stage::Network), 14);
         let metadata = &evidence.targets[&1];
         assert_eq!((metadata.log_syncs, metadata.working_ns), ((2, 20), 2 * MS));
@@ -487,7 +488,13 @@ mod rounds {
 
     #[test]
     fn service_that_has_restarted_gives_no_evidence() {
-        assert_eq!(Evidence::between(&round(10, 1), &round(12, 2)), Evidence::default());
-        assert_eq!(Evidence::between(&Round::new(), &round(12, 1)), Evidence::default());
+        assert_eq!(
+            Evidence::between(&round(10, 1), &round(12, 2), Focus::default()),
+            Evidence::default()
+        );
+        assert_eq!(
+            Evidence::between(&Round::new(), &round(12, 1), Focus::default()),
+            Evidence::default()
+        );
     }
 }

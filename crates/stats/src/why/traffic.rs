@@ -1,20 +1,21 @@
-//! The data that clients and targets have moved, in short intervals.
+//! The amount of data that clients and targets have moved, in short intervals.
 //!
-//! The measure of a link is the number of bytes for each second *in which data moved*. The service
-//! counts the time of simultaneous transfers of a client once (`skep_load_moving_seconds`). So a
-//! client does not seem to have a slow link only because its own transfers wait for each other.
-//! Intervals stay separate, so that a rule can require that a link is slow in several intervals.
+//! The speed of a link is the number of bytes per second *of the time in which data moved*. If a
+//! client has several transfers at the same time, the service counts that time once
+//! (`skep_load_moving_seconds`). So a link does not seem slow only because the client's own
+//! transfers wait for each other. Intervals are stored separately, so that a rule can require that
+//! a link is slow in several intervals.
 //!
 //! The module does not judge links (`links` does).
 
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
-/// Maximum number of intervals. If there are more intervals, neighbours are merged in pairs, so the
-/// evidence of several minutes stays small.
+/// Maximum number of intervals. If there are more intervals, adjacent intervals are merged in
+/// pairs, so that the evidence of several minutes stays small.
 pub(super) const MAX_INTERVALS: usize = 8;
 
-/// The data that moved between some clients and some targets.
+/// The data that moved between a group of clients and a group of targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes of file data that were written and read.
@@ -24,15 +25,15 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds traffic of a later interval.
+    /// Adds the traffic of a later interval.
     pub(super) fn add_later(&mut self, later: Self) {
         self.bytes = self.bytes.saturating_add(later.bytes);
         self.moving_ns = self.moving_ns.saturating_add(later.moving_ns);
     }
 
-    /// Adds traffic of the same time at another target or of another client. The transfers may
-    /// overlap or follow each other. This function assumes that they overlap, so the computed rate
-    /// is never lower than the real rate.
+    /// Adds the traffic of another target or client in the same interval. The transfers of both may
+    /// overlap or may follow each other. This function assumes that they overlap, so the computed
+    /// rate is never lower than the real rate.
     pub(super) fn add_beside(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.moving_ns = self.moving_ns.max(other.moving_ns);
@@ -52,7 +53,7 @@ impl Traffic {
 /// The traffic of one interval, by target id and client id.
 pub type Interval = BTreeMap<(u32, u32), Traffic>;
 
-/// Merges neighbours until at most [`MAX_INTERVALS`] remain.
+/// Merges adjacent intervals until at most [`MAX_INTERVALS`] remain.
 pub(super) fn bound(intervals: &mut Vec<Interval>) {
     while intervals.len() > MAX_INTERVALS {
         let merge = |pair: &[Interval]| {

@@ -67,7 +67,7 @@ fn invalid_plans_are_refused() {
         assert!(!place.join(DIRECTORY).exists());
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(refused(StartBenchmark { run: 8, ..PLAN }, 1 << 30), ErrorCode::InUse);
-        // A repeated request does not start the phase again.
+        // Repeat the request, which must not start the phase again.
         benchmark.start(PLAN, 1 << 30)?;
         assert_eq!(until_over(&benchmark, 7).await?.failure, None);
         benchmark.stop(8).await?;

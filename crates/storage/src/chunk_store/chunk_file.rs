@@ -49,14 +49,14 @@ pub(crate) struct ChunkFile {
     pub(crate) writes: WritesInProgress,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
     pub(crate) lock: RangeLock,
-    /// Held while a task loads a region, so that no two tasks load the same region.
+    /// A task holds this permit while it loads a region, so that no two tasks load the same region.
     pub(crate) loading: Rc<Semaphore>,
     /// Number of changes of the file since it was opened.
     pub(crate) changes: Cell<u64>,
     /// Value of `changes` up to which all changes are on the device.
     pub(crate) synced_changes: Cell<u64>,
-    /// Held during a sync of the file's data. The kernel reports a failed write-back to only one
-    /// sync of a descriptor, so only one sync may run at a time.
+    /// A task holds this permit while it syncs the file's data. The kernel reports a failed
+    /// write-back to only one sync of a descriptor, so only one sync may run at a time.
     pub(crate) syncing: Rc<Semaphore>,
     /// Whether the file's name in its directory is certainly on the device.
     pub(crate) is_name_synced: Cell<bool>,
@@ -69,7 +69,8 @@ pub(crate) struct ChunkFile {
     pub(crate) is_recent: Cell<bool>,
 }
 
-/// The writes of a chunk file that hold its lock, and its early write-backs.
+/// The state of the writes that hold the lock of a chunk file, and of the early write-backs of the
+/// file.
 #[derive(Debug, Default)]
 pub(crate) struct WritesInProgress {
     /// Error of an early write-back. The kernel may have dropped the pages, and may not report the
@@ -95,7 +96,8 @@ impl ChunkFile {
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {
-                // A file that was opened for reading keeps its length, and reads ignore the rest.
+                // A file that was opened for reading keeps its length, and reads ignore the part of
+                // a page at its end.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
                 other => other.map_err(failed)?,
             }
@@ -119,7 +121,7 @@ impl ChunkFile {
         }))
     }
 
-    /// Marks a write in progress whose range ends at `end`. The caller must hold the lock.
+    /// Registers a write whose range ends at `end` as in progress. The caller must hold the lock.
     pub(crate) fn begin_write(&self, end: u64) -> WriteInProgress<'_> {
         self.writes.ends.borrow_mut().push(end);
         WriteInProgress { file: self, end }
@@ -130,7 +132,8 @@ impl ChunkFile {
         self.writes.ends.borrow().len() > 1
     }
 
-    /// Returns the size of the file after all writes in progress, except one that ends at `own`.
+    /// Returns the size that the file will have after all writes in progress, except for one write
+    /// that ends at `own`.
     pub(crate) fn size_without(&self, own: u64) -> u64 {
         let writing = self.writes.ends.borrow();
         let own = writing.iter().position(|end| *end == own);
@@ -168,7 +171,7 @@ impl ChunkFile {
     }
 }
 
-/// A write in progress ([`ChunkFile::begin_write`]), which ends when this is dropped.
+/// A write in progress ([`ChunkFile::begin_write`]), which ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct WriteInProgress<'a> {
     file: &'a ChunkFile,

@@ -4,8 +4,8 @@
 //! The cleaner runs every [`CLEAN_INTERVAL`] and at a clean shutdown. No write waits for a sync of
 //! the cleaner. A region that an operation writes during the sync stays dirty until the next round.
 
-use super::ChunkStore;
 use super::dirty_regions::UnchangedRegions;
+use super::{ChunkStore, CleanEnd};
 use crate::limits::{CLEAN_INTERVAL, MAX_DIRTY_REGIONS, PARALLEL_SYNCS, SYNC_EACH_UP_TO};
 use skep_env::Mailbox;
 use skep_env::local::Semaphore;
@@ -22,7 +22,7 @@ impl ChunkStore {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaner.wanted.wait()).await;
             if let Err(error) = self.clean().await {
                 tracing::error!(
-                    "target {}: cannot clean dirty regions: {error}; trying again",
+                    "target {}: cannot sync written data to its disk yet, and retries: {error}",
                     self.target
                 );
             }
@@ -37,13 +37,21 @@ impl ChunkStore {
         }
     }
 
-    /// Closes the store cleanly. Syncs all changes to the device, and records that no region can be
-    /// torn at the next start. No operation may write after this call has begun.
+    /// Closes the store cleanly, like [`Self::end`], and records the end. Blocks.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. In both
-    /// cases the target is not closed cleanly.
+    /// Returns the errors of [`Self::end`] and [`CleanEnd::record`].
     pub async fn close(self: &Rc<Self>) -> Result<()> {
+        self.end().await?.record()
+    }
+
+    /// Syncs all changes to the device. Returns the state record from which the next start will
+    /// find that no region can be torn. No operation may write after this call has begun.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After
+    /// an error, the target is not closed cleanly.
+    pub async fn end(self: &Rc<Self>) -> Result<CleanEnd> {
         while self.dirty.len() > 0 || self.dirty_log.has_forgotten() {
             let before = self.dirty.len();
             self.clean().await?;
@@ -57,13 +65,12 @@ impl ChunkStore {
                 ));
             }
         }
-        // The marks that the last round wrote may not be on the device. The next start then counts
-        // these pages as unsynced, although their data is on the device.
+        // No sync follows for the synced marks that the last round wrote to pages. If a mark is not
+        // on the device, the next start counts the page as unsynced, although its data is on the
+        // device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
-        self.write_state(&state)?;
-        self.state.set(state);
-        Ok(())
+        Ok(CleanEnd { directory: self.directory.clone(), state })
     }
 
     /// Runs one round of the cleaner. Cancel-safe.
@@ -111,7 +118,10 @@ impl ChunkStore {
                 return None;
             }
             Err(error) => {
-                tracing::warn!("target {}: cannot clean chunk file {key}: {error}", self.target);
+                tracing::warn!(
+                    "target {}: cannot sync the written data of chunk file {key} yet: {error}",
+                    self.target
+                );
                 return None;
             }
         };
@@ -124,7 +134,7 @@ impl ChunkStore {
                     self.give_up(&key, &[(*region, *number)]);
                 }
                 Err(error) => tracing::warn!(
-                    "target {}: cannot clean region {region} of chunk file {key}: {error}",
+                    "target {}: cannot sync region {region} of chunk file {key} yet: {error}",
                     self.target
                 ),
             }
@@ -172,8 +182,9 @@ impl ChunkStore {
 
     /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time.
     ///
-    /// An error does not name the affected files. An open file reports the error again at its own
-    /// next sync. A file that was evicted may never report the error, so its changes count as lost.
+    /// The error of such a sync does not name the affected files. An open file reports the error
+    /// again at its own next sync. A file that was evicted from the cache may never report the
+    /// error, so its changes count as lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
         let permit = self.cleaner.full_sync.running.acquire().await;
         let evicted = self.open.borrow().evicted_unsynced();
@@ -213,7 +224,7 @@ impl ChunkStore {
         let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // If the cleaning was dropped, the receiver no longer exists.
+            // If the future of the cleaning was dropped, the receiver no longer exists.
             let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;
@@ -222,8 +233,8 @@ impl ChunkStore {
         synced.map_err(failed)
     }
 
-    /// Marks regions as synced, except regions that have changed since the round collected them,
-    /// which was before the sync.
+    /// Marks regions as synced, except regions that have changed since the round collected them.
+    /// The round collected the regions before the sync.
     async fn mark_synced(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) -> Result<()> {
         let Some(file) = self.existing(key)? else {
             self.give_up(key, regions);

@@ -71,7 +71,8 @@ impl ChunkStore {
             if file.is_removed.get() {
                 continue;
             }
-            // A truncation may have held the lock.
+            // Check the generation again under the lock, because a truncation may have been
+            // executed while this request waited for the lock.
             self.check_generation(key, truncate_generation)?;
             let end = self.clear_locked(&file, &range).await?;
             return Ok(if end >= range.end { requested } else { end });

@@ -9,7 +9,7 @@ use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, GRANULE_BYTES, Result};
 use std::ops::Range;
 
-/// The start of the range to copy.
+/// The start of the source range of a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct CopySource<'a> {
     /// The key of the source chunk file.
@@ -56,14 +56,15 @@ impl ChunkStore {
                 self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
-                // The source was truncated after `next_data` had found data at this offset.
+                // The read returned no data, because the source was truncated after `next_data` had
+                // found data at this offset. So clear the range.
                 self.clear_all(&to, target_offset(at)..target_offset(end)).await?;
                 return Ok(true);
             }
             let checksums = if (at % GRANULE_BYTES) == (target_offset(at) % GRANULE_BYTES) {
                 checksums
             } else {
-                piece_checksums(target_offset(at), data.bytes())
+                piece_checksums(target_offset(at), &data.bytes())
             };
             let to = Destination { offset: target_offset(at), ..to };
             self.write(to, &data, &checksums).await?;

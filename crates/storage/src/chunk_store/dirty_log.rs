@@ -34,19 +34,28 @@ pub(crate) struct DirtyLog {
     pending: RefCell<Vec<DirtyRegion>>,
     /// Regions whose entries are not on the device yet.
     unsynced: RefCell<HashSet<DirtyRegion>>,
-    /// Held by the task that writes or replaces the file.
+    /// A task holds this permit while it writes or replaces the file.
     writing: Rc<Semaphore>,
     synced: Notify,
 }
 
-impl DirtyLog {
-    /// Opens the log, or creates an empty log. [`Self::recorded`] then returns the entries that the
-    /// file contained.
+/// A dirty log that was read and rewritten at the start of its target.
+#[derive(Debug)]
+pub(crate) struct RecoveredLog {
+    path: PathBuf,
+    header: DirtyLogHeader,
+    file: std::fs::File,
+    length: u64,
+    entries: Vec<DirtyRegion>,
+}
+
+impl RecoveredLog {
+    /// Opens the log, or creates an empty one. Blocks until the rewritten file is on the device.
     ///
     /// # Errors
     /// - `Corrupt` if the header is damaged or belongs to another target.
     /// - Errors of the file system.
-    pub(crate) fn open(target: &Path, header: DirtyLogHeader) -> Result<Self> {
+    pub(crate) fn read(target: &Path, header: DirtyLogHeader) -> Result<Self> {
         let path = target.join(DIRTY_LOG);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let entries = match std::fs::read(&path) {
@@ -58,22 +67,31 @@ impl DirtyLog {
         // The file is rewritten completely, so that no entry is appended after a torn entry.
         let bytes = header.to_file(entries.iter());
         let file = match replace_record(target, &path, &bytes) {
-            // In this case, the target only serves reads, and appends nothing to the log.
+            // If the file system is read-only, the target only serves reads, and appends nothing to
+            // the log.
             Err(error) if error.code() == ErrorCode::ReadOnly => std::fs::File::open(target),
             other => other.map(|()| std::fs::OpenOptions::new().write(true).open(&path))?,
         };
         let file = file.map_err(failed)?;
-        Ok(Self {
-            header,
-            file: RefCell::new(file.into()),
-            length: Cell::new(bytes.len() as u64),
-            recorded: RefCell::new(entries.into_iter().collect()),
+        Ok(Self { path, header, file, length: bytes.len() as u64, entries })
+    }
+}
+
+impl DirtyLog {
+    /// Continues a log that was read at the start. [`Self::recorded`] then returns the entries that
+    /// the file contained.
+    pub(crate) fn open(log: RecoveredLog) -> Self {
+        Self {
+            header: log.header,
+            file: RefCell::new(log.file.into()),
+            length: Cell::new(log.length),
+            recorded: RefCell::new(log.entries.into_iter().collect()),
             pending: RefCell::default(),
             unsynced: RefCell::default(),
             writing: Semaphore::new(1),
             synced: Notify::default(),
-            path,
-        })
+            path: log.path,
+        }
     }
 
     /// Returns the recorded regions.
@@ -220,7 +238,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         skep_env::block_on(async move {
-            let log = Rc::new(DirtyLog::open(&path, HEADER).unwrap());
+            let log = Rc::new(DirtyLog::open(RecoveredLog::read(&path, HEADER).unwrap()));
             let tasks: Vec<_> = (0..50)
                 .map(|index| {
                     let log = Rc::clone(&log);
@@ -246,7 +264,7 @@ mod tests {
             let left = [region(7), region(49), region(1000)];
             assert_eq!(on_disk(&path), left);
             drop(log);
-            let mut again = DirtyLog::open(&path, HEADER).unwrap().recorded();
+            let mut again = DirtyLog::open(RecoveredLog::read(&path, HEADER).unwrap()).recorded();
             again.sort();
             assert_eq!(again, left);
         })
@@ -254,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn no_entry_is_appended_after_a_torn_entry() {
+    fn torn_entry_is_removed_before_the_next_append() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let mut bytes = HEADER.to_file([region(1), region(2)].iter());
         bytes.truncate(bytes.len() - 3);
         std::fs::write(path.join(DIRTY_LOG), bytes).unwrap();
         skep_env::block_on(async move {
-            let log = DirtyLog::open(&path, HEADER).unwrap();
+            let log = DirtyLog::open(RecoveredLog::read(&path, HEADER).unwrap());
             log.record(&[region(3)]).await.unwrap();
             assert_eq!(on_disk(&path), [region(1), region(3)]);
         })

@@ -15,7 +15,7 @@ use std::ops::Range;
 struct Change {
     /// Number of the last change of the region. Changes are numbered across the whole target.
     last: u64,
-    /// Number of changes of the region that are in progress.
+    /// Number of changes in progress that concern the region.
     in_flight: u32,
 }
 
@@ -52,7 +52,7 @@ impl DirtyRegions {
         self.count.get()
     }
 
-    /// Begins a change of a range of regions of a chunk file, which become dirty.
+    /// Begins a change of the regions `regions` of a chunk file. These regions become dirty.
     pub(crate) fn change(&self, key: ChunkFileKey, regions: Range<u64>) -> ChangeGuard<'_> {
         let last = self.next_number();
         let mut files = self.files.borrow_mut();
@@ -141,7 +141,8 @@ impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
         let last = self.dirty.next_number();
         let mut files = self.dirty.files.borrow_mut();
-        // A region with a change in progress is never removed.
+        // The chunk file is in the map, because a region with a change in progress is never
+        // removed.
         let changes = files.get_mut(&self.key).expect("a changing chunk file stays");
         for region in self.regions.clone() {
             let change = changes.get_mut(&region).expect("a changing region stays");

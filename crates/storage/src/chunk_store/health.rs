@@ -13,7 +13,7 @@ const PROBED_BYTES: usize = 4096;
 
 impl ChunkStore {
     /// Returns the health of the target after a small read that bypasses the page cache. If the
-    /// device hangs, this never returns.
+    /// device hangs, this function never returns.
     pub(crate) async fn health(&self) -> TargetHealth {
         let read = self.read_device().await;
         if let Some(failure) = self.failure() {

@@ -81,7 +81,7 @@ impl ChunkStore {
         self.names.leaves(0)
     }
 
-    /// Returns the chunk files of one leaf directory whose last change is at least `age` ago.
+    /// Returns the chunk files in one leaf directory that were last changed at least `age` ago.
     ///
     /// # Errors
     /// Errors of the file system.

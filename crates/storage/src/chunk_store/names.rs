@@ -2,8 +2,8 @@
 //! durable.
 //!
 //! A hash of the inode id without its low bits selects the leaf directory. So files that are
-//! created one after the other share directories and their syncs. After many files, all directories
-//! contain a similar number of files.
+//! created one after the other share directories and their syncs. If there are many files, all leaf
+//! directories contain a similar number of them.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Name of the directory in a target that contains all chunk files.
+/// Name of the directory that contains all chunk files of a target.
 pub(crate) const CHUNKS: &str = "chunks";
 /// Number of low bits of the inode id that do not affect the leaf directory. Inodes that differ
 /// only in these bits share a leaf.
@@ -59,7 +59,8 @@ pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
 }
 
 impl Names {
-    /// Opens the names of a target. Creates the directory for all chunk files if necessary.
+    /// Opens the tree of chunk files of a target. Creates the directory for all chunk files if
+    /// necessary.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -213,7 +214,8 @@ impl GroupSync {
             let paths = round.unfinished.iter().map(|directory| path(*directory)).collect();
             match sync_all(paths).await {
                 Ok(()) => self.ended.set(self.begun.get()),
-                // The directories of this round stay pending, and the caller tries again.
+                // The process lacks descriptors or memory. The directories of this round stay
+                // pending, and the caller tries again.
                 Err(error) if error.code() == ErrorCode::LimitReached => return Err(error),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_inodes_share_a_directory_and_fill_it_evenly() {
+    fn consecutive_inodes_share_one_of_evenly_filled_directories() {
         let leaves: BTreeSet<_> = (1..256).map(|number| leaf_of(&key(number))).collect();
         assert_eq!(leaves.len(), 1);
         let mut counts = vec![0_u32; LEAVES as usize];

@@ -18,7 +18,7 @@ use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Divisor of the number of cached files. If all files have unsynced changes, one of
+/// Divisor of the number of cached files. If all files have unsynced changes, one in
 /// `UNSYNCED_SHARE` files is evicted at once.
 const UNSYNCED_SHARE: usize = 16;
 
@@ -50,7 +50,7 @@ impl OpenFiles {
         self.max_files = max_files;
     }
 
-    /// Returns the cached file with a key, and marks it as used.
+    /// Returns the cached file with the key `key`, and marks this file as used.
     pub(crate) fn get(&self, key: &ChunkFileKey) -> Option<Rc<ChunkFile>> {
         let file = self.files.get(key)?;
         file.is_recent.set(true);
@@ -72,8 +72,8 @@ impl OpenFiles {
             self.pages -= file.regions.take().len();
         }
         self.unsynced.remove(key);
-        // The key leaves the clock when the hand passes it, unless a new file with the same key is
-        // cached by then.
+        // The key stays in the clock until the hand passes it. If a new file with the same key is
+        // cached by then, the key stays for this file.
     }
 
     /// Evicts a file that no operation uses, to free its descriptor. Returns `false` if
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_write_back_is_not_evicted() {
+    fn file_with_an_unreported_write_back_error_is_not_evicted() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let failed = file(dir.path(), 1);

@@ -1,9 +1,9 @@
 //! The quarantine. Chunk files that no inode owns stay in the quarantine before they are removed
 //! permanently.
 //!
-//! If metadata was restored from an older copy, files that were created after the copy have no
-//! inode, and their chunk files look like orphans. While these chunk files are in the quarantine,
-//! an administrator can move them back. The directory `quarantine` has the same tree as `chunks`.
+//! If metadata was restored from a backup, files that were created after the backup have no inode,
+//! and their chunk files look like orphans. While these chunk files are in the quarantine, an
+//! administrator can move them back. The directory `quarantine` has the same tree as `chunks`.
 
 use super::ChunkStore;
 use super::names::leaf_of;
@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Name of the quarantine's directory in a target's directory.
+/// Name of the directory that contains the quarantined chunk files of a target.
 const QUARANTINE: &str = "quarantine";
 
 impl ChunkStore {
@@ -75,7 +75,8 @@ impl ChunkStore {
                 if metadata.is_dir() {
                     directories.push(entry.path());
                 } else if now - metadata.ctime() >= QUARANTINE_AGE.as_secs() as i64 {
-                    // The move to the quarantine set the time of the last status change.
+                    // The move to the quarantine has set the time of the file's last status change
+                    // (ctime).
                     skep_env::remove_file(&entry.path()).await.map_err(failed)?;
                     removed += 1;
                 }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_another_operation_is_recorded() {
+    fn time_waiting_for_another_operation_is_measured() {
         let spent = skep_env::block_on(async {
             let lock = Rc::new(RangeLock::default());
             let first = lock.write(0..10);

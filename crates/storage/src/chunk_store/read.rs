@@ -66,8 +66,8 @@ impl ChunkStore {
         for (index, piece) in region_pieces(whole.clone()) {
             let at = (piece.start - whole.start) as usize;
             let len = (piece.end - piece.start) as usize;
-            // If the page is not in memory, the disk reads page and data at the same time. The
-            // caller's lock ensures that the granules and their checksums do not change.
+            // If the page is not in memory, the disk reads the region page and the data at the same
+            // time. The caller's lock ensures that the granules and their checksums do not change.
             let data = self.read_into(file, piece.start, buf.slice(at..at + len));
             let (region, read) = zip(self.region(file, index), data).await;
             let region = region?;
@@ -79,7 +79,8 @@ impl ChunkStore {
             );
         }
         let mut checksums = Vec::with_capacity(stored.len());
-        let granules = buf.bytes().chunks_exact(GRANULE_BYTES as usize);
+        let bytes = buf.bytes();
+        let granules = bytes.chunks_exact(GRANULE_BYTES as usize);
         for ((granule, stored), start) in
             granules.zip(stored).zip((whole.start..).step_by(GRANULE_BYTES as usize))
         {

@@ -1,8 +1,8 @@
 //! Reserved space for the target's own records on a full disk.
 //!
 //! The module owns the file `reserved` in the target's directory. If the disk is full, the target
-//! frees the space of this file for its state and its dirty log. So a target can start on a disk
-//! that another program has filled, and can read and remove chunk files on this disk.
+//! frees the space of this file for its state record and its dirty log. So a target can start on a
+//! disk that another program has filled, and can read and remove chunk files on this disk.
 
 use skep_env::File;
 use skep_store::atomic::replace_atomically;
@@ -13,9 +13,10 @@ use std::path::Path;
 /// Name of the file whose space is reserved.
 const RESERVED_FILE: &str = "reserved";
 /// Maximum size of the file. This is enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
-/// state.
+/// state record.
 const MOST_BYTES: u64 = 4 << 20;
-/// Divisor of the file system's size. On a small file system, the file takes one of `SHARE` bytes.
+/// Divisor of the file system's size. On a small file system, the file takes one in `SHARE` bytes
+/// of the file system.
 const SHARE: u64 = 256;
 
 /// Replaces a record of the target atomically. If the disk is full, uses the reserved space.

@@ -1,8 +1,8 @@
 //! Loads region pages, decides whether to trust them, and writes them.
 //!
-//! The crash rule is as follows. Data that was written in this start, or was on the device before
-//! this start, must match its checksums. If a crash may have torn the data of a region, the target
-//! accepts the data as it is and recomputes its checksums.
+//! The crash rule is as follows. Data that was written since the newest start of the target, or was
+//! on the device before that start, must match its checksums. If a crash may have torn the data of
+//! a region, the target accepts the data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
 //! If a region has data but a blank page, the target assumes that a power loss destroyed the page
@@ -63,7 +63,7 @@ impl ChunkStore {
                 page_offset(index)
             )))
         };
-        let (header, checksums) = match read_page(page.bytes()) {
+        let (header, checksums) = match read_page(&page.bytes()) {
             FoundPage::Blank => return self.load_without_page(file, index).await,
             FoundPage::Damaged(problem) => return damaged(&problem),
             FoundPage::Whole(header, checksums) => (header, Some(checksums)),
@@ -74,7 +74,7 @@ impl ChunkStore {
             != (self.cluster, self.target, file.key, index)
         {
             return damaged(&format!(
-                "it belongs to region {} of chunk file {} on target {} in cluster {}",
+                "the page belongs to region {} of chunk file {} on target {} in cluster {}",
                 found.region, found.key, found.target, found.cluster
             ));
         }
@@ -127,11 +127,11 @@ impl ChunkStore {
         let index = header.identity.region;
         let data = self.read_region(file, &data_range(file, index)).await?;
         let mut checksums = Box::new([0; GRANULES]);
-        for (value, granule) in
-            checksums.iter_mut().zip(data.bytes().chunks(GRANULE_BYTES as usize))
-        {
+        let bytes = data.bytes();
+        for (value, granule) in checksums.iter_mut().zip(bytes.chunks(GRANULE_BYTES as usize)) {
             *value = granule_checksum(granule);
         }
+        drop(bytes);
         let has_page = stored.is_some();
         let stored = stored.unwrap_or_else(|| Box::new([0; GRANULES]));
         let torn = stored.iter().zip(&*checksums).filter(|(old, new)| old != new).count();
@@ -142,19 +142,22 @@ impl ChunkStore {
             return Ok(region);
         }
         if torn == 0 && header.start == 0 {
-            // The data is allocated but all zeros, which is equivalent to a hole.
+            // The data is allocated but contains only zeros, so the region can be treated as a
+            // hole.
             return Ok(region);
         }
         tracing::warn!(
-            "target {}: chunk file {}: region {index} was being written when the target was last \
-             killed or lost power; {torn} granules are accepted as they are",
+            "target {}: chunk file {}: the target was writing region {index} when it was last \
+             killed or lost power; it accepts {torn} granules of this region without a check of \
+             their checksums",
             self.target,
             file.path.display()
         );
         let start = self.state.get().start;
         region.header.set(Some(RegionHeader { start, synced: false, ..header }));
         if self.failure().is_some() {
-            // The target cannot write the page. The next start computes it again.
+            // A target that refuses writes cannot write the page. The next start computes the page
+            // again.
             return Ok(region);
         }
         drop(self.dirty.change(file.key, index..index + 1));

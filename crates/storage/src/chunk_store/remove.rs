@@ -10,9 +10,9 @@ use std::io;
 use std::rc::Rc;
 
 impl ChunkStore {
-    /// Removes chunk files. When this returns, the removal survives a power loss, so the caller
-    /// need not repeat the request. Missing chunk files are skipped, but their absence is also made
-    /// durable, since these files may have been removed just before the last start.
+    /// Removes chunk files. When this function returns, the removal survives a power loss, so the
+    /// caller need not repeat the request. Missing chunk files are skipped, but their absence is
+    /// also made durable, since these files may have been removed just before the last start.
     ///
     /// # Errors
     /// Errors of the file system. After an error, some of the files may have been removed.
@@ -50,7 +50,8 @@ impl ChunkStore {
         {
             return Err(self.note_failure(Error::from(error).within(path.display())));
         }
-        // Another operation may have opened the file while it was being removed.
+        // Mark both open files as removed, because another operation may have opened the file
+        // during the removal.
         for file in [open.as_ref(), self.open.borrow().get(key).as_ref()].into_iter().flatten() {
             file.is_removed.set(true);
         }

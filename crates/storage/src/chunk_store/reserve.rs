@@ -23,7 +23,7 @@ impl ChunkStore {
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation than
     ///   `truncate_generation`.
-    /// - `Corrupt` if the chunk file does not exist although it `must_exist`.
+    /// - `Corrupt` if `must_exist` is set and the chunk file does not exist.
     /// - `NoSpace` if there is not enough space for the whole range.
     /// - `FileTooLarge` if the range ends beyond the longest chunk file.
     /// - `Unsupported` if the file system cannot reserve space.
@@ -42,8 +42,8 @@ impl ChunkStore {
             return Err(Error::new(
                 ErrorCode::FileTooLarge,
                 format!(
-                    "cannot reserve space up to byte {} of chunk file {key}: it is beyond the \
-                     maximum size",
+                    "cannot reserve space up to byte {} of chunk file {key}: this is beyond the \
+                     maximum size of a chunk file",
                     range.end
                 ),
             ));
@@ -72,7 +72,8 @@ impl ChunkStore {
             if file.is_removed.get() {
                 continue;
             }
-            // A truncation may have held the lock.
+            // Check the generation under the lock, because a truncation may have been executed
+            // while this request waited for the lock.
             let current = self.check_generation(key, truncate_generation);
             let reserved = match current {
                 Ok(()) => self.reserve_locked(&file, &step).await,
@@ -94,8 +95,8 @@ impl ChunkStore {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     let text = format!(
-                        "target {}: cannot reserve space: the file system of {} \
-                         cannot do that",
+                        "target {}: cannot reserve space: the file system of {} does not support \
+                         this",
                         self.target,
                         self.directory.display()
                     );
@@ -108,7 +109,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Returns the number of bytes of a physical range that are not allocated.
+    /// Returns how many bytes of a physical range are not allocated.
     pub(super) fn unallocated_bytes(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
         let allocated = file.file.allocated_bytes(range.clone());
         let allocated = allocated.map_err(|error| file.io_error(error))?;

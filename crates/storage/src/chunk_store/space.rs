@@ -1,9 +1,8 @@
 //! Estimates the free space of a target without a system call per write.
 
-use crate::limits::{
-    FULL_LOG_INTERVAL, MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID,
-};
+use crate::limits::{MAX_RESERVE_BYTES, RESERVE_DIVISOR, SCARCE_BYTES, SPACE_VALID};
 use skep_env::{Space, space};
+use skep_metrics::LineLimit;
 use skep_types::{Error, Result};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -27,7 +26,7 @@ pub(crate) struct SpaceGauge {
     looked_at: Cell<Duration>,
     found: Cell<Space>,
     written_since: Cell<u64>,
-    refused_writes: RefusedWrites,
+    refused_writes: LineLimit,
 }
 
 impl SpaceGauge {
@@ -42,12 +41,12 @@ impl SpaceGauge {
             looked_at: Cell::new(skep_env::now()),
             found: Cell::new(found),
             written_since: Cell::new(0),
-            refused_writes: RefusedWrites::default(),
+            refused_writes: LineLimit::default(),
         })
     }
 
-    /// Returns the writes that the target has refused because it is full.
-    pub(crate) fn refused_writes(&self) -> &RefusedWrites {
+    /// Returns the count of the writes that the target has refused because it is full.
+    pub(crate) fn refused_writes(&self) -> &LineLimit {
         &self.refused_writes
     }
 
@@ -95,45 +94,8 @@ impl SpaceGauge {
     }
 }
 
-/// The writes that a target has refused because it is full, and the log lines about these writes.
-#[derive(Debug, Default)]
-pub(crate) struct RefusedWrites {
-    /// Number of refused writes since the last log line.
-    count: Cell<u64>,
-    last_line: Cell<Option<Duration>>,
-}
-
-impl RefusedWrites {
-    /// Counts a refused write. If a log line is due, returns the number of refused writes since the
-    /// last line. A line is due for the first refusal, and then at most once in an interval.
-    pub(crate) fn count(&self, now: Duration) -> Option<u64> {
-        self.count.set(self.count.get() + 1);
-        let last = self.last_line.get();
-        if last.is_some_and(|last| now.saturating_sub(last) < FULL_LOG_INTERVAL) {
-            return None;
-        }
-        self.last_line.set(Some(now));
-        Some(self.count.take())
-    }
-}
-
 /// Returns the number of bytes that stay free for the target's own records in a file system of
 /// `total_bytes` bytes.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refused_writes_are_logged_once_in_an_interval() {
-        let refused = RefusedWrites::default();
-        let at = |seconds: u64| refused.count(Duration::from_secs(100 + seconds));
-        assert_eq!(at(0), Some(1));
-        assert_eq!(at(1), None);
-        assert_eq!(at(59), None);
-        assert_eq!(at(60), Some(3));
-    }
 }

@@ -40,7 +40,8 @@ impl ChunkStore {
         // journal.
         let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
-        // Another operation may have failed while this operation waited for its sync.
+        // Check again whether the target accepts writes, because another operation may have failed
+        // while this operation waited for its sync.
         self.check_writable()
     }
 
@@ -121,7 +122,8 @@ impl ChunkStore {
         let data = self.read_region(file, &range).await?;
         let checksums: Vec<u32> = region.checksums.borrow().to_vec();
         let mut is_complete = true;
-        let granules = data.bytes().chunks(GRANULE_BYTES as usize).zip(&checksums[..GRANULES]);
+        let bytes = data.bytes();
+        let granules = bytes.chunks(GRANULE_BYTES as usize).zip(&checksums[..GRANULES]);
         for ((granule, stored), start) in
             granules.zip((range.start..).step_by(GRANULE_BYTES as usize))
         {
@@ -147,8 +149,8 @@ impl ChunkStore {
         let mut state = self.state.get();
         state.incarnation = HostIncarnation::new(skep_env::random_u64());
         tracing::error!(
-            "target {}: the device lost acknowledged data of {of}; reads of it fail, and each client \
-             gets an error from its next fsync",
+            "target {}: the device lost acknowledged data of {of}; reads of this data fail, and \
+             the next fsync of each client fails",
             self.target
         );
         // The change is made in memory even if the record cannot be written, since the running

@@ -7,6 +7,7 @@ mod damage;
 mod faults;
 mod full;
 mod generations;
+mod loops;
 mod model;
 mod power_loss;
 
@@ -69,7 +70,7 @@ async fn read(
     length: u32,
 ) -> Result<Vec<u8>> {
     let read = store.read(&key, offset, length).await?;
-    assert_eq!(read.checksums, piece_checksums(offset, read.data.bytes()));
+    assert_eq!(read.checksums, piece_checksums(offset, &read.data.bytes()));
     Ok(read.data.bytes().to_vec())
 }
 
@@ -149,7 +150,7 @@ fn chunk_file_contains_its_own_key() {
 }
 
 #[test]
-fn removal_can_be_repeated() {
+fn removal_of_a_chunk_file_can_be_repeated() {
     run(|dir| async move {
         let store = open(&dir);
         for number in 1..20 {

@@ -64,7 +64,8 @@ impl ChunkStore {
             if file.is_removed.get() {
                 continue;
             }
-            // A newer truncation may have held the lock.
+            // Check the generation under the lock, because a newer truncation may have been
+            // executed while this request waited for the lock.
             if !self.generations.borrow().has(key, generation) && size < file.size.get() {
                 self.truncate_locked(&file, size).await?;
                 file.note_change();
@@ -75,12 +76,12 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Checks that a write, a clearing or a reservation belongs to the newest truncate generation
-    /// of a chunk file that this process has executed.
+    /// Checks that this process has not executed a truncation of the chunk file in a newer
+    /// generation than `generation`. A write, a clearing or a reservation belongs to `generation`.
     ///
     /// # Errors
-    /// `EndMoved` if the write belongs to an older generation. The truncation may have removed
-    /// bytes on which the client relies, and must also remove the bytes of the write.
+    /// `EndMoved` if the operation belongs to an older generation. The truncation may have removed
+    /// bytes on which the client relies, and must also remove the bytes of a write.
     pub(super) fn check_generation(&self, key: &ChunkFileKey, generation: u64) -> Result<()> {
         if !self.generations.borrow().has_newer(key, generation) {
             return Ok(());
@@ -107,7 +108,7 @@ impl ChunkStore {
     /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = match self.region(file, last).await {
-            // The page and the region stay damaged.
+            // The truncation succeeds nevertheless, and the page and the region stay damaged.
             Err(error) if error.code() == ErrorCode::Corrupt => return Ok(()),
             region => region?,
         };
@@ -119,10 +120,10 @@ impl ChunkStore {
         if tail > 0 {
             let old = self.read_region(file, &(start..start + GRANULE_BYTES)).await?;
             let stored = region.checksums.borrow()[granule_in_region(start)];
-            let is_damaged = granule_checksum(old.bytes()) != stored;
+            let is_damaged = granule_checksum(&old.bytes()) != stored;
             tail_checksum = granule_checksum(&old.bytes()[..tail as usize]);
             if is_damaged {
-                // With the wrong checksum, reads of the granule still fail.
+                // Store a wrong checksum, so that reads of the damaged granule still fail.
                 tail_checksum = !tail_checksum;
             }
         }

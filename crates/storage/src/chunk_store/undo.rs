@@ -11,8 +11,9 @@ use std::io;
 use std::ops::Range;
 
 impl ChunkStore {
-    /// Restores the length of a file, and recomputes the checksums of the regions that the failed
-    /// writes touched from the current data. The caller must hold the file's lock for these writes.
+    /// Restores the length of a file, and recomputes, from the current data, the checksums of the
+    /// regions that the failed writes touched. The caller must hold the file's lock for these
+    /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         // Other writes may have extended the file by data that its size does not include yet.
         let size = file.size.get();
@@ -94,7 +95,8 @@ impl ChunkStore {
         let data = self.read_region(file, &range).await?;
         let first = granule_in_region(range.start);
         let mut checksums = write.region.checksums.borrow_mut();
-        let granules = data.bytes().chunks(GRANULE_BYTES as usize);
+        let bytes = data.bytes();
+        let granules = bytes.chunks(GRANULE_BYTES as usize);
         for (value, granule) in checksums[first..].iter_mut().zip(granules) {
             *value = granule_checksum(granule);
         }

@@ -24,7 +24,7 @@ use std::rc::Rc;
 pub struct Destination<'a> {
     /// The chunk file.
     pub key: &'a ChunkFileKey,
-    /// The stripe, which a new chunk file gets.
+    /// The stripe of the file, which the target stores in a new chunk file.
     pub stripe: StripeHint,
     /// Offset of the first byte in the chunk file.
     pub offset: u64,
@@ -88,7 +88,7 @@ impl Incoming<'_> {
             ));
         }
         for (piece, checksum) in self.pieces() {
-            if crc32c(self.part(&piece).bytes()) != checksum {
+            if crc32c(&self.part(&piece).bytes()) != checksum {
                 return wrong(format!(
                     "bytes {} to {} were damaged in transit: their checksum does not match",
                     piece.start, piece.end
@@ -101,8 +101,9 @@ impl Incoming<'_> {
 
 impl ChunkStore {
     /// Writes `data` to a chunk file, which is created if necessary. `checksums` must contain one
-    /// checksum per granule piece. When this returns, the data survives the end of the process.
-    /// After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see [`super`].
+    /// checksum per granule piece. When this function returns, the data survives the end of the
+    /// process. After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see
+    /// [`super`].
     ///
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation. The write has changed
@@ -159,7 +160,8 @@ impl ChunkStore {
             return Ok(false);
         }
         let _writing = file.begin_write(range.end);
-        // A truncation may have held the lock.
+        // Check the generation again under the lock, because a truncation may have been executed
+        // while this request waited for the lock.
         let written = match self.check_generation(to.key, to.truncate_generation) {
             Ok(()) => self.write_locked(file, to.stripe, incoming, free_space).await,
             Err(error) => {
@@ -171,8 +173,8 @@ impl ChunkStore {
         written.and(shrunk).map(|()| true)
     }
 
-    /// Records the loaded regions that a write will change in the dirty log. The write checks again
-    /// when it holds the lock, since the cleaner may have cleaned a region before this time.
+    /// Records in the dirty log the loaded regions that a write will change. The write checks the
+    /// regions again when it holds the lock, since the cleaner may have cleaned a region meanwhile.
     async fn record_early(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
         let touched = region_of(range.start)..region_of(range.end - 1) + 1;
         let cached: Vec<_> = {
@@ -190,9 +192,13 @@ impl ChunkStore {
     /// Returns and logs the error of a write that needs more space than the target has.
     pub(super) fn no_space(&self) -> Error {
         if let Some(count) = self.space.refused_writes().count(skep_env::now()) {
-            tracing::warn!(
-                "target {} is full: it has refused {count} writes that need new space under {}; \
-                 delete files, or add targets",
+            let writes = match count {
+                1 => "a write that needs".to_owned(),
+                count => format!("{count} writes that need"),
+            };
+            tracing::error!(
+                "target {} is full: it has refused {writes} new space under {}; delete files, or \
+                 add targets",
                 self.target,
                 self.directory.display()
             );
@@ -212,7 +218,8 @@ impl ChunkStore {
         Error::new(ErrorCode::Corrupt, what)
     }
 
-    /// Opens a chunk file to write to it. Creates it if it does not exist, unless it `must_exist`.
+    /// Opens a chunk file to write to it. If it does not exist, creates it unless `must_exist` is
+    /// set.
     ///
     /// # Errors
     /// - `Corrupt` if a chunk file that must exist is lost.
@@ -277,7 +284,8 @@ impl ChunkStore {
         }
     }
 
-    /// Loads the regions that the write touches, and computes their checksums after the write.
+    /// Loads the regions that the write touches, and computes the checksums that these regions will
+    /// have after the write.
     pub(super) async fn prepare(
         &self,
         file: &ChunkFile,
@@ -322,11 +330,11 @@ impl ChunkStore {
         } else {
             self.read_region(file, &granule).await?
         };
-        if granule_checksum(old.bytes()) != stored {
+        if granule_checksum(&old.bytes()) != stored {
             return Err(file.corrupt_granule(start).within(self.target));
         }
-        old.write((piece.start - start) as usize, bytes.bytes());
-        Ok(granule_checksum(old.bytes()))
+        old.write((piece.start - start) as usize, &bytes.bytes());
+        Ok(granule_checksum(&old.bytes()))
     }
 
     /// Reserves or checks space, so that the file system does not run out of space during the
@@ -367,8 +375,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Records the given regions that are on the device in the dirty log. The caller must call this
-    /// function before it changes these regions.
+    /// Records the given regions in the dirty log if they are on the device. The caller must
+    /// call this function before it changes these regions.
     pub(super) async fn record_overwrite(
         &self,
         regions: impl Iterator<Item = &Region>,
@@ -395,7 +403,7 @@ impl ChunkStore {
             let written = if data.len() > INLINE_WRITE_BYTES || self.disk.is_slow(now) {
                 file.file.write_at(data, at).await
             } else {
-                let written = file.file.write_now(data.bytes(), at);
+                let written = file.file.write_now(&data.bytes(), at);
                 let end = skep_env::now();
                 skep_env::note_blocked(end - now);
                 self.disk.wrote(now, end);

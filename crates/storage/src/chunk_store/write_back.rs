@@ -3,11 +3,11 @@
 //! The kernel begins to write data back after 30 s, or when a tenth of the memory is dirty. So
 //! without the early write-back, the disk would be idle while a client writes a stream, and the
 //! client's `fsync` would wait until the whole stream is written. For this reason, when a stream
-//! reaches the end of a region, the target begins to write back the region and its page, which the
-//! stream will not change again. Smaller parts would cost more CPU time for the allocation of
-//! blocks. The data stays in the page cache, and the crash rule (docs/design/0003-chunk-store.md)
-//! holds in any order. A worker of the kernel allocates the blocks and sends the requests to the
-//! disk.
+//! reaches the end of a region, the target begins to write back the data of the region and the page
+//! with its checksums. The stream will change neither of them again. Smaller parts would cost more
+//! CPU time for the allocation of blocks. The data stays in the page cache, and the crash rule
+//! (docs/design/0003-chunk-store.md) holds whether the data or the page reaches the device first.
+//! An io_uring worker allocates the blocks and sends the requests to the disk.
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. But a file system that cannot
@@ -26,10 +26,10 @@ use std::time::Duration;
 /// The load of the disk of a target.
 #[derive(Debug, Default)]
 pub(super) struct DiskLoad {
-    /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
-    /// the page cache could block the thread.
+    /// Time until which writes go to io_uring workers, because the disk is slow and a write to the
+    /// page cache could block the thread.
     slow_until: Cell<Duration>,
-    /// Number of early write-backs that the kernel's workers have not sent to the disk yet.
+    /// Number of early write-backs that the io_uring workers have not sent to the disk yet.
     write_backs: Rc<Cell<usize>>,
 }
 
@@ -39,15 +39,21 @@ impl DiskLoad {
         now < self.slow_until.get()
     }
 
-    /// Records that a write to the page cache took from `start` to `end`.
+    /// Whether all early write-backs have ended.
+    #[cfg(test)]
+    pub(super) fn has_no_write_back(&self) -> bool {
+        self.write_backs.get() == 0
+    }
+
+    /// Records that a write to the page cache lasted from `start` to `end`.
     pub(super) fn wrote(&self, start: Duration, end: Duration) {
         if end - start > SLOW_WRITE {
             self.slow_until.set(end + SLOW_PAUSE);
         }
     }
 
-    /// Begins to write back a region if the logical range that was just written in it looks like
-    /// the end of a stream in the region. Does not wait.
+    /// Begins to write back a region if `range`, the logical range that was just written, looks
+    /// like the end of a stream in the region. Does not wait for the write-back.
     pub(super) fn begin_write_back(&self, file: &Rc<ChunkFile>, region: u64, range: &Range<u64>) {
         if !completes_region(range) || self.write_backs.get() >= MAX_WRITE_BACKS {
             return;
@@ -72,8 +78,8 @@ fn completes_region(range: &Range<u64>) -> bool {
     range.end.is_multiple_of(REGION_BYTES) && range.end - range.start >= WRITE_BACK_BYTES
 }
 
-/// Whether the kernel may have dropped pages that it could not write. Other errors mean that the
-/// write-back did not begin.
+/// Whether this error of a write-back means that the kernel may have dropped pages that it could
+/// not write. Every other error means that the write-back did not begin.
 fn may_lose_pages(error: &io::Error) -> bool {
     use io::ErrorKind::{
         Interrupted, InvalidInput, NotSeekable, OutOfMemory, Unsupported, WouldBlock,
@@ -85,11 +91,11 @@ fn may_lose_pages(error: &io::Error) -> bool {
 /// Makes the next sync of the file fail with an error of a write-back.
 fn keep_error(file: &ChunkFile, error: io::Error) {
     tracing::error!(
-        "{}: cannot write data back before the next sync: {error}",
+        "{}: cannot write data to the device before the next sync: {error}",
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
-    // The next sync must not be omitted, even if an earlier sync has covered all changes.
+    // The next sync must not be omitted, even if an earlier sync has made all changes durable.
     file.note_change();
 }
 
@@ -98,14 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn write_back_that_has_not_begun_loses_no_pages() {
+    fn only_errors_of_a_begun_write_back_may_lose_pages() {
         let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
         assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
         assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));
     }
 
     #[test]
-    fn only_a_long_write_to_the_end_completes_a_region() {
+    fn only_a_long_write_to_the_end_of_a_region_completes_it() {
         let end = 3 * REGION_BYTES;
         assert!(completes_region(&(end - (1 << 20)..end)));
         assert!(!completes_region(&(end - (1 << 20)..end - 4096)));

@@ -23,7 +23,10 @@ pub(super) async fn handle(
     if from_offset.max(to_offset).checked_add(u64::from(length)).is_none() {
         return Err(Error::new(
             ErrorCode::FileTooLarge,
-            format!("cannot copy to chunk file {to}: the range ends beyond the largest offset"),
+            format!(
+                "cannot copy to chunk file {to}: the range ends beyond the maximum size of a chunk \
+                 file"
+            ),
         ));
     }
     let source = CopySource { key: &from, offset: from_offset };

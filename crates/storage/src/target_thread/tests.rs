@@ -1,5 +1,6 @@
-//! Tests of a target over real sockets. They cover its thread, its handlers, and the requests that
-//! it refuses.
+//! Tests of a target over real sockets: its thread, its handlers, and the refused requests.
+
+mod shared_loops;
 
 use super::*;
 use crate::StorageSettings;
@@ -31,8 +32,7 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // A program that another test is starting has copies of all file descriptors for a short
-        // time, so it also holds the lock of the directory.
+        // For a short time, a program that another test starts also holds the directory's lock.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
@@ -90,11 +90,23 @@ async fn start(path: &Path, map: ClusterMap) -> Running {
 
 /// Like [`start`], with an emulated device.
 async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) -> Running {
+    let (running, is_ready) = begin(directory(path), map, emulation, EventLoops::new().into());
+    is_ready.receive().await.unwrap();
+    running
+}
+
+/// Starts a target in one of `loops`. The mailbox gets a message when the target is ready.
+fn begin(
+    directory: Directory,
+    map: ClusterMap,
+    emulation: EmulationSettings,
+    loops: Arc<EventLoops>,
+) -> (Running, Mailbox<()>) {
     let (events, mailbox) = Mailbox::new(10).unwrap();
     let (ready, is_ready) = Mailbox::new(1).unwrap();
     let start = TargetStart {
         metrics: skep_metrics::Registry::new(),
-        directory: directory(path),
+        directory,
         target: TARGET,
         token: JoinToken { cluster: CLUSTER, secrets: Secrets::generate(), addresses: Vec::new() },
         identity: identity(NodeKind::Storage),
@@ -102,10 +114,9 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
         events: mailbox,
         ready: Ready::new(move || ready.send(()).unwrap()),
     };
-    let body = move || serve(start, 100, &emulation, &EventLoops::new());
+    let body = move || serve(start, 100, &emulation, &loops);
     let thread = skep_env::spawn_thread("target".into(), None, body).unwrap();
-    is_ready.receive().await.unwrap();
-    Running { events, thread }
+    (Running { events, thread }, is_ready)
 }
 
 /// Starts a target and connects to it. The caller must end the target.
@@ -217,7 +228,7 @@ fn target_has_its_data_after_a_clean_restart() {
 }
 
 #[test]
-fn new_connection_closes_only_the_old_one_of_its_channel() {
+fn new_connection_closes_the_old_connection_of_its_channel() {
     run(|dir| async move {
         let (thread, without) = started(&dir).await;
         let channel = Channel::random();
@@ -275,11 +286,11 @@ fn requests_for_another_group_or_epoch_are_refused() {
         };
         connection.call(&stat, &options(40, 7, 5)).await.unwrap();
         for (wrong, words) in [
-            ((41, 7, 5), "not in g41"),
-            ((0, 0, 0), "not in g0"),
+            ((41, 7, 5), "not in group g41"),
+            ((0, 0, 0), "not in group g0"),
             ((40, 6, 5), "epoch e7"),
             ((40, 8, 5), "epoch e7"),
-            ((40, 7, 6), "needs v6"),
+            ((40, 7, 6), "needs map v6"),
         ] {
             let error = connection.call(&stat, &options(wrong.0, wrong.1, wrong.2)).await;
             let error = error.unwrap_err();
@@ -305,7 +316,8 @@ fn lost_target_refuses_requests_even_after_a_restart() {
             consistency: Consistency::Bad,
             ..Target::new(TARGET, TargetKind::Storage, NodeId::new(2), "/disk")
         });
-        // The second start has only a map that is older than the loss.
+        // The target has the map with the loss at its first start, and only an older map at its
+        // second start.
         for map in [lost, map()] {
             let thread = start(&dir, map).await;
             let connection = connect(&thread, Channel::NONE).await;
@@ -328,7 +340,8 @@ fn target_that_is_not_the_primary_serves_no_data() {
         let connection = connect(&thread, Channel::NONE).await;
         let error = write(&connection, key(1), b"x").await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::StaleMap);
-        // A request about the target itself is not about the data of its group.
+        // The target still accepts a request about itself, because such a request is not about the
+        // data of its group.
         let ask = skep_wire::benchmark::AskBenchmark { run: 1 };
         let asked = connection.call(&ask, &CallOptions::default()).await.unwrap_err();
         assert_ne!(asked.code(), ErrorCode::StaleMap);
@@ -417,7 +430,7 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
         map.version = MapVersion::new(2);
         map.nodes.clear();
         cell.update(map);
-        // The client's successor writes the same range, and its write is acknowledged.
+        // Another client writes the same range, and its write is acknowledged.
         let checksums = [crc32c(b"new")];
         let store = &served.store;
         let key = key(1);
@@ -431,7 +444,7 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
         store.write(to, &Buf::copy_of(b"new"), &checksums).await.unwrap();
         drop(permit);
         assert_eq!(late.await.unwrap_err().code(), ErrorCode::Evicted);
-        assert_eq!(store.read(&key, 0, 10).await.unwrap().data.bytes(), b"new");
+        assert_eq!(store.read(&key, 0, 10).await.unwrap().data.bytes()[..], *b"new");
         drop(serving);
     });
 }
@@ -455,8 +468,8 @@ fn emulated_rate_delays_replies_only() {
         // is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // This is checked only if creating the files took less time than the device needs for the
-        // first write.
+        // Check that both writes wait for the device, but only if the requests so far took less
+        // time than the device needs for the first write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }

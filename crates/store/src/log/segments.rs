@@ -1,7 +1,7 @@
 //! Reads the segments of a log: their names, their order, and the records in them.
 //!
-//! The reader changes nothing, so that a checker can read the log of a stopped target too. Does not
-//! own appends and the repair of an unfinished end ([`super::Log`]).
+//! The functions here change no file, so that the check of a stopped cluster can use them too. Does
+//! not own appends or the truncation of an incomplete last record ([`super::Log`]).
 
 use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, scan};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
@@ -18,10 +18,11 @@ pub struct Segments {
     pub epoch: Epoch,
     /// End of the last complete record, in bytes from the start of the last segment.
     pub end: u64,
-    /// Length of the last segment in bytes. The length exceeds `end` by space that was allocated
-    /// ahead, and by the rest of a record that was not written completely.
+    /// Length of the last segment in bytes. The bytes after `end` are space that was allocated
+    /// ahead, or belong to a record that was not written completely.
     pub length: u64,
-    /// Bytes of the last segment before `end` that no record marks as synced.
+    /// Bytes of the last segment, up to `end`, of the records after the last one that any record
+    /// names as synced. The device may lack these bytes.
     pub(super) tail: Vec<u8>,
 }
 
@@ -30,7 +31,8 @@ impl Segments {
     /// Blocks.
     ///
     /// # Errors
-    /// - `Corrupt` with file and offset if a synced record is damaged or a segment is missing.
+    /// - `Corrupt`, which names file and offset, if a synced record is damaged or a segment is
+    ///   missing.
     /// - `Unsupported` if the log has records of another version.
     /// - Errors of the file system.
     pub fn read(directory: &Path, owner: LogOwner) -> Result<Self> {
@@ -43,14 +45,17 @@ impl Segments {
             if let Some(last) = read.records.last().map(|it| it.lsn)
                 && first.raw() != last.raw() + 1
             {
-                let context =
-                    format!("does not continue record {last}: a segment is missing before it");
+                let context = format!(
+                    "the file does not continue record {last}: the segment before it is missing"
+                );
                 return Err(within(Error::new(ErrorCode::Corrupt, context)));
             }
             let found = scan(owner, *first, &bytes).map_err(within)?;
             if found.end < bytes.len() && index + 1 < read.first.len() {
-                let problem =
-                    format!("damaged at byte {}, though a later segment exists", found.end);
+                let problem = format!(
+                    "the file is damaged at byte {}, although a later segment exists",
+                    found.end
+                );
                 return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
             (read.end, read.length) = (found.end as u64, bytes.len() as u64);
@@ -59,7 +64,8 @@ impl Segments {
             match found.records.first().map(|it| it.epoch) {
                 Some(first_epoch) if first_epoch < read.epoch => {
                     let problem = format!(
-                        "begins in group epoch {first_epoch}, after records of epoch {}",
+                        "the file begins with records of group epoch {first_epoch}, after records \
+                         of epoch {}",
                         read.epoch
                     );
                     return Err(within(Error::new(ErrorCode::Corrupt, problem)));
@@ -81,7 +87,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
     move |error| Error::from(error).within(path.display())
 }
 
-/// Returns the offset after the record `lsn` of a segment. `records` are all records of the
+/// Returns the offset in a segment at which the record `lsn` ends. `records` are all records of the
 /// segment.
 pub(super) fn offset_after(records: &[Record], lsn: Lsn) -> usize {
     let older = records.iter().take_while(|it| it.lsn <= lsn);

@@ -1,12 +1,12 @@
-//! Removes the last records of a log. A member of a group does so when these records come from an
-//! earlier primary, and another primary has other records with the same numbers.
+//! Removes the last records of a log. A member of a group does so if an earlier primary created
+//! these records. A later primary has then created other records with the same numbers.
 //!
 //! Does not decide which records to remove.
 //!
 //! # Crash rule
 //! The removal is durable before the caller appends again. Otherwise a power loss could bring back
-//! old records behind new ones. Such a log would look damaged, because an old record may name a
-//! record as synced that the new records do not reach. The last segment is removed first, so that
+//! old records behind new ones. A reader would report such a log as damaged, because an old record
+//! may name a number as synced that no new record has. The last segment is removed first, so that
 //! the remaining segments are consecutive after a power loss.
 
 use super::segments::offset_after;
@@ -20,8 +20,8 @@ impl Log {
     ///
     /// # Errors
     /// - `Corrupt` if the log begins after the record that follows `last`.
-    /// - `DeviceFailed` or another error of the file system, with the path. The caller must not use
-    ///   the log again.
+    /// - `DeviceFailed` or another error of the file system, which names the path. The caller must
+    ///   not use the log again.
     pub fn truncate(&mut self, last: Lsn) -> Result<()> {
         if self.segments[0].raw() > last.raw() + 1 {
             let what = format!(
@@ -67,8 +67,8 @@ mod tests {
         Log::open(path, OWNER, Lsn::new(1)).unwrap()
     }
 
-    /// Appends records of an epoch, each of an eighth of a segment. Each record confirms that the
-    /// record before it is synced.
+    /// Appends records of an epoch, each of an eighth of a segment. Each record names the previous
+    /// record as synced.
     fn append(log: &mut Log, epoch: u64, numbers: std::ops::RangeInclusive<u64>) {
         for lsn in numbers {
             let payload = vec![epoch as u8; super::super::SEGMENT_BYTES as usize / 8];
@@ -95,8 +95,8 @@ mod tests {
         }
     }
 
-    /// A removed record must not appear after a new record again, because it may confirm the sync
-    /// of a record that no longer exists.
+    /// A removed record must not appear again behind a new record, because it may name a record as
+    /// synced that no longer exists.
     #[test]
     fn removed_records_leave_no_bytes_behind() {
         let directory = tempfile::tempdir().unwrap();

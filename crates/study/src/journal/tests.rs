@@ -1,4 +1,4 @@
-//! Tests the contents of a journal after interruptions, damage and full disks.
+//! Tests what a journal contains after interruptions, damage and full disks.
 
 use super::*;
 use crate::record::CalibratedRecord;
@@ -31,7 +31,7 @@ fn plan() -> Plan {
     Plan::parse(PLAN).expect("a plan")
 }
 
-/// Creates a journal with `records` records after the first record.
+/// Creates a journal with `records` records after the record of the study.
 fn filled(directory: &Path, records: u64) {
     let mut journal = Journal::create(directory, &study()).expect("made");
     for number in 0..records {
@@ -57,7 +57,7 @@ fn resumed_journal_has_all_records_and_accepts_more() {
 }
 
 #[test]
-fn a_second_study_and_another_plan_are_refused() {
+fn second_study_and_resume_with_another_plan_are_refused() {
     let scratch = tempfile::tempdir().expect("a directory");
     filled(scratch.path(), 1);
     let before = std::fs::read(scratch.path().join(FILE)).expect("a file");
@@ -69,7 +69,7 @@ fn a_second_study_and_another_plan_are_refused() {
     assert_eq!(refused.code(), ErrorCode::Configuration);
     assert!(refused.context().contains("another plan"), "{refused}");
     assert_eq!(std::fs::read(scratch.path().join(FILE)).expect("a file"), before, "untouched");
-    // Plans that differ only in comments and the order of keys are the same plan.
+    // Two plans that differ only in comments and the order of keys are equal.
     let same = Plan::parse(&format!("# the same\n{PLAN}")).expect("a plan");
     Journal::resume(scratch.path(), &same).expect("the same plan");
     let missing = read(&scratch.path().join("none")).expect_err("none");
@@ -102,8 +102,8 @@ fn journal_of_a_later_version_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever the last line is truncated, the journal still has all earlier records, and a new
-    /// record replaces the incomplete line.
+    /// After the last line was truncated at any place, the journal still has all earlier records. A
+    /// new record replaces the incomplete line.
     #[test]
     fn torn_last_line_is_the_only_record_lost(cut in 1_u64..100) {
         let scratch = tempfile::tempdir().expect("a directory");

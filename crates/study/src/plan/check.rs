@@ -1,17 +1,18 @@
-//! Checks a plan for contradictions, between its keys and with a system.
+//! Checks whether the keys of a plan contradict each other, and whether a system has what the plan
+//! needs.
 
 use super::values::wrong;
 use super::{Condition, Experiment, Level, Plan, Targets};
 use crate::limits::MAX_RUNS;
 use skep_types::{Error, Result, size};
 
-/// The system on which a plan will run.
+/// The facts about a system that the check of a plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Number of client hosts.
     pub hosts: u32,
-    /// Number of storage targets of each server. `None` for file systems other than Skep, which do
-    /// not report targets.
+    /// Number of storage targets of each server. `None` for a file system other than Skep, which
+    /// does not report its targets.
     pub targets_per_server: Option<Vec<u32>>,
 }
 
@@ -25,7 +26,7 @@ fn of(experiment: &Experiment) -> impl FnOnce(Error) -> Error {
     move |error| error.within(format!("experiment \"{name}\""))
 }
 
-/// Checks whether the keys of a plan contradict each other.
+/// Returns an error if keys of the plan contradict each other.
 pub(super) fn plan(plan: &Plan) -> Result<()> {
     if plan.experiments.is_empty() {
         return Err(wrong("the plan has no experiment: write at least one [[experiment]]"));
@@ -68,8 +69,8 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the data of an application can be divided evenly over its processes. For a value
-/// that calibration finds, the function checks each candidate.
+/// Checks that the data of an application can be divided evenly among its processes. If the
+/// calibration finds the amount of data, checks each amount that it may find.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     let calibration = &plan.calibration;
     let sizes = match condition.data_bytes {
@@ -115,21 +116,22 @@ fn targets(condition: &Condition) -> Result<()> {
     }
     if condition.applications == 1 {
         return Err(wrong(format!(
-            "`targets` \"{word}\" with `applications` 1: there is no other application to share with; take 2 or \
-             more, or an experiment of its own for one application"
+            "`targets` \"{word}\" with `applications` 1: one application has no other application \
+             to share targets with; use 2 or more, or a separate experiment for one application"
         )));
     }
     Ok(())
 }
 
-/// Checks whether a system has enough hosts and targets for a plan.
+/// Returns an error if a system has fewer hosts or targets than a plan needs.
 pub(super) fn on_system(plan: &Plan, system: &System) -> Result<()> {
     for (experiment, condition) in plan.conditions() {
         condition_on(&condition, system).map_err(of(experiment))?;
     }
     if plan.needs_calibration() && plan.calibration.hosts.iter().all(|it| *it > system.hosts) {
         return Err(wrong(format!(
-            "`calibration.hosts` begins with more than the {} available client hosts",
+            "the first value of `calibration.hosts` is more than the {} available client hosts; \
+             use a lower value or more hosts",
             system.hosts
         )));
     }
@@ -145,7 +147,7 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
     if needed > system.hosts {
         return Err(wrong(format!(
             "`hosts` {hosts} for each of `applications` {} are {needed} client hosts, and there \
-             are {}: lower one of them, or take more hosts",
+             are {}: lower one of these values, or use more hosts",
             condition.applications, system.hosts
         )));
     }
@@ -163,7 +165,7 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
     let all: u32 = servers.iter().sum();
     let (most, of_what) = match (condition.chooser.as_deref(), condition.targets) {
         (Some("randominternode"), _) => {
-            (servers.len() as u32, "servers, and it uses one target of each")
+            (servers.len() as u32, "servers, and this chooser uses one target of each server")
         }
         (Some("randomintranode"), _) => {
             (servers.iter().copied().min().unwrap_or(0), "targets on the smallest server")

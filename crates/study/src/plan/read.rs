@@ -1,5 +1,5 @@
-//! Converts a TOML document to a [`Plan`]: keys, defaults, and the values that experiments inherit
-//! from the top level.
+//! Converts a TOML document to a [`Plan`]. This module owns the keys, their defaults, and the
+//! values that experiments inherit from the top level.
 
 use super::values::{bytes, list, name, number, span, word, wrong};
 use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};
@@ -9,7 +9,7 @@ use skep_types::{Chooser, Result};
 use std::time::Duration;
 use toml::Value;
 
-/// The document at the top level.
+/// The keys at the top level of the document.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Document {
@@ -125,8 +125,8 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
     }
 }
 
-/// Returns the values of all factors. A factor that the experiment does not set has the value at
-/// the top level of the plan. If the plan does not set it either, the factor has its default.
+/// Returns the values of all factors of an experiment. If the experiment does not set a factor, the
+/// value at the top level of the plan applies. If that is missing too, the factor has its default.
 fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     macro_rules! values {
         ($field:ident, $key:literal, $default:expr, $one:expr) => {
@@ -161,7 +161,7 @@ fn level<T>(
     match value.as_str() {
         Some("calibrated") => Ok(Level::Calibrated),
         _ => fixed(value).map(Level::Fixed).map_err(|what| {
-            format!("{what}, or \"calibrated\" for the value that the first step finds")
+            format!("{what}, or \"calibrated\" for the value that the calibration finds")
         }),
     }
 }
@@ -170,7 +170,7 @@ fn hosts(value: &Value) -> Result<u32, String> {
     number(value, 1, u32::from(u16::MAX))
 }
 
-/// Parses the name of a chooser.
+/// Parses the name of a placement policy.
 fn chooser(value: &Value) -> Result<String, String> {
     let words = Chooser::ALL.map(|(_, word)| (word, word));
     word(value, &words).map(str::to_owned)
@@ -179,7 +179,9 @@ fn chooser(value: &Value) -> Result<String, String> {
 fn calibration(keys: &CalibrationKeys) -> Result<Calibration> {
     let ascending = |key: &str, is_ascending: bool| match is_ascending {
         true => Ok(()),
-        false => Err(wrong(format!("`calibration.{key}`: the values must rise"))),
+        false => Err(wrong(format!(
+            "`calibration.{key}`: each value must be larger than the value before it"
+        ))),
     };
     let data_bytes = match &keys.data_size {
         Some(value) => list("calibration.data-size", value, bytes)?,

@@ -1,4 +1,4 @@
-//! Tests that plans are read, and that wrong plans are refused.
+//! Tests that valid plans are read, and that invalid plans are refused.
 
 use super::*;
 use skep_types::ErrorCode;
@@ -6,7 +6,7 @@ use skep_types::ErrorCode;
 const START: &str = "name = 'x'\ntitle = 'a title'\n";
 const EXPERIMENT: &str = "[[experiment]]\nname = 'one'\ntitle = 'asks'\n";
 
-/// Parses a plan with one experiment that has these factors.
+/// Parses a plan with one experiment, whose factors are `factors`.
 fn with(factors: &str) -> Result<Plan> {
     Plan::parse(&format!("{START}{EXPERIMENT}[experiment.factors]\n{factors}"))
 }
@@ -45,7 +45,7 @@ fn experiments_inherit_omitted_factors_from_the_plan() {
 }
 
 #[test]
-fn conditions_are_the_product_of_all_factors() {
+fn conditions_are_all_combinations_of_the_factor_values() {
     let plan = with(
         "data-size = ['64MiB', '128MiB']\nhosts = [1, 2]\ncount = [1, 2, 3]\n\
          access = ['shared-file', 'file-per-process']\noperation = ['write', 'read']",
@@ -58,7 +58,7 @@ fn conditions_are_the_product_of_all_factors() {
     assert_eq!(conditions.len(), 48, "each is another");
 }
 
-/// Checks that a plan is refused with an error that contains each of the words.
+/// Checks that a plan is refused, and that the error contains all `words`.
 fn refused(plan: Result<Plan>, words: &[&str]) {
     let error = plan.expect_err("it contradicts itself");
     assert_eq!(error.code(), ErrorCode::Configuration);
@@ -68,7 +68,7 @@ fn refused(plan: Result<Plan>, words: &[&str]) {
 }
 
 #[test]
-fn invalid_values_are_refused_with_their_key() {
+fn error_for_an_invalid_value_names_its_key() {
     for (factors, words) in [
         ("count = 0", &["experiment \"one\"", "`count`", "from 1 to 256"][..]),
         ("count = 257", &["`count`", "from 1 to 256"]),
@@ -94,7 +94,7 @@ fn contradictions_between_keys_are_refused_with_a_fix() {
             &["`data-size`", "100MiB", "`hosts` 3", "`processes` 8", "multiple of 24MiB"][..],
         ),
         ("data-size = '4MiB'\nhosts = 8", &["`data-size`", "multiple of 64MiB"]),
-        // Calibration may find any of the candidate sizes, so each of them is checked.
+        // The calibration may find any of the sizes that it tries, so each of them is checked.
         ("hosts = 3", &["`data-size`", "256MiB", "`hosts` 3"]),
         (
             "targets = 'shared'\napplications = 2\ncount = 4\nchooser = 'balanced'",
@@ -122,7 +122,7 @@ fn contradictions_between_keys_are_refused_with_a_fix() {
     );
     refused(Plan::parse(&many), &["more than 100000 runs", "repetitions"]);
     let down = format!("{START}calibration = {{ hosts = [2, 1] }}\n{EXPERIMENT}");
-    refused(Plan::parse(&down), &["`calibration.hosts`", "the values must rise"]);
+    refused(Plan::parse(&down), &["`calibration.hosts`", "each value must be larger"]);
     let all = format!("{START}calibration = {{ tolerance = 3.0 }}\n{EXPERIMENT}");
     refused(Plan::parse(&all), &["`calibration.tolerance`"]);
 }

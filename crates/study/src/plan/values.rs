@@ -1,15 +1,16 @@
-//! Converts single values of a plan from TOML to typed values, with errors that name the key.
+//! Converts single values of a plan from TOML to typed values. Errors name the key.
 
 use skep_types::{Error, ErrorCode, Result, size};
 use std::time::Duration;
 use toml::Value;
 
-/// Returns an error about a plan.
+/// Returns the error for a plan that is wrong.
 pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the values of a factor. The text has one value, or a list of values that must differ.
+/// Returns the values of a factor. The plan contains either one value or a list of different
+/// values.
 pub(super) fn list<T: PartialEq>(
     key: &str,
     value: &Value,
@@ -41,7 +42,7 @@ pub(super) fn number(value: &Value, least: u32, most: u32) -> Result<u32, String
     })
 }
 
-/// Parses a size in bytes, which must not be zero.
+/// Parses a number of bytes, which must not be zero.
 pub(super) fn bytes(value: &Value) -> Result<u64, String> {
     let parsed = match value {
         Value::Integer(number) => u64::try_from(*number).ok(),
@@ -53,7 +54,7 @@ pub(super) fn bytes(value: &Value) -> Result<u64, String> {
         .ok_or_else(|| format!("invalid size {value}: expected a number or a text like \"256MiB\""))
 }
 
-/// Returns the value for one of the words in `all`.
+/// Parses one of the words in `all`, and returns the value that belongs to it.
 pub(super) fn word<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, String> {
     let found = all.iter().find(|(word, _)| value.as_str() == Some(word));
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -75,7 +76,7 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     }
 }
 
-/// Checks that a name is usable in file names.
+/// Checks that a name can be used in file names.
 pub(super) fn name(key: &str, text: &str) -> Result<String> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match !text.is_empty() && text.len() <= 64 && text.bytes().all(is_plain) {

@@ -1,7 +1,7 @@
-//! The conclusions of a report, in sentences. Each conclusion has the numbers on which it is based.
+//! The conclusions of a report, in sentences. Each contains the numbers on which it is based.
 //!
-//! The doc comment of each function states its rule. If the results do not support a sentence, it
-//! is omitted.
+//! The doc comment of each function states the rule for its conclusion. If the results do not
+//! support a sentence, it is left out.
 
 mod limits;
 
@@ -12,24 +12,24 @@ use serde::Serialize;
 use skep_types::size;
 use std::collections::BTreeMap;
 
-/// A mean counts as good as the best mean if it is below the best mean by at most this fraction.
+/// A mean counts as good as the best mean if it is lower by at most this fraction.
 const AS_GOOD: f64 = 0.05;
-/// Significance level. A difference counts only if its p-value is below this level and the
+/// Significance level. A difference counts only if its p-value is below this level, and the
 /// difference is at least [`LEAST`].
 const SIGNIFICANT: f64 = 0.05;
-/// Minimum fraction that counts as a difference. With many runs of little variance, even a tiny
+/// Smallest difference that counts, as a fraction. With many runs and little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value of a factor counts as a drop if its bandwidth is below the bandwidth of a smaller and of
-/// a larger value by more than this fraction.
+/// A value of a factor counts as a dip if its bandwidth is lower than the bandwidth of a smaller
+/// value by more than this fraction. The same must hold for a larger value.
 const DIP: f64 = 0.15;
 
-/// One or more sentences on one subject.
+/// A conclusion: one or more sentences about one subject.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// The subject: `limit`, `modes`, or a factor of plans.
+    /// The subject: `limit`, `modes`, `calibration`, or the name of a factor.
     pub about: &'static str,
-    /// Name of the experiment that supports the conclusion.
+    /// Name of the experiment from which the conclusion follows.
     pub experiment: String,
     /// The sentences.
     pub text: String,
@@ -40,7 +40,7 @@ pub struct Conclusion {
 /// A number on which a conclusion is based.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Meaning of the number.
+    /// The meaning of the number.
     pub what: String,
     /// Value of the number.
     pub value: f64,
@@ -101,8 +101,8 @@ fn first_step(found: &CalibratedRecord) -> Conclusion {
     }
 }
 
-/// Returns lists of groups that differ in `factor` only, in ascending order of its values. Each
-/// list has a label with the values of the other factors.
+/// Returns lists of groups. The groups in a list differ only in `factor`, and are in ascending
+/// order of its values. Each list has a label with the values of the other factors.
 fn lines(experiment: &ExperimentReport, factor: Factor) -> Vec<(String, Vec<&Group>)> {
     if !experiment.varied.contains(&factor) {
         return vec![];
@@ -131,7 +131,7 @@ fn best<'a>(line: &[&'a Group]) -> &'a Group {
     best
 }
 
-/// Returns the first group whose mean is as good as the best mean.
+/// Returns the first group in the list whose mean is as good as the best mean.
 fn first_as_good<'a>(line: &[&'a Group]) -> &'a Group {
     let enough = best(line).summary.mean * (1.0 - AS_GOOD);
     line.iter().find(|group| group.summary.mean >= enough).copied().unwrap_or(best(line))
@@ -150,13 +150,13 @@ fn among(common: &str) -> String {
     if common.is_empty() { String::new() } else { format!(" ({common})") }
 }
 
-/// Whether two groups differ significantly, and by enough to matter.
+/// Whether the means of two groups differ significantly, and by at least [`LEAST`].
 pub(super) fn is_difference(welch: &Welch) -> bool {
     let gain = welch.gain.abs().max((1.0 / (1.0 + welch.gain) - 1.0).abs());
     welch.p < SIGNIFICANT && gain >= LEAST
 }
 
-/// Describes a gain or loss in words: `3 % more than shared`, `as much as shared`.
+/// Describes a gain or a loss in words, such as `3 % more than shared` or `as much as shared`.
 pub(super) fn against(share: f64, other: &str) -> String {
     match share {
         share if share >= LEAST => format!("{:.0} % more than {other}", share * 100.0),
@@ -165,9 +165,9 @@ pub(super) fn against(share: f64, other: &str) -> String {
     }
 }
 
-/// Names the best chooser, which has the highest mean over all other factors. The chooser must gain
-/// more than 5 % for some combination of the other factors, and this gain must be significant. The
-/// sentence names the largest gain.
+/// Names the best placement policy, which has the highest mean over all values of the other
+/// factors. For some combination of the other factors, its gain over another policy must be more
+/// than 5 % and significant. The sentence names the largest gain.
 fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     if !experiment.varied.contains(&Factor::Chooser) {
         return None;
@@ -209,7 +209,8 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     Some(conclusion("chooser", experiment, text, figures))
 }
 
-/// Names the smallest number of targets that is as good as the best number, with the best chooser.
+/// Names the smallest number of targets that is as good as the best number. Uses the combination of
+/// the other factors that gives the highest bandwidth.
 fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Count);
     let (common, line) =
@@ -230,7 +231,8 @@ fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
         ),
         false => format!(
             "Files of {} targets are the narrowest that get full bandwidth{}; within 5 % of the \
-             best: {}. It is {:.0} % more than with the worst count.",
+             best: {}. Full bandwidth is {:.0} % more than the bandwidth with the worst number of \
+             targets.",
             Factor::Count.text(&enough.settings),
             among(common),
             as_good.join(", "),
@@ -244,7 +246,8 @@ fn mean_of(line: &[&Group]) -> f64 {
     mean(&line.iter().map(|group| group.summary.mean).collect::<Vec<_>>())
 }
 
-/// Names the smallest value of a factor whose bandwidth is as good as the best bandwidth.
+/// Names the smallest value of a factor that is as good as the best value. Uses the combination of
+/// the other factors that gives the highest bandwidth.
 fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusion> {
     let lines = lines(experiment, factor);
     let (common, line) =
@@ -269,8 +272,8 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Names values whose bandwidth is more than 15 % below the bandwidth of a smaller and of a larger
-/// value.
+/// Names the values whose bandwidth is more than 15 % lower than the bandwidth of a smaller value.
+/// The same must hold for a larger value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();
@@ -288,9 +291,9 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     text
 }
 
-/// Compares the two values of a factor that is neither a number nor the chooser: shared or separate
-/// targets, N-1 or N-N, writing or reading. Gives the difference of the means and the result of
-/// Welch's test.
+/// Compares the two values of a factor that is neither a number nor the placement policy: shared or
+/// separate targets, N-1 or N-N, writing or reading. States the difference of the means, and the
+/// result of Welch's test.
 fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion> {
     if it.factor == Factor::Chooser || it.factor.is_number() {
         return None;
@@ -332,7 +335,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
     Some(conclusion(it.factor.word(), experiment, text, figures))
 }
 
-/// Formats a p-value for users.
+/// Formats a p-value for people.
 fn chance(p: f64) -> String {
     if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
@@ -353,7 +356,8 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
-        // With too few runs there is no test result, and the sentence claims no difference.
+        // If there are too few runs, there is no test result. The sentence then claims no
+        // difference.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
         figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
         sentences.push(format!(
@@ -367,7 +371,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     (!text.is_empty()).then(|| conclusion("applications", experiment, text, figures))
 }
 
-/// Describes the two modes of a group, if there are two, and how allocations explain them.
+/// If the results of a group have two modes, describes both, and how allocations explain them.
 fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     let found = group.bimodality.filter(|it| it.is_bimodal)?;
     let [low, high] = found.modes;
@@ -404,8 +408,8 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     Some(conclusion("modes", experiment, text, figures))
 }
 
-/// Describes whether the allocation of a file matters, for conditions whose results do not have two
-/// modes.
+/// For conditions whose results do not have two modes: states the effect of the allocation of a
+/// file.
 fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
     let mut figures = Vec::new();
     let (mut alike, mut different) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The factors of a plan, and their names in reports.
+//! The factors of a plan, with their names in reports.
 
 use crate::record::Settings;
 use serde::Serialize;
@@ -22,7 +22,8 @@ pub enum Factor {
 }
 
 impl Factor {
-    /// All factors. The first factor that varies is the axis of the figures.
+    /// All factors. The axis of the figures is the first factor in this list that is a number and
+    /// varies. If no number varies, the axis is the first factor that varies.
     pub const ALL: [Self; 10] = [
         Self::Count,
         Self::Hosts,
@@ -52,7 +53,7 @@ impl Factor {
         }
     }
 
-    /// Returns the label of the axis of a figure.
+    /// Returns the label of an axis with the values of the factor.
     pub fn axis(self) -> &'static str {
         match self {
             Self::Count => "targets of each file",
@@ -73,7 +74,7 @@ impl Factor {
         !matches!(self, Self::Chooser | Self::Targets | Self::Access | Self::Operation)
     }
 
-    /// Returns the value of the factor in a condition, as text for users.
+    /// Returns the value that the factor has in a condition, as text for people.
     pub fn text(self, settings: &Settings) -> String {
         let bytes = |bytes| {
             let (number, unit) = size::whole(bytes);
@@ -94,8 +95,8 @@ impl Factor {
         }
     }
 
-    /// Returns the value of the factor in a condition as a number to sort by, or 0 if the value is
-    /// not a number.
+    /// Returns the value that the factor has in a condition, as a number for sorting. 0 if the
+    /// value is not a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
             Self::Count => u64::from(settings.count.unwrap_or(0)),

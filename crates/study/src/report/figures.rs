@@ -1,5 +1,5 @@
-//! The figures as SVG: all points with their means, and box plots by number of targets, by number
-//! of hosts and by allocation.
+//! The figures of a report, as SVG: all results with their means, and box plots by number of
+//! targets, by number of hosts and by allocation.
 
 use super::{ExperimentReport, Factor, Group, label, mib};
 use crate::record::MinMax;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (900, 420);
-/// The colours of Okabe and Ito, which colour-blind people can distinguish.
+/// The colours of Okabe and Ito. People with colour blindness can distinguish them.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -33,11 +33,11 @@ pub(super) struct Drawn {
     pub(super) file: String,
     /// Title of the figure.
     pub(super) caption: String,
-    /// The picture as SVG.
+    /// The image in the format SVG.
     pub(super) svg: String,
 }
 
-/// The values of one series at one position of the axis.
+/// The values that one series has at one position of the axis.
 struct Cell {
     place: usize,
     series: usize,
@@ -45,16 +45,16 @@ struct Cell {
     summary: Summary,
 }
 
-/// The content of a figure that is not drawn yet.
+/// The content of a figure, before it is drawn.
 struct Layout {
     axis: String,
-    /// The label below each position of the axis.
+    /// The labels below the positions of the axis.
     places: Vec<String>,
     series: Vec<String>,
     cells: Vec<Cell>,
 }
 
-/// Returns the file names of an experiment's figures.
+/// Returns the file names of the figures of an experiment.
 pub(super) fn names(experiment: &ExperimentReport) -> Vec<String> {
     let kinds = ["points", "boxes", "allocations"];
     let of = |kind: &str| format!("{}-{kind}.svg", experiment.name);
@@ -112,9 +112,9 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
     Layout { axis: experiment.axis.axis().to_owned(), places, series, cells }
 }
 
-/// Returns the figure with results by allocation, if there are several allocations. Each
-/// combination of the other factors is one series. The chooser and the number of targets are
-/// ignored, because the origin of an allocation does not matter.
+/// Returns the figure with the results by allocation. `None` if there is only one allocation. Each
+/// combination of the other factors is a series. The placement policy and the number of targets are
+/// ignored, because only the allocation matters here, and not the way in which it was chosen.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();
@@ -224,7 +224,7 @@ fn render(
     Ok(())
 }
 
-/// The labels of an axis with one position per label.
+/// An axis that has one position for each label.
 struct Axis(Vec<String>);
 
 impl Ranged for Axis {
@@ -253,7 +253,7 @@ impl ValueFormatter<f64> for Axis {
 
 type Mark<'a> = DynElement<'static, SVGBackend<'a>, (f64, f64)>;
 
-/// Returns the part of the axis that belongs to a cell.
+/// Returns the range of the axis in which the values of a cell are drawn.
 fn slot(cell: &Cell, series: usize) -> Range<f64> {
     let width = 0.8 / series as f64;
     let begin = cell.place as f64 - 0.4 + width * cell.series as f64;
@@ -264,7 +264,8 @@ fn middle(slot: &Range<f64>) -> f64 {
     f64::midpoint(slot.start, slot.end)
 }
 
-/// Draws points next to each other in the order of their measurement, and a line at their mean.
+/// Draws the values as points next to each other, in the order in which they were measured. Also
+/// draws a line at their mean.
 fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let count = cell.values.len() as f64;
     for (index, value) in cell.values.iter().enumerate() {
@@ -277,7 +278,7 @@ fn points(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark
     marks.push(PathElement::new(stroke, BLACK.stroke_width(2)).into_dyn());
 }
 
-/// Draws a box with median, whiskers and outliers, and the mean as a small cross.
+/// Draws a box with the median, the whiskers and the outliers. The mean is a small cross.
 fn boxes(cell: &Cell, slot: &Range<f64>, colour: RGBColor, marks: &mut Vec<Mark<'_>>) {
     let it = &cell.summary;
     let pad = (slot.end - slot.start) * 0.12;

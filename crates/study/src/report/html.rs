@@ -1,4 +1,4 @@
-//! The report as one page that needs no network: text, tables, and embedded figures.
+//! The report as one HTML page that needs no network. It has text, tables and embedded figures.
 
 use super::figures::Drawn;
 use super::{Conclusion, ExperimentReport, Group, InvalidRun, Report, mib};
@@ -15,12 +15,12 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;mar
     padding:1rem;overflow:auto}li{margin:.6rem 0}details{color:#555;font-size:13px}\
     .note{background:#fff6e0;padding:.6rem 1rem}";
 
-/// Escapes text for HTML.
+/// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Returns the complete page.
+/// Returns the complete HTML page.
 pub(super) fn page(contents: &Contents, report: &Report, figures: &[Drawn]) -> String {
     let mut page = String::new();
     let title = escaped(&report.title);
@@ -100,7 +100,7 @@ fn heading(report: &Report) -> String {
     text
 }
 
-/// Returns a table with each record of an invalid run.
+/// Returns a table that lists all records of invalid runs.
 fn invalid(report: &Report) -> String {
     if report.invalid.is_empty() {
         return String::new();
@@ -244,7 +244,7 @@ fn compared_pair(page: &mut String, pair: &str, among: &str, runs: [usize; 2], w
     );
 }
 
-/// Explains the terms of the report. All bandwidths are in MiB/s (2^20 bytes).
+/// Returns a text that explains the terms of the report. All bandwidths are in MiB/s (2^20 bytes).
 fn method() -> &'static str {
     "<p>Bandwidths are in MiB/s (2<sup>20</sup> bytes). The bandwidth of a run is the number of \
      bytes of all its applications, divided by the time from the first begin to the last end (Eq. \

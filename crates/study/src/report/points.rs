@@ -1,4 +1,4 @@
-//! All results as CSV for other programs, with one run per line.
+//! All results as CSV, for other programs. Each run is one line.
 
 use crate::journal::Contents;
 use crate::record::{Record, RunRecord};
@@ -21,8 +21,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// Appends the line of a run. Only the last value may contain a comma or a quotation mark, because
-/// names in plans cannot, and the other values are numbers and fixed words.
+/// Appends the line of a run. Only the last value can contain a comma or a quotation mark, because
+/// names in plans cannot contain them, and all other values are numbers and fixed words.
 fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let it = &run.settings;
     let min_max = run.allocation();
@@ -63,7 +63,7 @@ fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let _ = writeln!(text, "{}", fields.join(","));
 }
 
-/// Quotes text as RFC 4180 requires.
+/// Quotes a value by the rules of RFC 4180.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " "))
 }

@@ -1,4 +1,4 @@
-//! Tests the reports of artificial journals whose conclusions are known.
+//! Tests the reports of artificial journals from which certain conclusions must follow.
 
 use super::*;
 use crate::journal::{self, FORMAT, Journal};
@@ -18,7 +18,7 @@ const PLAN: &str = "name = 'made-up'\ntitle = 'Made <up>'\nrepetitions = 20\n\
     [[experiment]]\nname = 'sharing'\ntitle = 'Does sharing cost?'\n\
     factors = { hosts = 4, applications = 2, count = 4, targets = ['shared', 'separate'] }\n";
 
-/// Returns the allocation that a chooser gives on two servers with four targets each.
+/// Returns the allocation that a placement policy gives on two servers with four targets each.
 fn allocation(chooser: &str, count: u32, random: &mut Random) -> MinMax {
     let uneven = random.below(2) == 0;
     match (chooser, count) {
@@ -30,7 +30,7 @@ fn allocation(chooser: &str, count: u32, random: &mut Random) -> MinMax {
     }
 }
 
-/// The limit of an artificial system: the links of its servers, or its targets.
+/// The limit of the artificial system: the links of its servers, or its targets.
 #[derive(Clone, Copy, PartialEq)]
 enum Limit {
     Links,
@@ -44,7 +44,7 @@ fn rate(limit: Limit, it: MinMax) -> f64 {
     }
 }
 
-/// Creates the journal of a study on a system with this limit, with some noise.
+/// Creates the journal of a study of a system with this limit. The results have some noise.
 fn study(directory: &Path, limit: Limit) -> Contents {
     made_up(directory, PLAN, &|settings, random| {
         let chooser = settings.chooser.as_deref().unwrap_or("balanced");
@@ -54,7 +54,7 @@ fn study(directory: &Path, limit: Limit) -> Contents {
     })
 }
 
-/// Creates the journal of a study whose allocations and bandwidths are computed by `system`.
+/// Creates the journal of a study. `system` computes the allocations and bandwidths.
 fn made_up(
     directory: &Path,
     text: &str,
@@ -141,8 +141,8 @@ fn a_system_with_slow_links_is_recognised() {
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
-    // Round-robin has two modes with 2, 3 and 6 targets, and one mode with 4 targets. Balanced
-    // always has one mode.
+    // The results of round-robin have two modes with 2, 3 and 6 targets, and one mode with 4
+    // targets. The results of balanced always have one mode.
     let modes: Vec<&str> = about(&report, "modes").iter().map(|it| it.text.as_str()).collect();
     let named = |what: &str| modes.iter().any(|it| it.contains(what));
     assert_eq!(modes.len(), 3, "{modes:?}");
@@ -170,7 +170,7 @@ fn a_system_of_slow_targets_is_recognised() {
     assert!(lie[0].text.contains("(1,1) and (0,2) (p = "), "{}", lie[0].text);
 }
 
-/// Returns the report of a study with one experiment that has these factors, on a system with
+/// Returns the report of a study with one experiment, whose factors are `factors`. The results have
 /// little noise.
 fn of_factors(factors: &str, rate: &dyn Fn(&Settings) -> f64) -> Report {
     let text = format!(
@@ -190,7 +190,8 @@ fn negligible_difference_is_not_reported() {
         let text = &about(&report, "applications")[0].text;
         assert!(text.contains(said), "{text}");
     }
-    // A difference of 0.5 % is significant here, but too small to matter.
+    // This difference of 0.5 % is significant, but smaller than the smallest difference that
+    // counts.
     let sure = Welch { t: 9.0, freedom: 20.0, p: 0.0001, gain: 0.005 };
     assert!(!conclusions::is_difference(&sure));
     assert!(conclusions::is_difference(&Welch { gain: -0.02, ..sure }));
@@ -208,7 +209,7 @@ fn report_names_a_data_size_at_which_bandwidth_drops() {
     let text = &about(&report, "data-size")[0].text;
     assert!(text.starts_with("From data-size 64MiB on"), "{text}");
     assert!(text.contains("but with 256MiB it is 3"), "{text}");
-    // A slow value at an end of the list has only one neighbour, so it does not count as a drop.
+    // A slow value at an end of the list has only one neighbour, so it is not a dip.
     let of = |it: &Settings| if it.data_bytes <= 64 << 20 { 50.0 } else { 80.0 };
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
@@ -267,7 +268,7 @@ fn a_report_is_self_contained_and_reproducible() {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{figure}");
         }
     }
-    // The figure has one circle for each of 240 runs. The marks of the legend are not circles.
+    // The figure has one circle for each of the 240 runs. The legend has no circles.
     assert_eq!(text("count-points.svg").matches("<circle").count(), 240);
     assert!(text("count-allocations.svg").contains("(1,3)"));
     let csv = text("points.csv");

@@ -1,9 +1,9 @@
-//! Calibration is the first step of a study. It finds the data size and the number of client hosts
-//! beyond which bandwidth does not grow.
+//! The calibration, which is the first step of a study. It finds the amount of data and the number
+//! of client hosts beyond which bandwidth does not grow.
 //!
-//! Calibration first tries data sizes in ascending order, with the largest number of hosts in the
-//! plan. Then it tries numbers of hosts with the size that it found. Each search ends when two more
-//! steps gain nothing.
+//! It first tries amounts of data in ascending order, with the largest number of client hosts in
+//! the plan. Then it tries numbers of client hosts, with the amount of data that it has found. Each
+//! search ends when two further steps gain nothing.
 
 use super::{Bench, Control, Event, RunName, one};
 use crate::journal::Journal;
@@ -14,10 +14,10 @@ use crate::statistics::mean;
 use skep_types::Result;
 use std::collections::VecDeque;
 
-/// Number of steps without a gain that end a search.
+/// Number of steps without a gain after which a search ends.
 const FLAT_STEPS: usize = 2;
 
-/// Returns the result of calibration, or `None` if the study stops before calibration ends.
+/// Returns the result of the calibration. `None` if the study stops before the calibration ends.
 pub(super) fn calibrate(
     plan: &Plan,
     journal: &mut Journal,
@@ -70,8 +70,8 @@ pub(super) fn calibrate(
     Ok(Some(found))
 }
 
-/// Returns the condition with the most targets among the conditions that need calibration. With
-/// fewer targets, bandwidth would level off earlier.
+/// Of the conditions that need the calibration, returns the condition with the most targets. With
+/// fewer targets, bandwidth would stop growing at smaller values.
 fn widest(plan: &Plan) -> Condition {
     let asks = |condition: &Condition| {
         condition.data_bytes == Level::Calibrated || condition.hosts == Level::Calibrated
@@ -99,14 +99,15 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
 struct Trials<'a> {
     plan: &'a Plan,
     journal: &'a mut Journal,
-    /// Results of trials before an interruption of the study, in the order of the journal.
+    /// Results of the calibration from before the study was interrupted, in the order in which the
+    /// journal lists them.
     before: VecDeque<RunRecord>,
     number: u32,
 }
 
 impl Trials<'_> {
     /// Returns the smallest value that is as good as the best value, and whether larger values gain
-    /// nothing. Returns `None` if the study stops before the search ends.
+    /// nothing. `None` if the study stops before the search ends.
     fn search<T: Copy>(
         &mut self,
         experiment: &str,

@@ -1,9 +1,9 @@
-//! The files of runs: their stripe patterns, and the targets on which they are stored.
+//! The files of runs: sets their stripe patterns, and finds the targets that store them.
 //!
-//! All access goes through the mount, by the attributes in docs/operations/patterns.md, so users
-//! without the cluster's token can also run studies. File systems other than Skep do not have these
-//! attributes. On these file systems, the study creates files without a pattern, and does not know
-//! the targets of files.
+//! All access goes through the mount, with the extended attributes that docs/operations/patterns.md
+//! describes. For this reason, users without the cluster's token can run studies too. File systems
+//! other than Skep do not have these attributes. There, the study creates files without a pattern,
+//! and does not know their targets.
 
 use crate::plan::Targets;
 use crate::record::{Allocation, MinMax, Settings};
@@ -16,34 +16,35 @@ use std::path::Path;
 
 const PATTERN: &str = "user.skep.pattern";
 const MAP: &str = "user.skep.map";
-/// Buffer size for the longest map, which has 16 components of 256 groups.
+/// Size of a buffer for the longest map of a file. It has 16 components of 256 groups each.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
-/// A storage target, and the server to which it belongs.
+/// A storage target, and the server that owns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) server: String,
     pub(super) id: u32,
 }
 
-/// Creates an empty file, and sets its pattern if the run requests one.
+/// Creates an empty file. Sets its stripe pattern if the run requires one.
 pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // Remove the file, because it would have the wrong pattern.
+        // A file with another pattern than the required one must not stay.
         let _ = std::fs::remove_file(path);
     })
 }
 
-/// Sets the pattern of an empty file, or the default pattern of a directory.
+/// Sets the stripe pattern of an empty file, or the pattern that new files in a directory get.
 pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     let set = rustix::fs::setxattr(path, PATTERN, pattern.as_bytes(), XattrFlags::empty());
     set.map_err(|errno| {
         let (code, why) = match errno {
-            Errno::ACCESS => {
-                (ErrorCode::PermissionDenied, "the pattern exceeds the limits of this user")
-            }
+            Errno::ACCESS => (
+                ErrorCode::PermissionDenied,
+                "the pattern exceeds the limits that root has set for users",
+            ),
             Errno::NXIO => (ErrorCode::NotFound, "the pattern names an unknown target"),
             _ => (ErrorCode::Io, "the file system refuses the pattern"),
         };
@@ -52,8 +53,8 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     })
 }
 
-/// Returns the targets of a file in stripe order, or `None` if the file system does not report
-/// them.
+/// Returns the targets of a file in stripe order. `None` if the file system does not report
+/// targets.
 pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     let mut bytes = vec![0; MAX_MAP_BYTES];
     let text = match rustix::fs::getxattr(path, MAP, &mut bytes) {
@@ -73,7 +74,7 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, chunk, _, _, _, target, node, _] = words[..] else { return Err(unreadable()) };
         if chunk == "0" {
-            // Inline bytes are stored with metadata and have no targets.
+            // Inline bytes are stored in metadata, so they have no storage targets.
             continue;
         }
         let id = target.strip_prefix('t').and_then(|id| id.parse().ok()).ok_or_else(unreadable)?;
@@ -82,8 +83,8 @@ pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     Ok(Some(found))
 }
 
-/// Returns the targets of an application's files, with the smallest and the largest number of
-/// targets on one server.
+/// Returns the targets of an application's files. Also counts these targets on each server in
+/// `all`, and returns the smallest and the largest count.
 pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     let used: BTreeSet<&Target> = files.iter().flatten().collect();
     let mut counts: BTreeMap<&str, u32> = all.iter().map(|it| (it.server.as_str(), 0)).collect();
@@ -95,7 +96,7 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
         counts.values().copied().max().unwrap_or(0),
     );
     let targets = match files {
-        // The targets of a single file stay in stripe order.
+        // If there is only one file, its targets are left in stripe order.
         [only] => only.iter().map(|it| it.id).collect(),
         _ => {
             let mut ids: Vec<u32> = used.iter().map(|it| it.id).collect();
@@ -106,8 +107,8 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
     Allocation { targets, min_max }
 }
 
-/// Returns the pattern of an application's files; `None` means that the file system decides. `turn`
-/// rotates the targets that the study assigns.
+/// Returns the stripe pattern for an application's files. `None` means that the file system
+/// decides. `turn` rotates the targets that the study selects.
 pub(super) fn pattern(
     settings: &Settings,
     application: u32,
@@ -133,7 +134,7 @@ pub(super) fn pattern(
     (!words.is_empty()).then(|| words.join(","))
 }
 
-/// Returns all targets in an order in which neighbours are on different servers, as far as
+/// Returns all targets in an order in which neighbours are on different servers, as far as this is
 /// possible.
 fn alternating(all: &[Target]) -> Vec<u32> {
     let mut servers: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
@@ -187,7 +188,7 @@ mod tests {
         check(&[&[2, 3, 4, 5]], 1, 3);
         check(&[&[1, 2]], 0, 2);
         check(&[&[6, 1]], 1, 1);
-        // A target that several files share is counted once.
+        // A target that several files use is counted once.
         check(&[&[1, 5], &[5, 2], &[1]], 1, 2);
         assert_eq!(allocation(&[of(&[6, 1])], &all).targets, [6, 1], "as in the stripe");
     }

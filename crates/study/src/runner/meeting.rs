@@ -1,12 +1,12 @@
-//! A barrier from which threads can withdraw. The other threads no longer wait for a withdrawn
-//! thread.
+//! A barrier from which threads can withdraw. After a thread has withdrawn, the others do not wait
+//! for it.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A reusable barrier.
+/// A barrier that can be used several times.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // A thread holds this lock only briefly to count threads, and takes no other lock in this time.
+    // A thread holds this lock only while it counts threads, and takes no other lock in this time.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ impl Meeting {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until all threads that have not withdrawn have arrived.
+    /// Waits until all threads have arrived, except for threads that have withdrawn.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.waiting += 1;
@@ -35,7 +35,7 @@ impl Meeting {
         }
     }
 
-    /// Withdraws this thread, so that the other threads no longer wait for it.
+    /// Withdraws the calling thread from the meeting. The other threads will not wait for it.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;

@@ -1,4 +1,4 @@
-//! The system under study, with its client hosts, its mount, and the measurement of a run.
+//! The system that a study measures: its client hosts, its mount, and the measurement of a run.
 
 use super::files::{Target, allocation, create, pattern, set_pattern, targets};
 use super::meeting::Meeting;
@@ -15,39 +15,40 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The place where a study runs.
+/// The hosts and the directory that a study uses.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Name for users: the name of the lab, or the path of the mount.
+    /// Name for people: the name of the lab, or the path of the mount.
     pub name: String,
     /// The client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts that run no processes, but also drop their caches.
+    /// Hosts that run no processes, but whose caches are dropped too.
     pub server_hosts: Vec<Host>,
-    /// The directory for files, with the path that is valid on each host. `{host}` in it stands for
-    /// the host's name.
+    /// The directory for the files of the study, as a path on each client host. `{host}` in it
+    /// stands for the name of the host.
     pub path: String,
-    /// The path of the same directory in this process.
+    /// The path of this directory on the host of this process.
     pub path_here: PathBuf,
-    /// Whether all hosts are emulated on the host of this process. Then the CPU of this host may be
-    /// the limit.
+    /// Whether all hosts are emulated on the host of this process. If so, the CPU of this host may
+    /// be the bottleneck.
     pub is_emulated: bool,
 }
 
-/// The system under study, prepared for runs.
+/// The system that a study measures, prepared for runs.
 #[derive(Debug)]
 pub struct Site {
     place: Place,
-    /// Name of the study's directory, which is in the directory of the place.
+    /// Name of the directory in which the study creates its files. Its parent is the directory
+    /// `path` of the place.
     work: String,
-    /// All storage targets, or `None` if the file system does not report them.
+    /// All storage targets. `None` if the file system does not report targets.
     targets: Option<Vec<Target>>,
     /// Number of runs that this process has begun.
     turn: usize,
 }
 
 impl Site {
-    /// Creates the directory `work` of the study in a place, and finds the storage targets.
+    /// Creates the directory `work` for the files of the study, and finds the storage targets.
     ///
     /// # Errors
     /// The error of the file system.
@@ -68,7 +69,7 @@ impl Site {
         Ok(Self { targets: found, ..site })
     }
 
-    /// Returns the properties of the system that plans are checked against.
+    /// Returns the facts about the system that the check of a plan needs.
     pub fn system(&self) -> System {
         let servers = self.targets_per_server();
         System {
@@ -77,7 +78,8 @@ impl Site {
         }
     }
 
-    /// Returns the number of storage targets of each server, if the file system reports them.
+    /// Returns the number of storage targets of each server. `None` if the file system does not
+    /// report targets.
     pub fn targets_per_server(&self) -> Option<BTreeMap<String, u32>> {
         let mut servers = BTreeMap::new();
         for target in self.targets.as_ref()? {
@@ -86,12 +88,12 @@ impl Site {
         Some(servers)
     }
 
-    /// Returns the place where the study runs.
+    /// Returns the hosts and the directory that the study uses.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Removes the directory of the study.
+    /// Removes the directory with the files of the study.
     ///
     /// # Errors
     /// The error of the file system.
@@ -109,7 +111,7 @@ impl Site {
         self.place.path_here.join(&self.work)
     }
 
-    /// Creates the files of an application, and returns the benchmark plan for it.
+    /// Creates the files of an application, and returns the plan of its benchmark.
     fn prepare(&self, label: &str, settings: &Settings, application: u32) -> Result<Plan> {
         let all = self.targets.as_deref().unwrap_or_default();
         let pattern = pattern(settings, application, all, self.turn);
@@ -119,8 +121,8 @@ impl Site {
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
-            // creates all files. Choosers that take turns count the turns separately for each
-            // metadata target.
+            // creates all such files. Placement policies that choose targets in turn count
+            // separately for each metadata target.
             Access::SharedFile => create(&here, pattern.as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here)
@@ -141,7 +143,8 @@ impl Site {
             file_per_process: !is_shared,
             write: true,
             read: is_read,
-            // Data is not read on the host that wrote it, so that no host reads from its own cache.
+            // Each host reads data that another host has written, so that it does not read from its
+            // own cache.
             reorder: is_read,
             fsync: true,
             use_existing: is_shared,
@@ -208,8 +211,8 @@ fn file_name(label: &str, application: u32) -> String {
     format!("{label}-{}", application + 1)
 }
 
-/// Finds all storage targets. Sets a pattern with as many targets as possible on the empty file
-/// `probe`, and returns the targets of this file.
+/// Finds all storage targets. For this, it sets a stripe pattern with as many targets as possible
+/// on the empty file `probe`, and reads the targets of this file.
 fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     if targets(probe)?.is_none() {
         return Ok(None);
@@ -218,7 +221,7 @@ fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     targets(probe)
 }
 
-/// Removes a file or a directory if it exists.
+/// Removes a file or a directory, if it exists.
 fn remove(path: &Path) -> Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -230,15 +233,15 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// Runs all applications at the same time, each on its own hosts. All processes begin when the last
-/// process is ready. Measures the CPU use of an emulated cluster during the measured phase.
+/// one is ready. On an emulated cluster, measures the CPU use during the measured phase.
 fn together(
     plans: &[Plan],
     place: &Place,
     settings: &Settings,
 ) -> Result<(Vec<Outcome>, Option<CpuUse>)> {
     let meeting = Meeting::new(plans.len());
-    // The lock protects the CPU watch, which starts with the measured phase. No other lock is taken
-    // while it is held.
+    // The lock protects the CPU watch, which is started at the measured phase. While a thread holds
+    // this lock, it takes no other lock.
     let watch: Mutex<Option<CpuWatch>> = Mutex::new(None);
     let counted = settings.operation.word();
     let one = |plan: &Plan, hosts: &[Host]| {
@@ -283,7 +286,7 @@ fn complaint(cpu: &CpuUse) -> String {
     )
 }
 
-/// Returns the record of the measured phase.
+/// Returns the record of the phase with the name `phase`.
 fn phase_of<'a>(outcome: &'a Outcome, phase: &str) -> Result<&'a PhaseRecord> {
     if let Some(failure) = &outcome.failure {
         return Err(Error::new(ErrorCode::Io, failure.clone()));

@@ -1,4 +1,4 @@
-//! Tests the order of runs, and the state after an early end, on an artificial system.
+//! Tests the order of runs, and the state of a study that ended early. The system is artificial.
 
 use super::*;
 use crate::journal::{self, FORMAT};
@@ -14,13 +14,14 @@ const SEARCH: &str = "name = 'x'\ntitle = 't'\nrepetitions = 2\n\
     calibration = { data-size = ['64MiB', '128MiB', '256MiB', '512MiB', '1GiB'], hosts = [1, 2, 4, 8, 16] }\n\
     [[experiment]]\nname = 'a'\ntitle = 'a'\nfactors = { processes = 2, count = [1, 4] }\n";
 
-/// A system whose bandwidth grows with up to four hosts, and is low with little data.
+/// An artificial system. Its bandwidth grows with the number of hosts up to four, and is low with
+/// little data.
 struct MadeUp {
     labels: Vec<String>,
     settings: Vec<Settings>,
-    /// Index of the run that fails, which ends the study.
+    /// Index of the run that fails and so ends the study. `None` if no run fails.
     fails_at: Option<usize>,
-    /// Number of runs at the beginning that are invalid.
+    /// Number of invalid runs. The first runs are invalid, and all later runs are valid.
     invalid: usize,
 }
 
@@ -77,7 +78,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
     Journal::create(directory, &study).expect("made")
 }
 
-/// Runs a study, or resumes it. Stops the study after `stop_after` events that begin a run.
+/// Runs or resumes a study. Stops it after `stop_after` runs have begun.
 fn study(
     directory: &Path,
     text: &str,
@@ -184,7 +185,7 @@ fn resumed_study_repeats_invalid_runs() {
 }
 
 #[test]
-fn an_error_preserves_earlier_results() {
+fn failed_run_preserves_earlier_results() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { fails_at: Some(7), ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -205,8 +206,8 @@ fn calibration_finds_where_bandwidth_levels_off() {
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
     assert_eq!(end.expect("run").done, 4);
-    // With 8 hosts, 64 MiB take 0.17 s plus a fixed time of 0.05 s, and 512 MiB take 1.34 s plus
-    // 0.05 s. Sizes beyond 512 MiB gain less than 5 %. The system has fewer than 16 hosts.
+    // With 8 hosts, 64 MiB take 0.17 s and a fixed time of 0.05 s. 512 MiB take 1.34 s and the same
+    // fixed time. Sizes beyond 512 MiB gain less than 5 %. The system has fewer than 16 hosts.
     let found = events.iter().find_map(|event| match event {
         Event::Calibrated(found) => Some(*found),
         _ => None,

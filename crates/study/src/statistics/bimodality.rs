@@ -1,38 +1,35 @@
-//! A test of whether a sample has two modes, which are two groups of values with a gap between the
-//! groups.
+//! A test whether a sample has two modes, which are two groups of values with a gap between them.
 //!
-//! The test compares a mixture of two normal distributions with one normal distribution by the
-//! Bayesian information criterion. The test also requires a minimum of Ashman's D (the distance of
-//! the two means in units of their standard deviations). The test needs this second condition,
-//! because a skewed sample with one mode also fits two overlapping distributions better than one
-//! distribution.
+//! The test fits one normal distribution, and a mixture of two, and compares both by the Bayesian
+//! information criterion. It also requires a minimum of Ashman's D, which is the distance between
+//! the two means in units of the standard deviations. This second condition is needed because a
+//! skewed sample with one mode also fits two overlapping distributions better than one.
 
 use super::{mean, sorted, variance};
 use serde::Serialize;
 
-/// Minimum size of a sample for the test.
+/// Minimum number of values in a sample for the test.
 const MIN_VALUES: usize = 8;
-/// Minimum advantage of two distributions in the information criterion: "very strong" evidence
-/// (Kass and Raftery).
+/// Minimum difference between the information criteria of one distribution and of a mixture of two.
+/// A sample with two modes must exceed it. Kass and Raftery call this "very strong" evidence.
 const MIN_EVIDENCE: f64 = 10.0;
-/// Minimum of Ashman's D. Two distributions with D below 2 have no gap between them (Ashman, Bird
-/// and Zepf). Below 4, the test would take the halves of a uniform distribution for two modes
+/// Minimum of Ashman's D. Below 2, two distributions have no gap between them (Ashman, Bird and
+/// Zepf). Below 4, the test would take the two halves of a uniform distribution for two modes
 /// (measured by the tests below).
 const MIN_SEPARATION: f64 = 4.0;
-/// Minimum fraction of the values in a mode. A smaller group is only a few outliers.
+/// Minimum fraction of the values that must be in each mode. A smaller group is a few outliers.
 const MIN_SHARE: f64 = 0.1;
-/// Minimum number of values in a mode. A smaller group is only a few outliers, too.
+/// Minimum number of values that must be in each mode. A smaller group is a few outliers too.
 const MIN_IN_MODE: f64 = 1.5;
-/// Minimum distance of two modes, as a fraction of the lower mean. A smaller difference may exist,
-/// but has no practical use.
+/// Minimum distance between the means of two modes, as a fraction of the lower mean. A smaller
+/// difference may exist, but has no practical meaning.
 const MIN_DISTANCE: f64 = 0.05;
-/// Minimum standard deviation of a mode, as a fraction of the standard deviation of the whole
-/// sample. Without this minimum, an infinitely narrow mode would fit a single value infinitely
-/// well.
+/// Minimum standard deviation of a mode, as a fraction of the standard deviation of the sample.
+/// Without this minimum, an infinitely narrow mode at a single value would give the best fit.
 const MIN_WIDTH: f64 = 0.05;
 const MAX_STEPS: usize = 500;
 
-/// One of two groups of values.
+/// One of the two groups of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Mode {
     /// Mean of the mode.
@@ -43,20 +40,21 @@ pub struct Mode {
     pub share: f64,
 }
 
-/// The result of the test.
+/// The result of a test for two modes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bimodality {
     /// Whether the sample has two modes.
     pub is_bimodal: bool,
-    /// Advantage of two distributions over one in the Bayesian information criterion.
+    /// By how much two distributions are better than one, in the Bayesian information criterion.
     pub evidence: f64,
-    /// Ashman's D.
+    /// Ashman's D: the distance between the two means in units of the standard deviations.
     pub separation: f64,
     /// The two distributions, with the lower mean first.
     pub modes: [Mode; 2],
 }
 
-/// Tests a sample. Returns `None` if it has fewer than 8 values, or if all values are equal.
+/// Tests whether a sample has two modes. Returns `None` if it has fewer than 8 values, or if all
+/// values are equal.
 pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     let values = sorted(values);
     let sd = variance(&values).sqrt();
@@ -64,12 +62,13 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
         return None;
     }
     let count = values.len() as f64;
-    // The variance is the maximum-likelihood estimate (divided by n), as in the fit of the mixture.
+    // The variance is the maximum-likelihood estimate (divided by n), because the fit of the
+    // mixture uses the same estimate.
     let one = Mode { mean: mean(&values), sd: sd * ((count - 1.0) / count).sqrt(), share: 1.0 };
     let modes = fit(&values, split(&values), MIN_WIDTH * sd);
     let likelihood =
         |modes: &[Mode]| -> f64 { values.iter().map(|it| density(modes, *it).ln()).sum() };
-    // A mixture of two distributions has five parameters, and one distribution has two.
+    // A mixture of two distributions has five parameters, and a single distribution has two.
     let evidence = 2.0 * (likelihood(&modes) - likelihood(&[one])) - 3.0 * count.ln();
     let spread = modes[0].sd.powi(2) + modes[1].sd.powi(2);
     let separation = (modes[1].mean - modes[0].mean) * (2.0 / spread).sqrt();
@@ -80,8 +79,8 @@ pub fn bimodality(values: &[f64]) -> Option<Bimodality> {
     Some(Bimodality { is_bimodal, evidence, separation, modes })
 }
 
-/// Splits a sample into the two groups with the smallest variance: the optimal two clusters in one
-/// dimension.
+/// Splits a sample into two groups so that the sum of squares within the groups is smallest. In one
+/// dimension, these are the optimal two clusters.
 fn split(sorted: &[f64]) -> [Mode; 2] {
     let within = |part: &[f64]| variance(part) * (part.len() - 1) as f64;
     let cost = |at: &usize| within(&sorted[..*at]) + within(&sorted[*at..]);
@@ -94,7 +93,7 @@ fn split(sorted: &[f64]) -> [Mode; 2] {
     [mode(&sorted[..best]), mode(&sorted[best..])]
 }
 
-/// Fits a mixture by expectation maximisation, starting from `modes`.
+/// Fits a mixture of two normal distributions by expectation maximisation, starting from `modes`.
 fn fit(values: &[f64], mut modes: [Mode; 2], least_sd: f64) -> [Mode; 2] {
     for mode in &mut modes {
         mode.sd = mode.sd.max(least_sd);
@@ -126,8 +125,7 @@ fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
     Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
 }
 
-/// Returns the density of a mixture at a value. The density is never 0, so that its logarithm is
-/// finite.
+/// Returns the density of a mixture at `value`. It is never 0, so that its logarithm is finite.
 fn density(modes: &[Mode], value: f64) -> f64 {
     let of = |mode: &Mode| {
         let distance = (value - mode.mean) / mode.sd;
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn two_modes_are_found() {
+    fn sample_with_two_modes_is_bimodal() {
         let mut random = Random::new(6);
         for size in [10, 20, 50, 100] {
             let share = share_bimodal(200, || {
@@ -181,8 +179,8 @@ mod tests {
             });
             assert!(share > 0.99, "{size}: {share}");
         }
-        // Each sample is like the results of two allocations of three targets. The means differ by
-        // a third, with the noise of a shared system.
+        // Each sample is like the results of three targets with two different allocations. The
+        // means differ by a third, and the noise is that of a shared system.
         let share = share_bimodal(200, || {
             let mut values = normal(&mut random, 50, 48.0, 2.0);
             values.extend(normal(&mut random, 50, 72.0, 3.0));

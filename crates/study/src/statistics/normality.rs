@@ -1,4 +1,4 @@
-//! A test of whether a sample may come from a normal distribution.
+//! A test whether a sample may come from a normal distribution.
 
 use super::{mean, sorted, variance};
 use crate::limits::MIN_JUDGED;
@@ -8,27 +8,27 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of random samples that approximate the distribution of the distance. The probability is
-/// then accurate to one percentage point.
+/// Number of random samples from which the distribution of the distance is approximated. With this
+/// number, the probability is accurate to one percentage point.
 const DRAWS: usize = 4_000;
-/// Maximum size of the random samples. For larger sizes, the distribution of the distance times the
-/// square root of the size no longer changes.
+/// Maximum size of a random sample. For larger sizes, the distribution of the distance, multiplied
+/// by the square root of the size, does not change any more.
 const MAX_DRAWN: usize = 200;
 
-/// The result of the test.
+/// The result of a test for a normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Normality {
-    /// The largest distance between the distribution of the sample and the normal distribution with
-    /// its mean and standard deviation. This is the Kolmogorov-Smirnov statistic.
+    /// The Kolmogorov-Smirnov statistic. It is the largest distance between the distribution of the
+    /// sample and the normal distribution that has the mean and standard deviation of the sample.
     pub distance: f64,
-    /// The probability of this distance or a larger distance if the sample is normal.
+    /// The probability of a distance that is at least as large, if the sample is from a normal
+    /// distribution.
     pub p: f64,
 }
 
-/// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors. This test uses the
-/// mean and standard deviation of the sample, and the probability takes this into account. (The
-/// original test assumes a distribution that is known in advance, and would accept nearly every
-/// sample as normal.)
+/// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors. This form takes into
+/// account that the mean and the standard deviation come from the sample itself. (The original test
+/// assumes that they are known in advance, and would accept nearly every sample as normal.)
 ///
 /// Returns `None` if there are fewer than [`MIN_JUDGED`] values, or if all values are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
@@ -52,11 +52,11 @@ fn distance(values: &[f64]) -> Option<f64> {
     Some(steps.fold(0.0, f64::max))
 }
 
-/// Returns the fraction of normal samples of this size that have this distance or a larger
-/// distance.
+/// Returns the fraction of random normal samples of the size `size` whose distance is at least
+/// `distance`.
 fn probability(size: usize, distance: f64) -> f64 {
-    // Sorted distances of random samples, by sample size. A thread that holds this lock takes no
-    // other lock.
+    // The sorted distances of random samples, by the size of the samples. A thread that holds this
+    // lock takes no other lock.
     static DRAWN: Mutex<BTreeMap<usize, Vec<f64>>> = Mutex::new(BTreeMap::new());
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let distances = drawn.entry(size).or_insert_with(|| draw(size));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn critical_values_are_those_of_the_published_table() {
-        // Critical values at 5 % and 1 %: P. Molin, H. Abdi, "New Tables and numerical
+        // The critical values at 5 % and 1 % are from P. Molin, H. Abdi, "New Tables and numerical
         // approximation for the Kolmogorov-Smirnov/Lilliefors/Van Soest test of normality", 1998.
         for (size, five, one) in [(5, 0.3427, 0.3959), (10, 0.2616, 0.3037), (20, 0.1920, 0.2226)] {
             let (at_five, at_one) = (probability(size, five), probability(size, one));
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn critical_value_of_a_large_sample_is_the_published_one() {
-        // For large n the critical value at 5 % is 0.895 / (sqrt(n) - 0.01 + 0.85 / sqrt(n)).
+        // For a large n, the critical value at 5 % is 0.895 / (sqrt(n) - 0.01 + 0.85 / sqrt(n)).
         let root = 1000_f64.sqrt();
         let critical = 0.895 / (root - 0.01 + 0.85 / root);
         let p = probability(MAX_DRAWN, critical * (1000.0 / MAX_DRAWN as f64).sqrt());

@@ -1,20 +1,20 @@
-//! A test of whether two groups have the same mean.
+//! Welch's t-test, which tests whether two groups have the same mean.
 
 use super::{mean, variance};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// The result of the test.
+/// The result of Welch's t-test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Welch {
     /// The t statistic. Positive if the first group has the larger mean.
     pub t: f64,
     /// Degrees of freedom, by the Welch-Satterthwaite equation.
     pub freedom: f64,
-    /// The two-sided p-value. It is the probability of this difference or a larger difference, in
-    /// either direction, if both means are equal.
+    /// The two-sided p-value: the probability of a difference in either direction that is at least
+    /// as large, if both means are equal.
     pub p: f64,
-    /// The first mean divided by the second, minus 1.
+    /// The mean of the first group divided by the mean of the second, minus 1.
     pub gain: f64,
 }
 
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn welch_test_reproduces_published_examples() {
-        // The three examples in Wikipedia's article "Welch's t-test".
+        // The three examples in Wikipedia's article "Welch's t-test", with their published results.
         let check = |first: &[f64], second: &[f64], t: f64, freedom: f64, p: f64| {
             let it = welch(first, second).expect("judged");
             assert!((it.t - t).abs() < 0.01, "{it:?}");

@@ -1,5 +1,5 @@
-//! Stores records of a worker's operations. Derives from them the allowed states of each name after
-//! a crash.
+//! Stores records of a worker's operations. From these records, derives the states of each name
+//! that are allowed after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ pub(crate) enum State {
     Absent,
     /// A directory.
     Directory,
-    /// The log or the file of blocks. `ongoing` checks both, and the worker never renames them.
+    /// The log or the file of blocks. The worker never renames these files, and `ongoing` checks
+    /// their contents.
     Fixed,
-    /// A file whose creation the crash interrupted. It may have any contents. Its length may change
-    /// until the lease of the client that created the file has expired.
+    /// A file whose creation the crash interrupted. The file may have any contents. Its length may
+    /// change until the lease of the client that created it has expired.
     Partial {
         /// Inode number of the file. `None` until a check has found the file.
         inode: Option<u64>,
@@ -44,24 +45,25 @@ impl State {
     }
 }
 
-/// A kill of processes or a power loss, with the operations that must survive it.
+/// A kill of processes, or a power loss. Also states which operations must survive the crash.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash {
-    /// Operations that were acknowledged before this moment must survive.
+    /// An operation that was acknowledged before this moment must survive.
     pub settled: Instant,
-    /// Data and operations that were synced and acknowledged before this moment must survive.
+    /// Data must survive if it was synced before this moment. An operation must survive if its sync
+    /// was acknowledged before this moment.
     pub begun: Instant,
     /// Operations that began after this moment must have no effect.
     pub ended: Instant,
     /// Whether unsynced data may be lost.
     pub loses_unsynced_data: bool,
-    /// Whether a file that the worker extended and did not sync before the crash may have an older
-    /// length. The length may change until the lease of the dead client has expired.
+    /// Whether a file that the worker extended and did not sync may have an earlier length after
+    /// the crash. The length may change until the lease of the dead client has expired.
     pub loses_unsynced_ends: bool,
 }
 
 impl Crash {
-    /// Returns a crash in which services were killed but their hosts continued to run. No
+    /// Returns a crash in which services were killed while their hosts continued to run. No
     /// acknowledged operation may be lost.
     pub fn of_services() -> Self {
         let now = Instant::now();
@@ -74,20 +76,21 @@ impl Crash {
         }
     }
 
-    /// Returns a crash in which the worker's own client was killed.
+    /// Returns a crash in which the worker's own client was killed. Files that the worker did not
+    /// sync may then have an earlier length.
     pub fn of_client() -> Self {
         Self { loses_unsynced_ends: true, ..Self::of_services() }
     }
 
-    /// Returns a power loss between `begun` and `ended`. An acknowledged operation reaches the disk
-    /// within `sync_delay` even without a sync.
+    /// Returns a power loss between `begun` and `ended`. Even without a sync, an acknowledged
+    /// operation is on the disk after `sync_delay`.
     pub fn of_power(begun: Instant, ended: Instant, sync_delay: Duration) -> Self {
         let settled = begun.checked_sub(sync_delay).unwrap_or(begun);
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
-    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement.
-    /// `durable` means that the operation was synced.
+    /// Whether an operation must survive the crash. `acknowledged` is the time of its
+    /// acknowledgement. `durable` means that the operation was synced.
     pub(crate) fn keeps(&self, acknowledged: Option<Instant>, durable: bool) -> bool {
         acknowledged.is_some_and(|at| at <= self.settled || (durable && at <= self.begun))
     }
@@ -105,8 +108,8 @@ struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Age from which an acknowledged operation survives every crash of a test. Of a name's records of
-/// at least this age, the history stores only the newest.
+/// Age from which an acknowledged operation survives every crash of a test. Of the records of a
+/// name that have at least this age, the history stores only the newest one.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -117,7 +120,7 @@ impl History {
         settled.map_or(&State::Absent, |record| &record.state)
     }
 
-    /// Returns all names whose last acknowledged state satisfies `is_wanted`.
+    /// Returns all names for which `is_wanted` holds for the last acknowledged state.
     pub(crate) fn names(&self, is_wanted: impl Fn(&State) -> bool) -> Vec<String> {
         self.0.keys().filter(|name| is_wanted(self.now(name))).cloned().collect()
     }
@@ -133,15 +136,16 @@ impl History {
         self.replace(name, state);
     }
 
-    /// Records the start of an operation that leads to `state`. The operation may or may not take
-    /// effect.
+    /// Records that an operation on a name has started. If the operation takes effect, the name has
+    /// the state `state`.
     pub(crate) fn begins(&mut self, name: &str, state: State) {
         let started = Instant::now();
         let record = Record { started, acknowledged: None, durable: false, state };
         self.0.entry(name.to_owned()).or_default().push(record);
     }
 
-    /// Records that the file system acknowledged the operation that leads to `state`.
+    /// Records that the file system has acknowledged an operation. After it, the name has the state
+    /// `state`.
     pub(crate) fn settles(&mut self, name: &str, started: Instant, state: State, durable: bool) {
         let now = Instant::now();
         let records = self.0.entry(name.to_owned()).or_default();
@@ -154,8 +158,8 @@ impl History {
         }
     }
 
-    /// Returns the newest state of `name` that must survive `crash`, with its index among the
-    /// name's records.
+    /// Returns the newest state of `name` that must survive `crash`, and the index of this state's
+    /// record among the records of the name.
     fn kept(&self, name: &str, crash: &Crash) -> Option<(usize, &State)> {
         let records = self.0.get(name)?;
         let kept =
@@ -163,10 +167,10 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length of a file that a check found after a crash is final. This is true if the
-    /// worker had closed or synced the file, the crash could not undo this, and the file has the
-    /// recorded length. (A metadata host may have lost the reported length of an unsynced file but
-    /// not the file's name.)
+    /// Whether the length of a file that a check has found after a crash is final. This is true if
+    /// the worker had closed or synced the file, the crash could not undo this, and the file has
+    /// the recorded length. (A metadata host may have lost the reported length of an unsynced file,
+    /// but not the file's name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (
@@ -195,7 +199,7 @@ impl History {
         possible
     }
 
-    /// Replaces all records of a name with the state that a check has found.
+    /// Replaces all records of a name by one record with the state that a check has found.
     pub(crate) fn replace(&mut self, name: String, state: State) {
         let now = Instant::now();
         let record = Record { started: now, acknowledged: Some(now), durable: true, state };
@@ -217,7 +221,7 @@ struct Inode {
     names: usize,
 }
 
-/// Files by inode number, to check that an interrupted rename neither loses nor duplicates a file.
+/// Files by inode number. They show whether an interrupted rename has lost or duplicated a file.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes(BTreeMap<u64, Inode>);
 
@@ -242,8 +246,8 @@ impl Inodes {
         }
     }
 
-    /// Compares the records with `found`, the number of names of each inode after a crash. Returns
-    /// a line for each problem.
+    /// Compares the records with `found`, which contains the number of names of each inode after a
+    /// crash. Returns a line for each problem.
     pub(crate) fn check(&self, found: &BTreeMap<u64, usize>, crash: &Crash) -> Vec<String> {
         let mut problems = Vec::new();
         for (number, inode) in &self.0 {
@@ -260,7 +264,8 @@ impl Inodes {
         problems
     }
 
-    /// Replaces all records with `found`, the number of names of each inode after a crash.
+    /// Replaces all records by `found`, which contains the number of names of each inode after a
+    /// crash.
     pub(crate) fn replace(&mut self, found: &BTreeMap<u64, usize>) {
         let now = Instant::now();
         let known = |names: &usize| Inode {

@@ -1,4 +1,5 @@
-//! Files that a worker writes repeatedly: a growing log, and a file whose blocks it overwrites.
+//! Files that a worker writes again and again: a growing log, and a file whose blocks the worker
+//! overwrites.
 
 use super::history::Crash;
 use super::{Outcome, failed};
@@ -12,18 +13,18 @@ use std::time::Instant;
 
 /// Name of the log.
 pub(crate) const LOG: &str = "log";
-/// Name of the file whose blocks the worker overwrites.
+/// Name of the file of blocks, which the worker overwrites.
 pub(crate) const BLOCKS: &str = "blocks";
-/// Length in bytes beyond which the worker truncates the log to zero and starts again.
+/// Length in bytes beyond which the worker truncates the log to zero and begins again.
 const MAX_LOG: u64 = 6 << 20;
-/// Number of blocks in the file. Each block has [`BLOCK`] bytes, and writes of several blocks cross
-/// chunk boundaries.
+/// Number of blocks in the file of blocks. Each block has [`BLOCK`] bytes, and writes of several
+/// blocks cross chunk boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
-/// A power loss may tear a write between units of this length (in bytes).
+/// Length in bytes of the units between which a power loss may tear a write.
 const SECTOR: usize = 512;
 
-/// Returns the byte of a log at `offset`.
+/// Returns the byte at `offset` of the log with this seed.
 fn log_byte(seed: u64, offset: u64) -> u8 {
     let mixed = (seed ^ (offset / 64)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (offset % 7 * 8)) as u8 | 1
@@ -40,7 +41,7 @@ struct Written {
     acknowledged: Instant,
 }
 
-/// A file to which the worker appends. Each byte follows from the seed and the offset, and is never
+/// A file to which the worker appends. The seed and the offset determine each byte, which is never
 /// zero.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -48,8 +49,8 @@ pub(crate) struct Log {
     file: Option<File>,
     seed: u64,
     written: Vec<Written>,
-    /// Whether a truncation to zero has begun and has not returned. The truncation may or may not
-    /// have taken effect.
+    /// Whether the worker has begun a truncation to zero that has not returned. The truncation may
+    /// or may not have taken effect.
     is_restarting: bool,
 }
 
@@ -108,7 +109,7 @@ impl Log {
     }
 
     /// Checks the log after a crash, and returns a line for each problem. Then truncates the log to
-    /// the length that had to survive.
+    /// the length up to which its bytes had to survive.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
@@ -122,7 +123,8 @@ impl Log {
                 it.acknowledged <= crash.begun
             }
         };
-        // A truncation that the crash interrupted has taken effect completely or not at all.
+        // If the crash interrupted a truncation, the truncation must have taken effect completely
+        // or not at all.
         let surviving = match self.is_restarting && found.is_empty() {
             true => 0,
             false => self.written.iter().rfind(must_survive).map_or(0, |it| it.len),
@@ -135,7 +137,7 @@ impl Log {
             ));
         }
         // Beyond `surviving`, a part of an append may have survived. Each byte there must be
-        // correct, or zero because it was never written.
+        // correct, or zero if it was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
@@ -161,7 +163,7 @@ struct Version {
     synced: Option<Instant>,
 }
 
-/// A file whose blocks the worker overwrites in place. Each block has its own version.
+/// The file of blocks, which the worker overwrites in place. Each block has a version of its own.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     seed: u64,

@@ -25,8 +25,7 @@ pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     (expected != found).then(|| format!("{found} bytes, not {expected}"))
 }
 
-/// Returns the state of a path, and the number of hard links of a file. The state includes a file's
-/// bytes.
+/// Returns the state of a path, including the bytes of a file, and the number of its hard links.
 fn look(path: &Path) -> Result<(State, u64), String> {
     let failed = |error| format!("{}: {error}", path.display());
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -48,8 +47,8 @@ fn look(path: &Path) -> Result<(State, u64), String> {
     Ok((State::File { inode: found.ino(), content, synced: true }, found.nlink()))
 }
 
-/// Describes why the found state differs from the allowed state `possible`. `None` means that the
-/// states match.
+/// Describes the difference between the found state and the allowed state `possible`. `None` means
+/// that the states match.
 fn mismatch(found: &State, possible: &State, crash: &Crash) -> Option<String> {
     match (found, possible) {
         (State::File { .. }, State::Partial { .. }) => None,

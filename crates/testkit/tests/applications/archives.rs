@@ -1,5 +1,5 @@
-//! Trees with every kind of file and attribute. `rsync` and `tar` copy such a tree to one mount,
-//! and copy it back from the other mount. The copies must be equal to the original.
+//! Copies of a tree that contains every kind of file and attribute. `rsync` and `tar` copy the tree
+//! to one mount, and copy it back from the other mount. The copies must be equal to the original.
 
 use crate::{Places, text};
 use rustix::fs::{XattrFlags, lsetxattr};

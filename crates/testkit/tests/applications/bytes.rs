@@ -1,12 +1,12 @@
-//! `fio`: several jobs write on one mount, each in a different order. The other mount reads and
+//! `fio`: several jobs write on one mount, each job in its own order. The other mount reads and
 //! verifies the data.
 
 use crate::{Places, text};
 use skep_testkit::program::run_in;
 use std::path::Path;
 
-/// Options for all jobs. Each job has its own file. A header in each block contains the offset of
-/// the block and the time of its write.
+/// Options for all jobs. Each job has its own file. Each block begins with a header that contains
+/// the block's offset and the time of the write.
 const GENERAL: &str = "--size=24m --verify=crc32c --verify_fatal=1 --randseed=5 --allrandrepeat=1 \
                        --group_reporting";
 const JOBS: &str = "\
@@ -24,7 +24,7 @@ fn fio(directory: &Path, more: &str) {
 pub(crate) fn fio_verifies_on_one_mount_the_writes_of_the_other(places: &Places) {
     fio(&places.one, "--do_verify=0 --end_fsync=1");
     fio(&places.other, "--verify_only");
-    // Test the reverse direction. The other mount overwrites every byte of the existing files.
+    // Now test the reverse direction: the other mount overwrites every byte of the existing files.
     fio(&places.other, "--do_verify=0 --end_fsync=1 --verify_pattern=0x5a");
     fio(&places.one, "--verify_only --verify_pattern=0x5a");
 }

@@ -1,5 +1,5 @@
-//! SQLite: several processes transfer amounts between accounts. Afterwards the total is unchanged,
-//! and every committed transfer is in the database.
+//! SQLite: several processes transfer amounts between accounts. Afterwards the total must be the
+//! same as before, and the database must contain every committed transfer.
 
 use crate::{Places, text};
 use skep_testkit::program::{finish, run};
@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
-/// Longer than in other tests, because each commit of the database waits for stable storage.
+/// Time limit of a process. It is longer than in other tests, because each commit of the database
+/// waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {
@@ -21,7 +22,7 @@ fn base(directory: &Path) -> String {
     text(&directory.join("base.db")).to_owned()
 }
 
-/// Runs one writer for each pair of name and directory in `of`, all at once.
+/// Starts one writer for each pair of name and directory in `of`. All writers run at the same time.
 fn writers(count: &str, of: &[(&str, &Path)]) {
     std::thread::scope(|scope| {
         for (name, directory) in of {
@@ -30,7 +31,7 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
     });
 }
 
-/// With a rollback journal, SQLite on several hosts needs only correct file locks and `fsync`.
+/// With a rollback journal, SQLite on several hosts only requires correct file locks and `fsync`.
 pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);
@@ -39,8 +40,8 @@ pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
     }
 }
 
-/// The killed writer leaves a half-written database with a journal. The next process that opens the
-/// database, on either mount, gets the lock and rolls back the transaction.
+/// The killed writer leaves a partly written database with a journal. The next process that opens
+/// the database on any mount gets the lock, and rolls back the transaction.
 pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("5", &[("a", &places.other)]);
@@ -65,15 +66,16 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["check", &base(&places.one), "a:5", "b:5"]);
 }
 
-/// In WAL mode, SQLite shares memory through a mapped file, so all processes must use one mount (as
-/// SQLite requires on network file systems). After the last close, the other mount has all data.
+/// In WAL mode, the processes of SQLite share memory through a mapped file. So all of them must use
+/// the same mount, as SQLite requires on network file systems. After the last close, the other
+/// mount must have all data.
 pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
     sqlite(&["make", &base(&places.one), "wal"]);
     writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);
     sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100"]);
     writers("20", &[("d", &places.other)]);
     sqlite(&["check", &base(&places.one), "a:100", "b:100", "c:100", "d:20"]);
-    // Readers on the same mount continue during a write.
+    // Readers on the same mount can continue during a write.
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| writers("100", &[("e", &places.one)]));
         let total = "select sum(sum) from account;";

@@ -1,6 +1,7 @@
-//! Applications on two mounts of one cluster at once, over different transports: databases, sources
-//! and builds, archives, and verified writes. The tests check the results on the other mount, or
-//! compare them with the local file system.
+//! Applications that use two mounts of one cluster at the same time. The mounts have different
+//! transports. The applications are databases, source trees and builds, archives, and verified
+//! writes. The tests check the results on the other mount, or compare them with the local file
+//! system.
 //!
 //! Longer tests of applications are in `external`.
 
@@ -15,8 +16,8 @@ use skep_testkit::{Cluster, Scratch, Shape, Transport};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The directories of a test: one empty directory through two mounts, and a directory of the local
-/// file system.
+/// The directories of a test: an empty directory of the cluster, with its paths on two mounts, and
+/// a directory of the local file system.
 struct Places {
     one: PathBuf,
     other: PathBuf,

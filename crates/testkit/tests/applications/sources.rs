@@ -1,4 +1,4 @@
-//! Source trees and builds: git and make on two mounts at once.
+//! Source trees and builds: git and make on two mounts at the same time.
 
 use crate::{Places, text};
 use skep_testkit::files;
@@ -32,7 +32,7 @@ fn repository(directory: &Path, commits: usize) {
 }
 
 /// `git gc` replaces packs while the other mount clones the repository. The clone must find every
-/// object, in old or new packs.
+/// object, either in an old pack or in a new pack.
 pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     let (here, there) = (places.one.join("repository"), places.other.join("repository"));
     repository(&here, 10);
@@ -64,8 +64,8 @@ pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     assert_eq!(git(&there, &["status", "--porcelain"]), "");
 }
 
-/// Two work trees of one repository commit at once, each to its own branch. Both mounts create
-/// references and packs with `link` and `rename`.
+/// Two work trees of one repository commit at the same time, each to a branch of its own. Git
+/// creates references and packs by `link` and `rename`, here on both mounts.
 pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
@@ -96,7 +96,7 @@ pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     assert_eq!(git(&places.other.join("repository"), &["ls-files"]).lines().count(), 6 + 24);
 }
 
-/// Writes a C program of several parts, and one header that all parts include.
+/// Writes a C program of several source files, and one header that all of them include.
 fn project(directory: &Path) {
     files::create_dir(directory);
     files::write(directory.join("all.h"), "#define ADDED 1\n");
@@ -123,8 +123,8 @@ fn make(directory: &Path) -> (usize, String) {
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 
-/// Waits until both mounts show the same modification time of a file, because attributes may be
-/// stale for up to a second.
+/// Waits until both mounts show the same modification time for a file. Cached attributes may be too
+/// old for up to a second.
 fn same_time(places: &Places, name: &str) {
     wait_for("the other mount sees the new time", Duration::from_secs(10), || {
         let times = [&places.one, &places.other].map(|place| {
@@ -135,8 +135,8 @@ fn same_time(places: &Places, name: &str) {
     });
 }
 
-/// The metadata host sets all times. So a file created on one mount is newer than a file that a
-/// different mount wrote before, independent of the clocks of the client hosts. Therefore make
+/// The metadata host sets all times. So a file that was created later is also newer, even if two
+/// mounts created the files, and whatever the clocks of the client hosts show. Therefore make
 /// rebuilds exactly the outdated files.
 pub(crate) fn make_sees_changes_of_the_other_mount(places: &Places) {
     project(&places.one.join("project"));

@@ -43,7 +43,7 @@ fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
         assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
         assert!(bytes == longest);
     }
-    // The names of all attributes of a file may have up to 64 KiB together.
+    // The names of all extended attributes of a file may have up to 64 KiB in total.
     let name = |index: u32| format!("user.{index:0>250}");
     let limit = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
         Ok(()) => false,
@@ -79,7 +79,7 @@ fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
         within_a_second("the removal of the list", || !may());
     }
     // The metadata target applies the directory's default list to new files, even if the mount has
-    // not read that list.
+    // never read this list.
     files::metadata(there);
     run_in(here, "setfacl", ["-d", "-m", "u:23456:rwx", "."]);
     files::write(there.join("new"), "x");
@@ -87,8 +87,8 @@ fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
     assert!(text.contains("user:23456:rwx"), "{text}");
 }
 
-/// The kernel caches access control lists with the inode. So a change must also be visible under
-/// other names of the inode. Semantics 1.17.
+/// The kernel caches access control lists with the inode. So a change of the list must also be
+/// visible under other names of the inode. Semantics 1.17.
 fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
@@ -97,7 +97,7 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     assert!(list("old").contains("user:23456:r"));
     files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
-    // The kernel has cached no list for the new name.
+    // The kernel has no cached list for the new name.
     assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
     files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
@@ -105,8 +105,8 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// The inode has two names. One is a hard link that one mount removed and the other mount created
-/// again. Semantics 1.17.
+/// The inode has two names. One of them is a hard link that one mount has removed and the other
+/// mount has created again. Semantics 1.17.
 fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
@@ -127,16 +127,16 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel itself checks the owner before a chmod. It must use the owner from its last lookup of
-/// the name. This also holds if it drops the cached access control list at the same time, or if the
-/// file has a new name. It must not detach another file system that is mounted on the file.
-/// Semantics 1.2 and 1.17.
+/// The kernel itself checks the owner before a chmod. It must use the owner that its last lookup of
+/// the name returned. This also holds if the kernel drops the cached access control list at the
+/// same time, or if the file has a new name. The kernel must not detach another file system that is
+/// mounted on the file. Semantics 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
-    // Call chmod(2) without a previous stat, because chmod(1) would look up the file first.
+    // Call chmod(2) without a stat, because chmod(1) would look up the file first.
     let may = |name: &str| {
         let change = || {
             set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
@@ -152,7 +152,7 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
         files::chown(&path, Some(23456), None);
-        // The kernel has now cached the inode and its access control list.
+        // From now on, the kernel has the inode and its access control list in its cache.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
         run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
@@ -192,7 +192,7 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
 }
 
 /// Returns an access control list in the kernel's layout. It has `count` entries for named users,
-/// and the entries for owner, group, mask and others.
+/// and entries for the owner, the group, the mask and others.
 fn list_for(count: u32) -> Vec<u8> {
     let undefined = u32::MAX;
     let mut entries = vec![(1_u16, 6_u16, undefined)];
@@ -235,7 +235,7 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.20. Directories created in the root lie on both metadata targets.
+/// Semantics 1.20. Directories that are created in the root are on both metadata targets.
 fn new_entries_inherit_the_project(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let project = |place: &Path, name: &str| {
@@ -262,14 +262,14 @@ fn new_entries_inherit_the_project(mounts: &Mounts) {
     run_in(here, "chattr", ["-P", "."]);
     files::write(here.join("after"), "x");
     assert_eq!(project(there, "after"), ("0".to_owned(), false));
-    // Skep supports no other file flags.
+    // Skep supports no other file flags than the flag for projects.
     let mut call = std::process::Command::new("chattr");
     let refused = call.args(["+i", "after"]).current_dir(here).output().expect("chattr runs");
     assert!(!refused.status.success());
 }
 
-/// A directory with a project id. If new entries inherit the project, the directory accepts only
-/// entries of the same project.
+/// A directory with a project id. If new entries inherit the project, the directory only accepts
+/// entries with the same project.
 struct ProjectDirectory {
     path: PathBuf,
     /// Project that new entries inherit. `None` means that they do not inherit the directory's
@@ -278,7 +278,7 @@ struct ProjectDirectory {
 }
 
 impl ProjectDirectory {
-    /// Creates a directory. New entries inherit the project of directories with an even number.
+    /// Creates a directory. If `number` is even, new entries inherit the project of the directory.
     fn make(root: &Path, number: u32) -> Self {
         let path = root.join(format!("of-a-project-{number}"));
         let project = 40 + number / 4;
@@ -296,15 +296,15 @@ impl ProjectDirectory {
         self.project.unwrap_or(0)
     }
 
-    /// Whether an entry of `project` may be moved or linked into the directory.
+    /// Whether an entry with the project `project` may be moved or linked into the directory.
     fn accepts(&self, project: u32) -> bool {
         self.project.is_none_or(|own| own == project)
     }
 }
 
-/// Some directories pass their project to new entries. A rename or link of a file with a different
-/// project into such a directory fails with EXDEV, as on ext4 and XFS. Directories in the root lie
-/// on both metadata targets. Semantics 1.20.
+/// In some directories, new entries inherit the directory's project. A rename or link of a file
+/// with a different project into such a directory fails with EXDEV, as on ext4 and XFS. The
+/// directories in the root are on both metadata targets. Semantics 1.20.
 fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
@@ -357,8 +357,7 @@ fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     let (from, to) = (ProjectDirectory::make(root, 100), ProjectDirectory::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));
     files::write(&here, "x");
-    // Metadata also checks the project at a rename within the directory that already contains the
-    // file.
+    // Metadata also checks the project if a rename does not move the file to another directory.
     run_in(&from.path, "chattr", ["-p", "7", "file"]);
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
@@ -370,7 +369,7 @@ fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
-    // mv(1) then copies the files, as it does between file systems.
+    // After EXDEV, mv(1) copies the files, as it does between file systems.
     files::create_dir(from.path.join("tree"));
     files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
@@ -384,7 +383,8 @@ fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
 fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
-    // Write, so that the mount caches that the file has no capabilities.
+    // Write to the file, so that the mount caches the information that the file has no
+    // capabilities.
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";
@@ -404,8 +404,8 @@ fn new_capabilities_are_visible_at_once_without_caching(mounts: &Mounts) {
     let name = "security.capability";
     files::write(&here, "x");
     for round in 0..10 {
-        // Before the write, the kernel requests the capability from the mount. The write then
-        // removes the capability.
+        // Before the write, the kernel asks the mount for the capability. The write then removes
+        // the capability.
         files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
         assert_eq!(getxattr(&there, name, &mut [0; 100]), Err(Errno::NODATA));
         run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);

@@ -1,6 +1,6 @@
-//! Kernel functions that concern only the programs of one mount. For example, watches and leases of
-//! files do not report changes by other mounts. The tests also cover functions that Skep does not
-//! support.
+//! Kernel functions that work only among the programs of one mount. For example, watches and leases
+//! of files do not report changes by other mounts. This file also contains tests of functions that
+//! Skep does not support.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
     file_leases_are_broken_by_opens_on_their_mount_only, quotas_are_not_supported,
 ];
 
-/// Returns all pending events of a watch, with the names of the entries.
+/// Returns all pending events of a watch. Each event has the name of an entry.
 fn read_events(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
@@ -114,8 +114,8 @@ fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
 }
 
 /// A program that takes a write lease on a file. After the first line of input, it prints whether
-/// it still has the lease. Then it waits for the kernel's request to release the lease, and
-/// releases it.
+/// it still has the lease. Then it waits until the kernel asks it to release the lease, and
+/// releases the lease.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -150,7 +150,7 @@ fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
 
 /// Semantics 5.6.
 fn quotas_are_not_supported(mounts: &Mounts) {
-    // This program calls quotactl_fd(2) to get the quota of user 0.
+    // This program calls quotactl_fd(2) to read the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
          file = os.open('.', os.O_RDONLY)\n\

@@ -1,6 +1,6 @@
-//! Two mounts of one cluster, over different transports. Completed operations of one mount are
-//! visible on the other. After a `close`, the next open reads the written data. New names and
-//! attributes are visible within a second.
+//! The view that two mounts of one cluster have of each other's changes. The mounts have different
+//! transports. After a `close` on one mount, an open on the other mount reads the written data.
+//! Changed names and attributes are visible within a second.
 
 mod attributes;
 mod kernel;
@@ -22,11 +22,11 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The paths of one directory through several mounts.
+/// The paths of one directory on several mounts.
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
-    /// The directory through a third mount, which caches neither names nor attributes.
+    /// The path of the directory on a third mount, which caches neither names nor attributes.
     at_once: PathBuf,
 }
 
@@ -57,7 +57,8 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     sizes_are_visible_after_the_report_of_the_writer,
 ];
 
-/// Maximum age of cached names and attributes. The tests add [`MARGIN`] for delays of the machine.
+/// Maximum age of cached names and attributes. The tests add [`MARGIN`] for delays of a busy
+/// machine.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
@@ -73,15 +74,15 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
         files::write(from.join("file"), &bytes);
-        // Each open requests the attributes again, so a later reader gets all bytes.
+        // Each open gets the attributes again, so an open after the write reads all bytes.
         let found = files::read(to.join("file"));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
 
-/// A program that does not call stat must also get the new length, because the kernel does not read
-/// beyond its cached length. (`fs::read` calls stat, and requests the creation time, which the
-/// kernel never caches.) Semantics 2.2.
+/// The kernel does not read beyond its cached length of a file. So it must know the new length even
+/// if the program does not call stat. (`fs::read` calls stat, and requests the creation time, which
+/// the kernel never caches.) Semantics 2.2.
 fn later_open_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
@@ -97,7 +98,7 @@ fn later_open_reads_the_new_length(mounts: &Mounts) {
                 .expect("written");
         };
         append(&[1; 10]);
-        // This stat makes the kernel cache the attributes for a second.
+        // Because of this stat, the kernel caches the attributes for a second.
         let before = files::metadata(to.join(&name)).len();
         append(&[2; 30_000]);
         let mut file = files::open(to.join(&name));
@@ -107,7 +108,7 @@ fn later_open_reads_the_new_length(mounts: &Mounts) {
     }
 }
 
-/// New names are visible at once, because a mount has no cached entry for a name that it never
+/// New names are visible at once, because a mount has no cached entry for a name that it has never
 /// looked up.
 fn new_names_are_visible_at_once(mounts: &Mounts) {
     for round in 0..60 {
@@ -185,8 +186,8 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
 }
 
 /// Reads through an open handle need not return new bytes at once (close-to-open consistency). But
-/// after a second, and after another open of the file, they must, even if they read the page cache.
-/// Semantics 2.3.
+/// after a second and after another open of the file, they must return them, even if they read from
+/// the page cache. Semantics 2.3.
 fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
@@ -288,9 +289,9 @@ fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
     }
 }
 
-/// Setting a size allocates no space, so the size may exceed the free space of the disks. The test
-/// also sets sizes while a writer has the file open. Metadata then does not know the length of the
-/// chunk files. Semantics 2.10.
+/// Setting the size of a file allocates no space, so the size may exceed the free space of the
+/// disks. The test also sets sizes while a writer has the file open. In this state, metadata does
+/// not know the lengths of the chunk files. Semantics 2.10.
 fn file_size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
@@ -382,7 +383,7 @@ fn both_mounts_list_the_same_entries(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// Semantics 1.4, also for renames between directories that lie on different metadata targets.
+/// Semantics 1.4. This also holds for renames between directories on different metadata targets.
 fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
         files::create_dir(mounts.one.join(format!("from-{index}")));
@@ -398,8 +399,8 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // ESTALE is allowed, because it means that the file was replaced twice
-                        // during the open.
+                        // ESTALE is allowed. It means that the file was replaced twice during the
+                        // open.
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
                         Err(error) => panic!("never missing: {error}"),
                     }
@@ -420,8 +421,8 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Both mounts exchange two names repeatedly. Each name always refers to one of the
-/// two files.
+/// Semantics 1.4. Both mounts exchange two names again and again. At any time, each name must refer
+/// to one of the two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
         files::create_dir(mounts.one.join(name));
@@ -460,7 +461,8 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.7: if two renames together would create a loop, one of them is refused.
+/// Semantics 1.7. If two concurrent renames would create a loop together, metadata refuses one of
+/// them.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));
@@ -519,7 +521,7 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
         }
         let looked = std::panic::catch_unwind(|| {
             for _ in 0..200 {
-                // Open the file each time, because a new open reads the current contents, not
+                // Open the file each time, because a new open reads the current contents, and not
                 // cached contents.
                 let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
@@ -531,7 +533,7 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6: rsync and tar set the modification time of a directory back to the old value.
+/// Semantics 1.6. rsync and tar set the modification time of a directory back to its old value.
 fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");

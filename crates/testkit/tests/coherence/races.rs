@@ -1,4 +1,5 @@
-//! Several mounts make the same call, or conflicting calls, at once. Exactly one call may succeed.
+//! Several mounts make the same call, or conflicting calls, at the same time. Exactly one of these
+//! calls may succeed.
 
 use crate::{Mounts, within_a_second};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
@@ -17,8 +18,8 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
     three_concurrent_exchanges_keep_a_tree,
 ];
 
-/// A call that creates the name `new` in `place` for contender `number`. A call that needs an
-/// existing file uses the contender's own file, which has this number in its name.
+/// A call of contender `number` that tries to create the name `new` in `place`. If the call
+/// needs an existing file, it uses the contender's own file, which has this number in its name.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -45,7 +46,8 @@ fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     for (way, make) in WAYS {
         for round in 0..ROUNDS {
             let name = format!("{way}-{round}");
-            // One mount appears twice, so requests of one mount also compete with each other.
+            // One mount is in the list twice, so that requests of one mount also compete with each
+            // other.
             let all = [&mounts.one, &mounts.other, &mounts.at_once, &mounts.other];
             let places: Vec<_> = all.into_iter().map(|it| it.join(&name)).collect();
             files::create_dir(&places[0]);
@@ -75,8 +77,8 @@ fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     }
 }
 
-/// Checks that the name `new` refers to the winner's file, and that the other contenders still have
-/// their own files.
+/// Checks that the name `new` refers to the file of the contender `winner`, and that all other
+/// contenders still have their own files.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
     let found = files::symlink_metadata(&new);
@@ -110,8 +112,8 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
     }
 }
 
-/// Adds the paths of all mark files below `directory` to `found`. The key is the text in the mark
-/// file.
+/// Adds the paths of all mark files below `directory` to `found`. A mark file contains a text. The
+/// key in `found` is this text.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
@@ -128,11 +130,12 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
     renameat_with(CWD, top.join(first), CWD, top.join(second), RenameFlags::EXCHANGE)
 }
 
-/// In each round, one mount for each name in `ring` exchanges that directory with the directory
-/// below the next name in the ring. All exchanges run at once. Together they would create a loop
-/// that is not reachable from the root, so metadata must refuse the exchange that would close the
-/// loop. Its error depends on whether the mount has already noticed the other exchanges. If it has,
-/// its names refer to other directories by then.
+/// In each round, one mount for each name in `ring` exchanges the directory with this name and the
+/// directory below the next name in the ring. All exchanges run at the same time. Together they
+/// would create a loop that is not reachable from the root, so metadata must refuse the exchange
+/// that would close the loop. The error of the refused exchange depends on whether the mount has
+/// already noticed the other exchanges. If it has noticed them, the names in the call refer to
+/// other directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");
@@ -150,8 +153,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // Look up the paths, so that the mounts cache them and do not look them up again
-                // during the exchange.
+                // Look up the paths, so that the mounts cache them and need no lookups during the
+                // exchange.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();
@@ -164,8 +167,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let done = results.iter().filter(|it| it.is_ok()).count();
         assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
         for error in results.iter().filter_map(|it| it.err()) {
-            // NOENT and STALE are allowed, because after a new lookup the names refer to other
-            // directories or do not exist.
+            // NOENT and STALE are allowed, because after a new lookup the names may refer to other
+            // directories or may not exist.
             let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
             assert!(allowed.contains(&error), "{name}: {results:?}");
         }
@@ -181,7 +184,7 @@ fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 40);
 }
 
-/// Semantics 1.7: any two of the three exchanges would be valid together.
+/// Semantics 1.7. Any two of the three exchanges are valid together, but all three are not.
 fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
 }

@@ -1,5 +1,5 @@
-//! Files that both mounts have open while at least one mount writes. A read returns the bytes of
-//! all completed writes.
+//! Files that both mounts have open while at least one of them writes. A read must return the bytes
+//! of all completed writes.
 
 use crate::Mounts;
 use rustix::fs::OFlags;
@@ -48,7 +48,7 @@ fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     model[offset..offset + len].copy_from_slice(&bytes);
 }
 
-/// Semantics 2.3, 2.7 and 2.9: the writing mount still has a cached size that is older than the
+/// Semantics 2.3, 2.7 and 2.9. The writing mount still has a cached size that is older than the
 /// truncation by the other mount.
 fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     for round in 0..20_u64 {
@@ -61,7 +61,7 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
         files::write_all_at(&writing, &[1; 10_000], 0);
         files::set_len(&truncating, 0);
         files::write_all_at(&writing, b"acknowledged", 100);
-        // Do not call `stat`, which would make the writing mount report the size.
+        // Do not call `stat`, because it would make the writing mount report the size.
         let mut found = [9; 1000];
         for (mount, reader) in [("truncating", &truncating), ("writing", &writing)] {
             let read = files::read_at(reader, &mut found, 0);
@@ -76,8 +76,8 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.7: a truncation during a write leaves all bytes of the write or removes all of them.
-/// Removed bytes never appear again.
+/// Semantics 2.7. A truncation during a write either removes no byte of the write or removes all of
+/// them. Removed bytes never appear again.
 fn truncated_bytes_of_concurrent_writes_never_reappear(mounts: &Mounts) {
     const PIECE: usize = 100_000;
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
@@ -116,7 +116,7 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // Read without a previous `stat`.
+        // Read without calling `stat` first.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -125,8 +125,8 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages of
-/// its reads.
+/// Semantics 2.3. The reader opens the file earlier than the writer, so the kernel caches the pages
+/// that it reads.
 fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
@@ -137,7 +137,7 @@ fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
         assert!(all(&reader) == model);
         let writer = open(&there);
         for change in 0..60 {
-            // Some of these writes change neither the size nor the times in metadata.
+            // Some of these writes change neither the size nor the times that metadata stores.
             let at = random.below(model.len());
             let len = (model.len() - at).min(1 + random.below(9000));
             let bytes = random.bytes(len);
@@ -159,7 +159,7 @@ fn append(path: &Path, name: &str) {
     for record in 0..RECORDS {
         let filler = "x".repeat(record * 37 % 9000);
         let line = format!("{name} {record} {filler}\n");
-        // Call `write` once, because two calls would append at two offsets.
+        // Call `write` only once, because two calls would append at two different offsets.
         assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
     }
 }
@@ -176,8 +176,8 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // No read may return a hole or an incomplete line. (The reader opens the file after the
-            // writers, because of the exception in Semantics 2.3.)
+            // No read may return a hole or an incomplete line. (The reader must open the file later
+            // than the writers, because of the exception in Semantics 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
@@ -243,8 +243,8 @@ fn concurrent_direct_appends_of_both_mounts_lose_no_record(mounts: &Mounts) {
     }
 }
 
-/// Returns a buffer, and the offset of the first page boundary in it. The kernel passes at most 256
-/// pages of a program's memory in one request, and an unaligned mebibyte covers 257 pages.
+/// Returns a buffer, and the offset of the first page boundary in the buffer. The kernel passes at
+/// most 256 pages of a program's memory in one request, and an unaligned mebibyte is on 257 pages.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];
@@ -254,8 +254,8 @@ pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
 
 const LONG_RECORDS: u8 = 12;
 
-/// Appends long records from both mounts at once. Each buffer begins `behind` bytes after a page
-/// boundary.
+/// Appends long records from both mounts at the same time. Each record begins `behind` bytes behind
+/// a page boundary in memory.
 fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     files::write(mounts.one.join(name), "");
     std::thread::scope(|scope| {
@@ -309,8 +309,8 @@ fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.9: reads of a shared file make the mount drop the kernel's cached pages. This must
-/// not change the times of the file.
+/// Semantics 1.9. When a program reads a shared file, the mount drops the kernel's cached pages.
+/// This must not change the times of the file.
 fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
@@ -347,8 +347,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     assert_eq!(all(&here)[5000], 7);
 }
 
-/// When a file is no longer shared, the kernel caches its pages again after the next open. The test
-/// cannot observe the cache, so it checks only that the contents are correct. Semantics 2.2.
+/// When a file is not shared any more, the kernel caches its pages again after the next open. The
+/// test cannot observe the cache, so it only checks that the contents are correct. Semantics 2.2.
 fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));

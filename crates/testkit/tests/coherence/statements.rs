@@ -1,4 +1,4 @@
-//! Statements of docs/semantics.md that belong to none of the other files. Each test checks both
+//! Tests of statements in docs/semantics.md that fit none of the other files. Each test checks both
 //! mounts.
 
 use crate::shared::with_pages;
@@ -29,12 +29,12 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directory_size_is_its_number_of_entries,
     block_count_covers_files_without_holes,
     directory_removed_by_the_other_mount_is_empty,
-    device_removed_by_the_other_mount_can_be_stat,
+    stat_works_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
     times_are_visible_after_the_report_of_the_writer,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
-    allocated_space_is_a_hole,
+    allocated_space_without_data_is_a_hole,
     copies_have_the_holes_of_their_source,
     copies_end_at_the_cached_end_of_the_source,
     unsupported_flags_are_refused,
@@ -46,7 +46,7 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// A counter of events of one thread, for which a different thread waits.
+/// A counter of events of one thread. Another thread can wait for these events.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -60,9 +60,9 @@ impl Done {
     }
 }
 
-/// Semantics 1.4, for directories: a rename may replace an empty directory.
+/// Semantics 1.4, for directories. A rename may replace an empty directory.
 fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    // Look up the directory on the mount that caches no names.
+    // Use the mount that caches no names to look up the directory.
     let target = mounts.at_once.join("target");
     let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
     files::create_dir(mounts.one.join("target"));
@@ -143,8 +143,8 @@ fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9: reading changes no time, even if the access time is before the modification time.
-/// Other file systems then update the access time.
+/// Semantics 1.9. Reading changes no time, even if the access time is older than the modification
+/// time. In this case, other file systems update the access time.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -166,7 +166,7 @@ fn reading_changes_no_time(mounts: &Mounts) {
     }
 }
 
-/// A program that waits for a line of input between its steps.
+/// A program that waits for a line of input before each of its steps.
 pub(crate) struct Stepwise {
     child: Child,
     says: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -289,8 +289,8 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     within_a_second("the directory's name is removed", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
-    // A lookup in the removed directory fails as in any empty directory, even if the directory had
-    // an access control list.
+    // A lookup in the removed directory fails as in an empty directory, even if the removed
+    // directory had an access control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
         assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
@@ -303,7 +303,7 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
 }
 
 /// Semantics 1.14.
-fn device_removed_by_the_other_mount_can_be_stat(mounts: &Mounts) {
+fn stat_works_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
     let path = mounts.one.join("null");
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
     let open = files::open(mounts.other.join("null"));
@@ -359,7 +359,7 @@ fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // Wait until the clock has advanced, because the times come from the clock of another host.
+        // Wait until the clock has advanced. The times come from the clock of another host.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
@@ -372,7 +372,7 @@ fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.8: `close` writes mapped pages even if the program does not call `msync`.
+/// Semantics 2.8. `close` writes the mapped pages even if the program has not called `msync`.
 fn close_writes_mapped_pages(mounts: &Mounts) {
     files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\
@@ -394,7 +394,8 @@ fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
         assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
     }
     assert!(files::read(mounts.other.join("file")) == bytes);
-    // The block count of a file does not include space that is allocated beyond its end.
+    // The block count of a file does not include space that is allocated beyond the end of the
+    // file.
     files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
         let found = files::metadata(place.join("file"));
@@ -404,7 +405,7 @@ fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
 }
 
 /// Semantics 2.12.
-fn allocated_space_is_a_hole(mounts: &Mounts) {
+fn allocated_space_without_data_is_a_hole(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"");
     files::fallocate(&file, FallocateFlags::empty(), 0, 3 << 20);
     let there = files::open(mounts.other.join("file"));
@@ -448,8 +449,8 @@ fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// Semantics 2.13: the kernel copies only up to its cached size of the source, which is the size
-/// that the last `fstat` returned.
+/// Semantics 2.13. The kernel copies only up to its cached size of the source file. This is the
+/// size that the last `fstat` returned.
 fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");

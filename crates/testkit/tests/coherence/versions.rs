@@ -1,11 +1,12 @@
-//! The versions of pages that readers get while another program writes, maps, punches and truncates
-//! the file.
+//! Checks the versions of pages that readers get while another program writes, maps, punches and
+//! truncates the file.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
-//! contain the page's number and the number of the change that wrote them. Before they read a page,
-//! readers on both mounts record the last completed change of the page. They must get the bytes of
-//! that change, or of a later change that has already begun. All bytes of a page must come from a
-//! single change. So the readers can check the file while it changes all the time.
+//! contain the number of the page and the number of the change that wrote these bytes. Before a
+//! reader reads a page, it notes the last completed change of this page. The read must return the
+//! bytes of that change, or of a later change that has already begun. All bytes of a page must come
+//! from a single change. In this way, readers on both mounts can check the file while it changes
+//! all the time.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -28,10 +29,10 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![versions:
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
-/// First page that the test may truncate. A program that maps this or a later page would get
-/// SIGBUS.
+/// First page that the test may truncate. A program that accesses a truncated page through a
+/// mapping gets SIGBUS.
 const KEPT: usize = 32;
-/// Duration of the changes. In this time each reader must complete at least [`ENOUGH`] reads.
+/// Duration of the changes. During this time, each reader must complete at least [`ENOUGH`] reads.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
 /// Returns the eight bytes that `change` writes to a page.
@@ -48,33 +49,33 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     parts.map(u64::from_le_bytes).collect()
 }
 
-/// Whether only a mapping writes the page. The kernel may write back such a page in the middle of a
+/// Whether only a mapping writes the page. The kernel may write such a page back in the middle of a
 /// change.
 fn is_mapped(page: usize) -> bool {
     page % 4 == 3
 }
 
-/// Progress of the changes of a page. Zero means no change.
+/// Progress of the changes of one page. In each field, zero means that there was no change.
 #[derive(Default)]
 struct Page {
     /// Number of the last change whose call has returned.
     done: AtomicU64,
-    /// Number of the last change that was complete when the writer last closed the file.
+    /// Number of the last change that was complete when the writer closed the file the last time.
     closed: AtomicU64,
     /// Number of the last change that has begun.
     begun: AtomicU64,
-    /// Number of the last begun change that writes zeros.
+    /// Number of the last change that has begun and that writes zeros.
     cleared: AtomicU64,
 }
 
-/// The progress of the changes of a file. Only the writer may update it.
+/// The progress of all changes of a file. Only the writer updates it.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
 }
 
 impl Story {
-    /// Creates the progress for a file of zeros.
+    /// Creates the progress for a file that contains only zeros.
     fn new() -> Self {
         let pages = std::array::from_fn(|_| Page::default());
         Self { pages, is_over: AtomicBool::new(false) }
@@ -92,7 +93,7 @@ impl Story {
         self.pages[page].closed.load(Ordering::SeqCst)
     }
 
-    /// Runs a change of `pages`, and records its beginning and its end.
+    /// Runs a change of `pages` by calling `call`, and records the begin and the end of the change.
     fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
         for page in &self.pages[pages.clone()] {
             if clears {
@@ -106,8 +107,8 @@ impl Story {
         }
     }
 
-    /// Checks the bytes that a read returned for a page. `least` is the last change that was
-    /// complete when the read began.
+    /// Checks the bytes that a read has returned for a page. `least` is the last change that was
+    /// already complete when the read began.
     fn check(&self, page: usize, found: &[u64], least: u64) {
         let Page { begun, cleared, .. } = &self.pages[page];
         let (cleared, most) = (cleared.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
@@ -125,8 +126,8 @@ impl Story {
         }
     }
 
-    /// Like [`Self::check`], for a whole page that no mapping writes. Also checks that all bytes
-    /// come from one change.
+    /// Like [`Self::check`], but for a whole page that no mapping writes. Also checks that all
+    /// bytes come from the same change.
     fn check_whole(&self, page: usize, found: &[u64], least: u64) {
         self.check(page, found, least);
         let mut written = found.iter().filter(|word| **word != 0);
@@ -135,7 +136,7 @@ impl Story {
     }
 }
 
-/// Ends all other threads when this value is dropped, even if its thread panics.
+/// Makes all other threads end when this value is dropped, even if its own thread panics.
 struct Stops<'a>(&'a Story);
 
 impl Drop for Stops<'_> {
@@ -144,8 +145,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// A program that writes pages of a file through a mapping. Each line of input names a page and its
-/// new bytes.
+/// A program that writes pages of a file through a mapping. Each line of its input contains the
+/// number of a page and the page's new bytes.
 const MAPPER: &str = "
 import mmap, sys
 PAGE = 4096
@@ -159,8 +160,8 @@ with open(sys.argv[1], 'r+b') as file:
         print('synced', flush=True)
 ";
 
-/// A program that opens and maps the file for each line of input, and prints the words of each of
-/// its first pages.
+/// A program that opens and maps the file again for each line of input. It prints the words at the
+/// beginning of each page.
 const LOOKER: &str = "
 import mmap, sys
 PAGE, pages = 4096, int(sys.argv[2])
@@ -176,7 +177,7 @@ for line in sys.stdin:
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
-    /// Number of the current change. Between two changes, number of the last change.
+    /// Number of the current change, or of the last change if no change is running.
     number: u64,
     path: PathBuf,
     file: File,
@@ -204,7 +205,7 @@ impl Writer<'_> {
                 assert_eq!(self.mapper.line(), "synced");
             } else {
                 let bytes = word.to_le_bytes().repeat(PAGE / 8);
-                // A single call, because two calls would be two writes.
+                // Use a single call, because two calls would be two separate writes.
                 assert_eq!(self.file.write_at(&bytes, offset(page)).expect("written"), PAGE);
             }
         });
@@ -218,7 +219,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Truncates the file at a random page, and extends it again with zeros.
+    /// Truncates the file at a random page. Then extends the file again, which adds zeros.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
@@ -228,7 +229,8 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // Open the new file first, because `mem::replace` needs it before the old file is closed.
+        // Open the file a second time, because the test must have an open file before it closes the
+        // old one.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {
@@ -242,7 +244,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads random pages until the test ends, at most `most` pages in one read, and checks them.
+/// Reads and checks random pages until the test ends. Reads at most `most` pages in one call.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -252,7 +254,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
         let len = files::read_at(file, bytes, offset(first));
-        // A read during a truncation may be short. The missing pages count as zeros.
+        // A read during a truncation may return fewer bytes. The missing pages count as zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
             match is_mapped(page) {
@@ -264,8 +266,8 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
     }
 }
 
-/// Opens and maps the file repeatedly. Each new mapping must show at least the changes before the
-/// last close.
+/// Opens and maps the file again and again. Each new mapping must show at least the changes that
+/// were complete at the last close.
 fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     let _stops = Stops(story);
     while !story.is_over() {
@@ -282,13 +284,13 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
     }
 }
 
-/// The readers on the other mount.
+/// The kind of readers on the other mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
-    /// A reader that opened the file before the writer did. No other program uses the reader's
+    /// A reader that opened the file earlier than the writer. No other program uses the reader's
     /// mount, because concurrent calls on the same mount may hide a change (Semantics 2.3).
     FromBefore,
-    /// A reader that opens and maps the file while the writer changes it.
+    /// Readers that open and map the file while the writer changes it.
     New,
 }
 
@@ -298,7 +300,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     files::set_len(&files::create(&here), offset(PAGES));
     let from_before = [(); 2].map(|()| files::open(&there));
     for file in &from_before {
-        // Read all pages, so that the kernel has cached pages to drop.
+        // Read all pages, so that the kernel has cached pages that it must later drop.
         files::read_exact_at(file, &mut vec![1; PAGES * PAGE], 0);
     }
     let story = Story::new();
@@ -327,8 +329,8 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     let (looking, many) = (looker.as_mut(), if readers == Readers::New { 4 } else { 2 });
     std::thread::scope(|scope| {
         let _stops = Stops(&story);
-        // There is only one reader with a descriptor from before the writer's open. A second one
-        // could hide changes from it (Semantics 2.3).
+        // Use only one reader that opened the file earlier than the writer. A second such reader
+        // could hide changes from the first one (Semantics 2.3).
         let reading: &[_] = match readers {
             Readers::FromBefore => &[(&same_mount, 1), (&files[0], 5)],
             Readers::New => &[(&same_mount, 1), (&files[0], 5), (&files[1], 1)],

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Time limit for dbench, longer than a whole run takes.
+/// Time limit for dbench. It is longer than a whole run takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn dbench(directory: &Path) -> String {
@@ -17,7 +17,8 @@ fn dbench(directory: &Path) -> String {
     finish(&mut command, PATIENCE).expect_success()
 }
 
-/// The clients of each mount work in a separate directory.
+/// Runs dbench on two mounts at the same time. The clients of each mount work in a separate
+/// directory.
 pub(crate) fn runs_on_two_mounts(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -1,6 +1,6 @@
-//! PostgreSQL on a mount. During the PostgreSQL benchmark, the test kills Skep services, then the
-//! PostgreSQL server, then the mount. Committed rows survive, no matter on which mount the test
-//! starts the database again.
+//! PostgreSQL on a mount. During a PostgreSQL benchmark, the test kills Skep services, then the
+//! PostgreSQL server, then the mount. No committed row may be lost, no matter on which mount the
+//! test starts the database again.
 
 use crate::text;
 use skep_testkit::files;
@@ -13,20 +13,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than in other tests, because after a kill the database recovers from its log.
+/// Time limit of a step. It is longer than in other tests, because after a kill the database
+/// recovers from its log.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// An unprivileged user, because PostgreSQL refuses to run as root.
+/// User id of an unprivileged user, because PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-/// A PostgreSQL server: the directory of its programs, its data directory, and the directory of its
-/// socket and logs.
+/// A PostgreSQL server: the directory of its programs, its data directory, and the directory for
+/// its socket and logs.
 struct Server<'a> {
     programs: PathBuf,
     data: PathBuf,
     local: &'a Path,
 }
 
-/// Returns the directory of PostgreSQL's programs. Looks in Debian's directory first, and then in
+/// Returns the directory of PostgreSQL's programs. Searches Debian's directory first, and then
 /// PATH.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -59,12 +60,12 @@ impl Server<'_> {
         )
     }
 
-    /// Starts the server. `at` is the path of the data directory, which may be the same directory
-    /// on a different mount.
+    /// Starts the server. `at` is the path of the data directory. It may be the path of the same
+    /// directory on a different mount.
     fn start(&mut self, at: PathBuf) {
         self.data = at;
-        // These files contain the id of a killed process. PostgreSQL would refuse to start if
-        // another process had this id now.
+        // These files contain the process id of a killed process. PostgreSQL would refuse to start
+        // if another process had this id now.
         fs::remove_file(self.data.join("postmaster.pid")).ok();
         fs::remove_file(self.local.join(".s.PGSQL.5432.lock")).ok();
         let options = format!("-c listen_addresses= -k {}", text(self.local));
@@ -98,8 +99,8 @@ impl Server<'_> {
         self.query("select count(*) from pgbench_history").parse().expect("a number")
     }
 
-    /// Checks the tables, and returns the number of transactions. No transaction changes the
-    /// equality of the sums, and the tables must match their indexes.
+    /// Checks the tables, and returns the number of transactions. The sums in the tables must be
+    /// equal, as every transaction preserves this. The tables must also match their indexes.
     fn check(&self) -> u64 {
         let sums = "select (select sum(abalance) from pgbench_accounts), \
                     (select sum(bbalance) from pgbench_branches), \
@@ -128,7 +129,8 @@ fn kill_tree(root: u32) {
     let mut found = vec![root];
     for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // State and parent follow the process name, which may contain any bytes.
+        // In the file, the process name can contain any bytes. The state and the parent follow the
+        // name.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
         if parent == Some(&root.to_string()) {
             found.extend(entry.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));
@@ -164,7 +166,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     server.start(here.clone());
     server.run("pgbench", &["-i", "-q", "-s", "2"]);
 
-    // Kill services of the cluster, which must only delay the database.
+    // Kill services of the cluster. This must only delay the database.
     let benchmark = server.benchmark("15");
     for role in ["storage", "metadata"] {
         let before = server.transactions();
@@ -188,7 +190,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
         "{committed} transactions were acknowledged, the database has {found}"
     );
 
-    // Kill the mount of the server, and start the server again on the first mount.
+    // Kill the mount that the server uses, and start the server again on the first mount.
     let benchmark = server.benchmark("120");
     wait_for("the benchmark runs", PATIENCE, || {
         (server.transactions() > found + 300).then_some(())

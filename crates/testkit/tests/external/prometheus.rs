@@ -16,14 +16,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longer than [`RATE`], the time in which services collect the values for a rate, also on a busy
-/// machine.
+/// Time limit for a query to have a result. Prometheus needs the time [`RATE`] to collect the
+/// values for a rate, and longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The interval of rates, in place of Grafana's variable. Prometheus reads the metrics every
-/// second.
+/// The interval of rates, which replaces Grafana's variable. In the test, Prometheus reads the
+/// metrics every second.
 const RATE: &str = "15s";
 
-/// The directory of dashboards, settings and rules in the repository.
+/// Returns the directory of dashboards, settings and rules in the repository.
 fn dashboards() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("two directories below the top").join("dashboards")
@@ -68,7 +68,7 @@ impl Prometheus {
             let rest = line.split_once("\"Listening on\" address=")?.1;
             Some(rest.trim_end().to_owned())
         });
-        // Read the log to its end, so that Prometheus never waits for a full pipe.
+        // Read the log to its end. Otherwise Prometheus would wait when the pipe is full.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.expect("prometheus listens");
         Self { child, address }
@@ -82,7 +82,7 @@ impl Prometheus {
         stream.read_to_string(&mut reply).ok()?;
         let (head, body) = reply.split_once("\r\n\r\n")?;
         let status = head.lines().next()?;
-        // While it starts, Prometheus replies 503.
+        // During its start, Prometheus replies with status 503.
         if status.contains(" 503 ") {
             return None;
         }
@@ -90,7 +90,8 @@ impl Prometheus {
         serde_json::from_str(body).ok()
     }
 
-    /// Returns the number of series in the result of a query whose newest value is a number.
+    /// Returns the number of series in the result of a query. Counts only series whose newest value
+    /// is a number.
     fn results(&self, query: &str) -> usize {
         let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let Some(reply) = self.get(&format!("/api/v1/query?query={escaped}")) else { return 0 };
@@ -102,11 +103,12 @@ impl Prometheus {
     }
 }
 
-/// A query of a dashboard: its place in the dashboard, and the expression for Prometheus.
+/// A query of a dashboard: the place of the query in the dashboard, and its expression in the
+/// language of Prometheus.
 type Query = (String, String);
 
-/// Returns all queries of all dashboards, including the queries of variables. The list has a query
-/// for one target once for each of `targets`.
+/// Returns all queries of all dashboards, including the queries of variables. If a query is for one
+/// target, the list contains the query once for each target in `targets`.
 fn queries(targets: &[u64]) -> Vec<Query> {
     let mut found = Vec::new();
     for entry in files::read_dir(dashboards().join("grafana")).flatten() {
@@ -142,7 +144,7 @@ fn queries(targets: &[u64]) -> Vec<Query> {
     filled
 }
 
-/// Writes, syncs, reads and creates files until the test ends, like a job of a batch system.
+/// Writes, syncs, reads and creates files until the test ends, as a job of a batch system does.
 fn work(directory: &Path, is_done: &AtomicBool) {
     let data = vec![7; 1 << 20];
     let path = directory.join("file");
@@ -166,7 +168,7 @@ fn work(directory: &Path, is_done: &AtomicBool) {
     }
 }
 
-/// Sets a flag when it is dropped, so that a failed test ends its threads.
+/// Sets a flag when this value is dropped, so that the threads of a failed test end.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -221,7 +223,8 @@ pub(crate) fn shows_a_cluster_on_every_panel(_: &()) {
     cluster.stop();
 }
 
-/// Waits until each query has had a result. Adds queries that never have a result to `empty`.
+/// Waits until each query has had a result. Adds the queries that have not had a result in time to
+/// `empty`.
 fn wait_for_all(prometheus: &Prometheus, queries: &[Query], empty: &mut Vec<Query>) {
     wait_for("Prometheus knows the services", PATIENCE, || {
         (prometheus.results("up{job=\"skep\"} == 1") >= 5).then_some(())

@@ -1,7 +1,6 @@
-//! Jobs of a real Slurm on four nodes get a file system on demand by a line in their scripts.
-//! Nothing of the file system is left after the end of the job, after `scancel`, and after the
-//! death of a node.
-//! All nodes together copy the input of a job and its results.
+//! Jobs of a real Slurm on four nodes. A line in its script gives a job a file system on demand.
+//! Nothing of the file system may be left after the end of the job, after `scancel`, and after the
+//! death of a node. All nodes together copy the input of a job, and its results.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::ssh_site::SharedDirectory;
@@ -11,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const NODES: usize = 4;
-/// Time limit for a change of a job's state. A job waits for the scheduler, for the prolog on all
-/// nodes, and for the end of cancelled steps.
+/// Time limit for a change of a job's state. A job may have to wait for the scheduler, for the
+/// prolog on all nodes, and for the end of cancelled steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Slurm {
@@ -88,14 +87,14 @@ impl Slurm {
     fn await_state(&self, job: &str, state: &str) {
         wait_for(&format!("job {job} is {state}"), PATIENCE, || {
             let shown = self.control.run(&format!("scontrol show job {job}")).stdout;
-            // Slurm shows a job as running while the prolog still runs.
+            // Slurm already shows a job as running while the prolog runs.
             let is_there = shown.contains(&format!("JobState={state}"));
             let is_ready = state != "RUNNING" || !shown.contains("Reason=Prolog");
             (is_there && is_ready).then_some(())
         });
     }
 
-    /// Waits until no file, mount or process of a file system is left on the nodes.
+    /// Waits until no file, mount or process of an on-demand file system is left on the nodes.
     fn await_removal(&self, nodes: &[usize]) {
         let look = "ls -d /var/lib/skep-ondemand /mnt/ondemand 2>/dev/null || true\n\
             grep fuse.skep /proc/mounts || true; own=$(readlink /proc/self/ns/net)\n\
@@ -111,8 +110,8 @@ impl Slurm {
     }
 }
 
-/// A job whose nodes copy its input and its results together. Its results are held until they are
-/// saved, also after the end of the job.
+/// Checks a job whose nodes copy its input and its results together. The file system must stay
+/// until the results are saved, even after the end of the job.
 fn expect_staging(slurm: &Slurm, all: &[usize]) {
     let shared = SharedDirectory::new("slurm");
     let top = shared.path();
@@ -142,7 +141,8 @@ fn expect_staging(slurm: &Slurm, all: &[usize]) {
         .run("cat /mnt/ondemand/.skep-hold; rm /mnt/ondemand/.skep-hold")
         .expect_success();
     for node in &slurm.nodes {
-        // Under the host's own name, as slurmd: the parts of other hosts are refused.
+        // Run the command under the host's own name, as slurmd does. The command refuses to stop
+        // the parts on other hosts.
         let stop = format!("hostname {}; SLURM_JOB_ID={job} skep ondemand stop --job", node.name());
         node.run(&format!("unshare --uts sh -ec '{stop}'")).expect_success();
     }
@@ -155,7 +155,7 @@ fn expect_staging(slurm: &Slurm, all: &[usize]) {
     });
 }
 
-/// Starts a daemon of Slurm that has the host's name as its hostname.
+/// Starts a daemon of Slurm. For the daemon, the hostname is the name of the host.
 fn start(host: &mut PageHost, daemon: &str) {
     let name = host.name().to_owned();
     host.start(&format!("unshare --uts sh -c 'hostname {name}; exec {daemon}'"));
@@ -176,7 +176,7 @@ pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
         constraint,
     );
     slurm.await_state(&job, "COMPLETED");
-    // The first node runs the script of a job.
+    // The first node runs the script of the job.
     let output = slurm.nodes[0].run("cat /srv/output").expect_success();
     assert_eq!(output, "n1\nn2\nn3\nn4\n");
     slurm.await_removal(&all);
@@ -189,8 +189,8 @@ pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
     slurm.await_state(&job, "CANCELLED");
     slurm.await_removal(&all);
 
-    // Kill all processes of Slurm and Skep on a node. The file system's directory remains, as after
-    // a crash.
+    // Kill all processes of Slurm and Skep on a node. The directory of the file system stays on the
+    // node, as after a crash.
     let job = slurm.submit("srun sleep 600", constraint);
     slurm.await_state(&job, "RUNNING");
     slurm.nodes[2]

@@ -1,6 +1,6 @@
 //! The static programs in the tarballs that `cargo xtask package` builds. The test runs a cluster
-//! on an old distribution, whose C library is too old for the other packages. It also runs the
-//! program for ARM under an emulator.
+//! on an old distribution whose C library is too old for the other packages. It also runs the ARM
+//! program under an emulator.
 
 use super::text;
 use skep_testkit::program::{finish, run};
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 /// Time limit for a release build, and for the installation of a distribution.
 const LONG: Duration = Duration::from_secs(3600);
-/// The C library of Debian 11 is 2.31.
+/// Name of the old distribution, Debian 11. Its C library has version 2.31.
 const DISTRIBUTION: &str = "bullseye";
 
-/// Commands on the old distribution: installation, a cluster with a mount, and removal.
+/// Commands that the test runs on the old distribution: installation, a cluster with a mount, and
+/// removal.
 const COMMANDS: &str = r#"
 tar -C /tmp -xf /tmp/skep.tar.gz
 /tmp/skep-0*/install.sh
@@ -36,7 +37,7 @@ skep down
 ! ls /usr/local/bin/skep /sbin/mount.skep 2>/dev/null
 "#;
 
-/// Builds the tarball for a target, and returns its path.
+/// Builds the tarball for a target of the Rust compiler, and returns the path of the tarball.
 fn tarball(scratch: &Scratch, target: &str) -> PathBuf {
     let directory = scratch.directory(target);
     let mut xtask = Command::new(env!("CARGO"));

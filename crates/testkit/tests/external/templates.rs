@@ -1,6 +1,6 @@
-//! The programs of the vendors check the templates in `deploy/`, and evaluate the Terraform
-//! templates. The test `templates` runs the user data of CloudFormation. Here, Terraform must
-//! generate the same user data.
+//! Checks the templates in `deploy/` with the programs of Terraform and of the cloud vendors, and
+//! evaluates the Terraform templates. Terraform must generate the same user data as CloudFormation.
+//! The test `templates` runs CloudFormation's user data.
 
 use skep_testkit::program::{finish, run, run_in};
 use skep_testkit::{PATIENCE, Scratch, files};
@@ -10,8 +10,8 @@ use std::process::Command;
 const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Returns a root module that uses the module for user data like the templates for AWS and Azure.
-/// It needs no provider, so Terraform downloads nothing.
+/// Returns a Terraform root module that uses the module for user data in the same way as the
+/// templates for AWS and Azure do. It needs no provider, so Terraform downloads nothing.
 fn root_module() -> String {
     format!(
         "module \"node\" {{\n  source = \"./terraform/node\"\n  management_address = \"10.75.0.10\"\n  \
@@ -31,12 +31,12 @@ pub(crate) fn pass_the_linters_of_their_vendors(_: &()) {
     let scratch = Scratch::new();
     let copy = scratch.directory("copy");
     run("cp", ["-r", &format!("{}/.", deploy.display()), &copy.display().to_string()]);
-    run_in(&copy, "terraform", &["fmt", "-check", "-recursive", "terraform"]);
+    run_in(&copy, "terraform", ["fmt", "-check", "-recursive", "terraform"]);
     files::write(copy.join("main.tf"), root_module());
-    run_in(&copy, "terraform", &["init", "-input=false"]);
-    run_in(&copy, "terraform", &["validate"]);
-    run_in(&copy, "terraform", &["apply", "-auto-approve", "-input=false"]);
-    let made = run_in(&copy, "terraform", &["output", "-json", "hosts"]);
+    run_in(&copy, "terraform", ["init", "-input=false"]);
+    run_in(&copy, "terraform", ["validate"]);
+    run_in(&copy, "terraform", ["apply", "-auto-approve", "-input=false"]);
+    let made = run_in(&copy, "terraform", ["output", "-json", "hosts"]);
     let made: serde_json::Value = serde_json::from_str(&made).expect("JSON");
 
     let mut render = Command::new("python3");
@@ -54,7 +54,7 @@ pub(crate) fn pass_the_linters_of_their_vendors(_: &()) {
     ];
     for (key, roles) in pairs {
         let made = made[key].as_str().expect("a text");
-        // CloudFormation cannot add numbers, so its script does. `SKEP_DISKS` has no effect on
+        // CloudFormation cannot add numbers, so its script adds them. `SKEP_DISKS` has no effect on
         // clients.
         let made = made.replace("SKEP_DISKS='none'", "SKEP_DISKS='auto'");
         let expected = expected[roles][0].as_str().expect("a text").replace("'1+0 8'", "'1 8'");

@@ -1,10 +1,10 @@
-//! Runs the tests of the group `generic` of xfstests, from a source tree that is already built.
+//! Runs the tests of the xfstests group `generic`, from a source tree that is already built.
 //!
 //! There are two clusters, for the *test* and the *scratch* file system. Each has its own small
 //! disk, so that a test that fills a file system does not fill the machine's disk. Each test runs
 //! in its own mount and process namespace. In this namespace, the mount helper is in `/sbin`, and
-//! the users that the tests need exist. Mounts and processes that a test leaves end with its
-//! namespace.
+//! all users that the tests need exist. When the namespace ends, the mounts and processes that a
+//! test has left end, too.
 //!
 //! # Settings
 //! - `SKEP_XFSTESTS_TREE`: path of the built tree.
@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 
 /// Length of each disk in bytes. The disks are sparse files.
 const DISK_BYTES: u64 = 10 << 30;
-/// The page that lists the tests that fail for a known reason.
+/// The page with the list of the tests that fail for a known reason.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
-/// Shell script that sets up the environment of the test `$1`, and runs the test.
+/// Shell script that creates the environment for the test `$1`, and then runs the test.
 const AROUND: &str = "\
     mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
     export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \
@@ -39,10 +39,10 @@ const AROUND: &str = "\
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     Passed,
-    /// The test did not run, for the reason that it printed.
+    /// The test did not run. It has printed this reason.
     NotRun(String),
     Failed,
-    /// The test was still running at its time limit.
+    /// The test had not ended at its time limit.
     TimedOut,
 }
 
@@ -93,7 +93,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     }
     files::write(scratch.join("passwd"), users);
     files::write(scratch.join("group"), groups);
-    // The tests compare the file system type in the output of `df` with `fuse`.
+    // The tests expect the file system type `fuse` in the output of `df`.
     let df = "#!/bin/sh\ndf -T -P \"$@\" | sed 's/ fuse\\.skep / fuse /'\n";
     files::write(scratch.join("df"), df);
     files::set_permissions(scratch.join("df"), fs::Permissions::from_mode(0o755));
@@ -122,8 +122,8 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // This also kills the first process of the namespace. Its exit ends all other processes of
-        // the namespace.
+        // This kills the first process of the namespace. When it exits, the kernel ends all other
+        // processes of the namespace.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;
@@ -146,7 +146,7 @@ fn known_failures() -> BTreeSet<String> {
     numbers.filter(|it| it.len() == 3 && it.parse::<u32>().is_ok()).map(str::to_owned).collect()
 }
 
-/// Formats a list of numbers. Consecutive numbers form a range, as in `001-005, 007`.
+/// Formats a list of numbers. Consecutive numbers are written as a range, as in `001-005, 007`.
 fn ranges(numbers: &[&str]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for number in numbers.iter().filter_map(|it| it.parse().ok()) {
@@ -162,8 +162,8 @@ fn ranges(numbers: &[&str]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a reason without the names of files and devices, so that reasons that differ only in
-/// these names are equal.
+/// Removes the names of files and devices from a reason. Reasons that differ only in such names are
+/// then equal.
 fn kind_of_reason(reason: &str) -> String {
     let words = reason.split_whitespace().map(|word| match word {
         word if word.contains("127.0.0.1") => "the device",
@@ -210,8 +210,8 @@ fn tests_of(tree: &Path) -> Vec<String> {
     let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
     let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
     tests.sort();
-    // Keep only the group `auto`. Tests outside this group may do damage when they fail, or need
-    // more time than a run has.
+    // Keep only the tests of the group `auto`. Tests outside this group may do damage when they
+    // fail, or need more time than a run has.
     tests.retain(|test| {
         let script = fs::read_to_string(place.join(test)).unwrap_or_default();
         let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));
@@ -220,7 +220,7 @@ fn tests_of(tree: &Path) -> Vec<String> {
     tests
 }
 
-pub(crate) fn fails_only_where_it_is_known_to(_: &()) {
+pub(crate) fn fails_only_the_listed_tests(_: &()) {
     let tree = std::env::var_os("SKEP_XFSTESTS_TREE").map(PathBuf::from);
     let tree =
         tree.expect("`cargo xtask external --only xfstests --tree DIRECTORY` names the tree");

@@ -1,4 +1,4 @@
-//! Locks between two mounts while no process dies.
+//! Locks of programs on two mounts, while no process dies.
 
 use crate::Mounts;
 use crate::program::Program;
@@ -58,8 +58,8 @@ fn lock_excludes_programs_on_all_mounts(mounts: &Mounts) {
     });
 }
 
-/// The kernel handles locks on special files itself. If a later kernel forwards these locks to
-/// FUSE, docs/semantics.md needs a new statement.
+/// The kernel handles locks on special files itself. If this test fails because a newer kernel
+/// forwards these locks to FUSE, docs/semantics.md needs a new statement.
 ///
 /// Semantics 6.1.
 fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
@@ -106,7 +106,8 @@ fn lock_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
             let freed_at = Instant::now();
             holder.unlock(kind);
             assert_eq!(waiter.answer(), "ok");
-            // The wait must end at once, not only at the mount's next poll (every five seconds).
+            // The wait must end at once, and not only at the mount's next poll (every five
+            // seconds).
             assert!(freed_at.elapsed() < Duration::from_secs(3), "{:?}", freed_at.elapsed());
             assert_eq!(holder.try_lock(kind, "shared"), "EAGAIN");
             waiter.unlock(kind);
@@ -126,7 +127,7 @@ fn signal_ends_a_lock_wait(mounts: &Mounts) {
             let took = begun.elapsed();
             assert!(took > Duration::from_millis(400) && took < Duration::from_secs(4), "{took:?}");
             holder.unlock(kind);
-            // The lock is not reserved for a program whose wait a signal has ended.
+            // No lock is reserved for a program whose wait was ended by a signal.
             assert_eq!(third.try_lock(kind, "exclusive"), "ok");
             third.unlock(kind);
         }
@@ -148,8 +149,8 @@ fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
             assert_eq!(test(&mut other, 40, 20), "free");
             assert_eq!(test(&mut other, 50, 0), "exclusive 60 40");
             other.ok(&format!("lock f {kind} exclusive 40 20 try"));
-            // Another program has locked the range in the middle, so the call fails and changes no
-            // range.
+            // Another program has locked the middle of the range, so the call fails and changes no
+            // lock.
             assert_eq!(holder.run(&format!("lock f {kind} shared 0 100 try")), "EAGAIN");
             other.ok(&format!("lock f {kind} unlock 0 0 try"));
             holder.ok(&format!("lock f {kind} exclusive 40 20 try"));
@@ -167,7 +168,7 @@ fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
     });
 }
 
-/// Returns the holder of the lock that `F_GETLK` reports.
+/// Returns the holder of the lock that `F_GETLK` returns.
 fn holder_of(program: &mut Program) -> String {
     program.run("test f posix exclusive 0 0")
 }
@@ -182,7 +183,7 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
         assert_eq!(holder_of(&mut neighbour), format!("exclusive 0 0 {}", holder.pid()));
         holder.ok("fork_and_close f");
         assert_eq!(other.try_lock("posix", "shared"), "EAGAIN", "the child had no locks");
-        // Any close of the file by the process releases the lock, even the close of a different
+        // Any close of the file by the process releases the lock, even the close of another
         // descriptor.
         for mode in ["write", "read"] {
             holder.open("g", here, mode);
@@ -198,7 +199,7 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
 }
 
 fn is_free_soon(program: &mut Program, kind: &str) {
-    // Wait, because close(2) returns before the file's last close is complete.
+    // Wait, because close(2) returns before the kernel has processed the last close of the file.
     wait_for("the lock is free", Duration::from_secs(10), || {
         (program.try_lock(kind, "exclusive") == "ok").then_some(())
     });
@@ -220,8 +221,7 @@ fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
             assert_eq!(other.try_lock(kind, "shared"), "EAGAIN", "{kind}");
             holder.ok("close g");
             is_free_soon(&mut other, kind);
-            // The kernel may give the newly opened file the same lock owner number as the closed
-            // file.
+            // The kernel may give the newly opened file the lock owner number of the closed file.
             for _ in 0..50 {
                 holder.open("f", here, "write");
                 assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -253,8 +253,8 @@ fn number(path: &Path) -> u64 {
     text.parse().expect("a number")
 }
 
-/// Semantics 6.6: each program has the file open all the time, and must read the writes of the
-/// other programs.
+/// Semantics 6.6. Each program has the file open all the time. Under the lock, it must read the
+/// bytes that the other programs have written.
 fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
@@ -275,7 +275,7 @@ fn counter_under_locks_loses_no_update(mounts: &Mounts) {
 fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // Each mount has more waiting requests than a single worker has slots.
+    // Each mount has more waiting requests than one worker of the mount has slots.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -284,7 +284,7 @@ fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let path = mounts.one.with_file_name("served-meanwhile");
     std::fs::write(&path, "x").expect("others are served");
     holder.unlock("flock");
-    // Each program has the lock for a moment, until it closes the file.
+    // Each program has the lock for a moment, and releases it by closing the file.
     std::thread::scope(|scope| {
         for mut program in waiting {
             scope.spawn(move || {
@@ -302,14 +302,14 @@ fn lock_owner_has_at_most_1024_ranges(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // Each owner has its own limit. After the owner has unlocked one range, it can lock
-            // exactly one more range.
+            // Each lock owner has a limit of its own. After the owner has unlocked one range, it
+            // can lock exactly one more range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
             assert_eq!(holder.run(&format!("lock f {kind} exclusive 6000 1 try")), "ENOLCK");
-            // At the limit, a lock that merges two ranges of the owner succeeds, and an unlock
-            // always succeeds.
+            // At the limit, the owner can still set a lock that merges two of its ranges, and can
+            // still unlock a range.
             holder.ok(&format!("lock f {kind} exclusive 3 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 6000 1 try"));
             holder.unlock(kind);
@@ -337,7 +337,7 @@ fn getlk_names_the_holder_on_the_same_mount(mounts: &Mounts) {
     });
 }
 
-/// Returns the number of waits for locks of a file that `skep lock list` reports.
+/// Returns the number of waits for locks of a file, according to `skep lock list`.
 fn waiting_for(path: &Path) -> usize {
     let path = path.to_str().expect("ASCII");
     let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
@@ -366,8 +366,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // Only one program at a time has the lock, so with a wrong order this program would not get
-        // a reply.
+        // Only one program at a time has the lock. If the order were wrong, this program would not
+        // get a reply.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);
@@ -376,7 +376,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
 }
 
 /// After 64 readers have overtaken the waiting writer, no other reader gets the lock for a second.
-/// Then a waiting reader gets the lock, although no program has released it. Semantics 6.4.
+/// After this second, a waiting reader gets the lock, although the other readers have not released
+/// it. Semantics 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
         let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
@@ -391,7 +392,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // Check this only if the second has not passed already, as it may on a stalled machine.
+        // Check this only if the second has not passed yet. It may have passed on a busy machine.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }
@@ -415,7 +416,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
         until_they_wait(1, &mounts.one);
         reader.begin(&format!("lock f {kind} shared 5 20 wait"));
         until_they_wait(2, &mounts.one);
-        // The writer waits longer than the reader, but cannot get its lock yet.
+        // The writer has waited longer than the reader, but cannot get its lock yet.
         last.unlock(kind);
         assert_eq!(reader.answer(), "ok", "{kind}");
         reader.unlock(kind);
@@ -434,7 +435,7 @@ fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
         let first = crowd.run(&format!("crowd_begins {path} 257"));
         assert_eq!(first, "ENOLCK", "round {round}: one too many");
         until_they_wait(256, &mounts.one);
-        // The mount serves other requests during the waits.
+        // The mount serves other requests while the programs wait for locks.
         assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");
         holder.unlock("posix");
         assert_eq!(crowd.run("crowd_ends 256"), "ok", "round {round}");
@@ -442,8 +443,8 @@ fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
     }
 }
 
-/// Returns two files on different metadata targets. Metadata places new directories in the root on
-/// the targets in turn.
+/// Returns two files on different metadata targets. Metadata places new directories in the root
+/// alternately on the targets.
 fn apart(place: &Path) -> [PathBuf; 2] {
     let root = place.parent().expect("it is in the mount");
     let target = |path: &Path| {
@@ -497,7 +498,7 @@ fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
 /// Semantics 6.5.
 fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
-        // Files of one directory lie on the same metadata target.
+        // Files in the same directory are on the same metadata target.
         let second = |place: &Path| place.with_extension("second");
         let (mut one, mut other) = (Program::on(here), Program::on(there));
         one.open("g", &second(here), "write");
@@ -512,7 +513,7 @@ fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
         one.ok("close g");
         one.unlock("posix");
 
-        // Let three programs each wait for a lock of the next program.
+        // Three programs wait, each for a lock of the next program.
         let mut third = Program::on(here);
         for (byte, program) in [&mut one, &mut other, &mut third].into_iter().enumerate() {
             program.ok(&format!("lock f posix exclusive {byte} 1 try"));

@@ -1,4 +1,4 @@
-//! Locks when a client or a metadata service dies, or is suspended for longer than a lease.
+//! Locks when a client or a metadata service dies or is suspended for longer than a lease.
 
 use crate::between_mounts::KINDS;
 use crate::program::Program;
@@ -13,17 +13,18 @@ pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
     client_suspended_past_its_lease_loses_its_locks,
 ];
 
-/// Leases last 5 s. On a busy machine, the cluster detects their expiry a little later.
+/// Time limit for the cluster to notice a dead client. Leases last 5 s, and on a busy machine the
+/// cluster notices their end a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
-/// Kills clients one by one while programs increment a counter. Returns the number of increments by
-/// programs on the killed mounts.
+/// Kills clients one by one while programs increment a counter. Returns the number of increments
+/// that the programs on the killed mounts have made.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on the killed mount exit with an error, some of them while they have the
-        // lock.
+        // The programs on the killed mount exit with an error. Some of them have the lock at that
+        // moment.
         client.kill();
     }
     let count = |victim: &Program| {
@@ -95,7 +96,7 @@ fn locks_survive_a_restart_of_metadata((): &()) {
         for metadata in cluster.processes("metadata") {
             metadata.kill();
         }
-        // The reply shows that the restarted service has the lock.
+        // The refusal shows that the restarted service still has the lock.
         assert_eq!(Program::on(&there).try_lock(kind, "shared"), "EAGAIN");
         assert!(other.is_waiting());
         holder.unlock(kind);

@@ -1,4 +1,4 @@
-//! Locks of programs on two mounts of one cluster, over different transports.
+//! Locks of programs on two mounts of one cluster. The mounts have different transports.
 
 mod between_mounts;
 mod deaths;
@@ -10,15 +10,15 @@ use skep_testkit::{Cluster, Shape, Transport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The paths of one file through two mounts.
+/// The paths of one file on several mounts.
 pub(crate) struct Mounts {
     pub(crate) one: PathBuf,
     pub(crate) other: PathBuf,
 }
 
 impl Mounts {
-    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport has
-    /// each role.
+    /// Runs `story` twice. The second time, the two mounts are exchanged, so that each transport
+    /// has each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);
         story(&self.other, &self.one);

@@ -17,7 +17,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program. The program opens the file `path`, and uses the key `f` for it.
+    /// Starts a program that opens the file `path`. In commands, the key `f` stands for this file.
     pub(crate) fn on(path: &Path) -> Self {
         let mut program = Self::start();
         program.open("f", path, "write");
@@ -56,12 +56,13 @@ impl Program {
         self.answers.recv_timeout(PATIENCE).expect("the program answers")
     }
 
-    /// Returns the reply to the last command if it has arrived.
+    /// Returns the reply to the last command, or `None` if the reply has not arrived yet.
     pub(crate) fn try_answer(&self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
-    /// Returns true if the last command still has no reply after 300 ms. Panics otherwise.
+    /// Returns true if the last command still has no reply after 300 ms. If there is a reply,
+    /// panics.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {

@@ -4,12 +4,13 @@
 //!
 //! There are two tests. In `calls_on_any_mount_match_the_model`, each call uses a random mount. The
 //! mounts cache no names and attributes (`attribute_timeout=0`), so each result must be exact. In
-//! `calls_on_alternating_mounts_match_the_model` the mounts use their caches, and between two turns
-//! the test waits until the cached entries have expired. The coherence tests cover the second
-//! before the expiry, and the simulator covers concurrent operations.
+//! `calls_on_alternating_mounts_match_the_model`, the mounts use their caches. Whenever the test
+//! changes the mount, it waits until the cached entries have expired. The coherence tests check the
+//! results in the second before the expiry, and the simulator checks concurrent operations.
 //!
-//! If a seed fails, the test prints the seed and the command that repeats the run. Then the test
-//! removes steps as long as the remaining steps still fail, and prints the shortest sequence.
+//! If a run fails, the test prints its seed and the command that runs it again. Then the test
+//! removes steps as long as the remaining steps still fail, and prints the shortest failing
+//! sequence.
 //!
 //! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. The calls run in rounds of at most
 //! 5,000 calls. Each round has its own seed: the seed of the previous round plus one. For a long
@@ -33,7 +34,7 @@ use trial::{Plan, Trial};
 const ROUND: usize = 5000;
 /// Maximum age of cached names and attributes.
 const STALENESS: Duration = Duration::from_millis(1050);
-/// Maximum time in which the cluster must remove the chunk files of removed files.
+/// Time limit for the cluster to remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(60);
 
 fn calls(unless_set: usize) -> usize {
@@ -64,8 +65,8 @@ fn round(trial: &mut Trial, plan: Plan, seed: u64, test: &str) {
     panic!("seed {seed}: {what}\nthe shortest: {last}");
 }
 
-/// Waits until no lock and no chunk file is left. The caller must have removed and closed all
-/// files.
+/// Waits until the cluster has no lock and no chunk file any more. The caller must have removed and
+/// closed all files.
 fn nothing_is_left(cluster: &Cluster) {
     wait_for("no lock and no chunk file is left", CLEAN_UP, || {
         // Retry, because the last killed service may not have restarted yet.

@@ -1,4 +1,4 @@
-//! One call of a program: its random choice, and its execution on a tree.
+//! One call of a program: the random choice of the call, and its execution on a tree.
 
 use crate::view::{SLOTS, View};
 use rustix::fs::{
@@ -8,7 +8,7 @@ use skep_testkit::Random;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The user as which the test makes a call.
+/// The user under whose id the test makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -25,8 +25,8 @@ const OTHERS: &[User] =
 pub(crate) enum Place {
     /// The path starts at the tree's root.
     Root(PathBuf),
-    /// At the open file in this slot. The file need not be a directory, so that the test also makes
-    /// invalid calls.
+    /// The path starts at the open file in this slot. The file need not be a directory, so that the
+    /// test also makes invalid calls.
     Open(usize, PathBuf),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// A time to set.
+/// A value for a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
     At(i64, i64),
@@ -78,7 +78,7 @@ pub(crate) enum Operation {
     WriteOpen(usize, u64, usize, u8),
     TruncateOpen(usize, u64),
     AllocateOpen(usize, FallocateFlags, u64, u64),
-    /// Copies within one open file.
+    /// Copies bytes within one open file.
     CopyOpen(usize, u64, u64, usize),
     LookOpen(usize),
     PermissionsOpen(usize, u32),
@@ -105,8 +105,8 @@ impl Lock {
 }
 
 impl Operation {
-    /// Returns the slot of the open file that the call uses. A call on an open file must run on the
-    /// mount that has the file open.
+    /// Returns the slot of the open file that the call uses. Such a call must run on the mount that
+    /// has the file open.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close(slot)
@@ -147,7 +147,7 @@ impl Operation {
         }
     }
 
-    /// Makes the call on a tree, and returns its result or error number.
+    /// Makes the call on a tree. Returns its result or its error number.
     pub(crate) fn run(&self, view: &mut View) -> Result<String, i32> {
         let result = match self {
             Self::Create(place, mode) => view.create(place, *mode),
@@ -224,8 +224,8 @@ const ATTRIBUTES: &[&str] = &["user.one", "user.two", "trusted.one", "security.o
 const ACCESS_LIST: &str = "system.posix_acl_access";
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// Returns a random path of one to three components. The choice of names is small, so that
-/// different calls often use the same path.
+/// Returns a random path of one to three components. There are few names, so that different calls
+/// often use the same path.
 fn path(random: &mut Random) -> PathBuf {
     (0..1 + random.below(3)).map(|_| random.one_of(NAMES)).collect()
 }
@@ -319,7 +319,7 @@ fn open(random: &mut Random) -> Operation {
         _ => OFlags::RDWR | OFlags::CREATE,
     };
     let path = match random.below(8) {
-        // The root directory itself, in which unnamed files can be created.
+        // Use the root directory itself, because unnamed files can be created in it.
         0 => Place::Root(PathBuf::new()),
         _ => place(random),
     };
@@ -385,8 +385,8 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
         23 => {
             let (mut uid, gid) = (random.one_of(OWNERS), random.one_of(OWNERS));
             if gid.is_none() {
-                // Set the user, because the kernel does not pass a chown that changes neither user
-                // nor group to FUSE.
+                // Set the user, because a chown that changes neither user nor group does not reach
+                // FUSE.
                 uid = uid.or(Some(0));
             }
             Operation::Owner(it, uid, gid, follows_or_not(random))
@@ -407,7 +407,7 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     }
 }
 
-/// Returns a random user. Most often this is root, so that most calls have the necessary
+/// Returns a random user. In most cases this is root, so that most calls have the necessary
 /// permissions.
 pub(crate) fn user(random: &mut Random) -> User {
     if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }

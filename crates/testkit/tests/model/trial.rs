@@ -17,15 +17,15 @@ const SHOWN: usize = 20;
 /// One step of a test.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// A call on the mount with this number. A call that needs an open file runs on the mount that
-    /// has the file open. If the mounts take turns and it is not the turn of that mount, the test
-    /// skips the call.
+    /// A call on the mount with this number. A call that needs an open file must run on the mount
+    /// that has the file open. If the mounts take turns and it is not the turn of that mount, the
+    /// test skips the call.
     Call(usize, User, Operation),
-    /// Kills one service of this role with SIGKILL. The number is the delay in microseconds after
-    /// the beginning of the next step.
+    /// Kills one service with this role by SIGKILL. The number is the delay in microseconds after
+    /// the next step has begun.
     Kill(&'static str, u64),
-    /// Compares the trees. The mount with this number made the last calls, so the test reads its
-    /// tree without waiting for the expiry of its cache.
+    /// Compares the trees. The mount with this number made the last calls, so the test reads the
+    /// tree on this mount without waiting until its cache has expired.
     Compare(usize),
 }
 
@@ -36,16 +36,16 @@ pub(crate) struct Plan {
     pub(crate) calls: usize,
     /// Number of calls between two comparisons.
     pub(crate) between_comparisons: usize,
-    /// Average number of calls between two kills of services.
+    /// Average number of calls between two kills.
     pub(crate) kill_every: usize,
     /// Whether one mount makes all calls up to the next comparison. If false, each call uses a
     /// random mount.
     pub(crate) in_turns: bool,
 }
 
-/// Roles of the services to kill. Metadata and storage occur more often than management.
+/// Roles of the services that are killed. Metadata and storage occur more often than management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
-/// Maximum time from the beginning of a call to the kill of the service, in microseconds.
+/// Maximum delay between the beginning of a call and the kill of a service, in microseconds.
 const LONGEST_DELAY_US: usize = 3000;
 
 impl Plan {
@@ -69,17 +69,16 @@ impl Plan {
     }
 }
 
-/// A cluster with two mounts, on which the test can run steps repeatedly.
+/// A cluster with two mounts. The test can run several sequences of steps on it.
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
-    /// Maximum age of a mount's cached names and attributes.
+    /// Maximum age of the names and attributes in a mount's cache.
     staleness: Duration,
     scratch: Scratch,
     watch: Watch,
     runs: u32,
-    /// For each step of the last run, whether the step had an effect: a kill, or a call that
-    /// succeeded.
+    /// Whether each step of the last run had an effect. Kills and successful calls have an effect.
     effective: Vec<bool>,
 }
 
@@ -101,7 +100,7 @@ impl Trial {
         &self.cluster
     }
 
-    /// Runs steps on new trees. Returns the index of the first step that fails, with its failure.
+    /// Runs steps on new trees. If a step fails, returns the index of the step and its failure.
     pub(crate) fn run(&mut self, steps: &[Step]) -> Result<(), (usize, String)> {
         self.runs += 1;
         self.effective.clear();
@@ -109,7 +108,7 @@ impl Trial {
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
         files::create_dir(&roots[0]);
-        // Other users must be able to write in the tree, and symbolic links need a directory above
+        // Other users must be able to write to the tree, and symbolic links need a directory above
         // the tree.
         for above in [&reference, &roots[0]] {
             files::create_dir(above.join("tree"));
@@ -138,14 +137,14 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns for each step of the last run whether the step had an effect: a kill, or a call that
-    /// succeeded.
+    /// Returns whether each step of the last run had an effect. Kills and successful calls have an
+    /// effect.
     pub(crate) fn effective(&self) -> &[bool] {
         &self.effective
     }
 
-    /// Whether a call hung. If so, a repetition of the steps proves nothing, because the watch has
-    /// killed the mounts.
+    /// Whether a call did not return. In this case the watch has killed the mounts, so running the
+    /// steps again proves nothing.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }
@@ -155,7 +154,8 @@ impl Trial {
             let found = self.cluster.processes(role);
             (!found.is_empty()).then_some(found)
         });
-        // Kill only one service of the role. The choice depends on the delay, which is random.
+        // Kill only one of the services with this role. The choice depends on the delay, which is
+        // random.
         let victim = victims[delay_us as usize % victims.len()].clone();
         std::thread::spawn(move || {
             let start = Instant::now();
@@ -200,14 +200,14 @@ impl Run<'_> {
     fn call(&mut self, mount: usize, user: User, operation: &Operation) -> Result<(), String> {
         let of_file = operation.slot().map_or(mount, |slot| self.opened_on[slot]);
         if of_file != mount && !self.trial.staleness.is_zero() {
-            // It is not the turn of that mount, so skip the call.
+            // It is not the turn of the mount that has the file open, so skip the call.
             self.trial.effective.push(false);
             return Ok(());
         }
         let mount = of_file;
         self.turn_of(mount);
         if let Operation::Open(slot, ..) = operation {
-            // The call puts a different file into this slot, perhaps on a different mount.
+            // The call will open another file in this slot, perhaps on another mount.
             self.close(*slot)?;
             self.opened_on[*slot] = mount;
         }
@@ -224,7 +224,7 @@ impl Run<'_> {
         Err(format!("on mount {mount}: {:?}, not {:?}", shown(found), shown(expected)))
     }
 
-    /// Waits until the caches of `mount` have expired, if the other mount made the last call.
+    /// If the other mount made the last call, waits until the caches of `mount` have expired.
     fn turn_of(&mut self, mount: usize) {
         if let Some((_, since)) = self.last.filter(|(last, _)| *last != mount) {
             wait_for("caches run out", PATIENCE, || {

@@ -1,4 +1,5 @@
-//! The view of a tree through one mount or on the local file system, with the open files in it.
+//! A tree as a program sees it through one mount or on the local file system, with the files that
+//! are open in it.
 
 use crate::operation::{Lock, Place, Time, User};
 use rustix::fs::{
@@ -14,11 +15,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of files and directories that are open at once.
+/// Maximum number of files and directories that are open at the same time.
 pub(crate) const SLOTS: usize = 6;
-/// Minimum age of a time that a call has set. Newer times come from the clock.
+/// Minimum age of a time that a call has set explicitly. Newer times come from the clock.
 const RECENT: Duration = Duration::from_secs(3 * 3600);
-/// Flags of every open. With `NONBLOCK`, opening a pipe does not block.
+/// Flags of every open. Because of `NONBLOCK`, opening a pipe does not block.
 const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
 
 type Outcome = io::Result<String>;
@@ -30,7 +31,7 @@ pub(crate) struct View {
     open: [Option<File>; SLOTS],
 }
 
-/// Makes the calls of this thread as a different user until the value is dropped.
+/// While this value exists, the thread makes its calls as another user.
 struct Acting;
 
 impl Acting {
@@ -58,7 +59,8 @@ fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
     result.map(|_| String::new()).map_err(Into::into)
 }
 
-/// Returns `seconds` if a call has set this time. `None` means that the time comes from the clock.
+/// Returns `seconds` if a call has set this time explicitly. `None` means that the time comes from
+/// the clock.
 pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
     let age = now.saturating_sub(seconds).unsigned_abs();
@@ -118,7 +120,7 @@ impl View {
     }
 
     pub(crate) fn make_node(&self, place: &Place, kind: FileType, bits: u32) -> Outcome {
-        // A device node is the null device.
+        // Device nodes in the tree are null devices.
         let device = rustix::fs::makedev(1, 3);
         nothing(rustix::fs::mknodat(CWD, self.at(place)?, kind, mode(bits), device))
     }
@@ -136,9 +138,9 @@ impl View {
         let rename = || rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
         let mut result = rename();
         if result == Err(rustix::io::Errno::STALE) {
-            // The other mount has moved a directory, and this kernel has still cached the old path.
-            // The kernel cannot refresh its cache during a rename (semantics 1.4), so refresh it by
-            // a stat.
+            // The other mount may have moved a directory, and this kernel may still have the old
+            // path in its cache. The kernel cannot refresh its cache during a rename (semantics
+            // 1.4), so refresh it by a stat.
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -199,8 +201,8 @@ impl View {
         nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
     }
 
-    /// Calls `stat` first, because before a `stat` the kernel may have cached an older access
-    /// control list (semantics 1.17).
+    /// Calls `stat` first, because otherwise the kernel may have an older access control list in
+    /// its cache (semantics 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];
@@ -240,19 +242,19 @@ impl View {
         Ok(shown(&rustix::fs::statat(CWD, self.at(place)?, flags)?))
     }
 
-    /// Opens a file in slot `slot`, which must be free.
+    /// Opens a file in the slot `slot`. The slot must be free.
     pub(crate) fn open(&mut self, slot: usize, place: &Place, flags: OFlags, bits: u32) -> Outcome {
         let file = self.open_at(place, flags, bits)?;
         let kind = file.metadata()?.file_type();
-        // Close a pipe again, because it connects only the programs of one mount.
+        // If it is a pipe, close it again, because a pipe connects only programs of the same mount.
         if !kind.is_fifo() {
             self.open[slot] = Some(file);
         }
         Ok(format!("{kind:?}"))
     }
 
-    /// Unlocks the file, and then closes it. After a close without an unlock, the lock is released
-    /// on other mounts only a moment later.
+    /// Unlocks the file, and then closes it. If a file is closed without an unlock, other mounts
+    /// see the lock for another moment.
     pub(crate) fn close(&mut self, slot: usize) -> Outcome {
         self.lock_open(slot, Lock::Unlock)?;
         self.open[slot] = None;
@@ -275,8 +277,9 @@ impl View {
         Ok(hash(&bytes[..done]))
     }
 
-    /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise a later
-    /// report could replace a time that another mount sets next (semantics 2.4).
+    /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise the mount
+    /// could report it later, and so replace a time that another mount has set in the meantime
+    /// (semantics 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;
@@ -289,7 +292,7 @@ impl View {
         nothing(self.file(slot)?.set_len(len))
     }
 
-    /// Calls `stat` afterwards, like `write_open`.
+    /// Like `write_open`, calls `stat` afterwards.
     pub(crate) fn allocate_open(
         &self,
         slot: usize,
@@ -303,8 +306,8 @@ impl View {
         result
     }
 
-    /// Calls `stat` first, because the kernel copies only up to the file size that it has cached
-    /// (semantics 2.13). Also calls `stat` afterwards, like `write_open`.
+    /// Calls `stat` first, because the kernel copies only up to the file size in its cache
+    /// (semantics 2.13). Like `write_open`, also calls `stat` afterwards.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -314,7 +317,7 @@ impl View {
         let file = self.file(slot)?;
         file.metadata()?;
         let mut copied = 0;
-        // The file system decides how many bytes one call copies.
+        // Repeat the call, because the file system decides how many bytes one call copies.
         while copied < len {
             let (source, place) = (Some(&mut from), Some(&mut to));
             match rustix::fs::copy_file_range(file, source, file, place, len - copied)? {
@@ -326,9 +329,9 @@ impl View {
         Ok(copied.to_string())
     }
 
-    /// Whether the open file in the slot is a removed directory or device. The test does not
-    /// compare calls on these files. The kernel does not notify FUSE of opens of devices, so the
-    /// result depends on the mount's cache.
+    /// Whether the open file in the slot is a directory or device that was removed. The test does
+    /// not compare calls on such files. FUSE does not see opens of devices, so the results depend
+    /// on the mount's cache.
     fn is_left_over(&self, slot: usize) -> io::Result<bool> {
         let found = self.file(slot)?.metadata()?;
         Ok(!found.is_file() && found.nlink() == 0)
@@ -352,8 +355,8 @@ impl View {
         nothing(self.file(slot)?.sync_all())
     }
 
-    /// Locks or unlocks a regular file. For other kinds the kernel does not send lock requests to
-    /// FUSE.
+    /// Locks or unlocks a regular file. For files of other kinds, the kernel does not send lock
+    /// requests to FUSE.
     pub(crate) fn lock_open(&self, slot: usize, lock: Lock) -> Outcome {
         let file = self.file(slot)?;
         if !file.metadata()?.is_file() {

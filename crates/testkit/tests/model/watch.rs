@@ -1,4 +1,4 @@
-//! Reports a call that never returns, so that the test fails instead of hanging.
+//! Watches for a call that never returns, so that the test fails instead of waiting forever.
 
 use crate::trial::Step;
 use skep_testkit::process;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit for one step, including the restart of a service.
+/// Time limit for one step. Includes the time for the restart of a service.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Watches the steps of a run. If a step takes too long, the watch prints the step and kills the
@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Watch {
     begins: Sender<()>,
-    /// The current step, for the watching thread. Empty between two runs.
+    /// The current step, which the watching thread prints. Empty between two runs.
     step: Arc<Mutex<String>>,
     has_bitten: Arc<AtomicBool>,
 }
 
 impl Watch {
-    /// Starts to watch the cluster with the data directory `data`.
+    /// Starts to watch the cluster whose data directory is `data`.
     pub(crate) fn new(data: &Path) -> Self {
         let (begins, begun) = channel();
         let step = Arc::<Mutex<String>>::default();
@@ -50,18 +50,18 @@ impl Watch {
         Self { begins, step, has_bitten }
     }
 
-    /// Records that a step begins, for the watching thread.
+    /// Informs the watching thread that a step begins.
     pub(crate) fn begins(&self, step: &Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = format!("{step:?}");
         self.begins.send(()).expect("the watching thread runs");
     }
 
-    /// Records that the last step has ended.
+    /// Informs the watching thread that the last step has ended.
     pub(crate) fn ends(&self) {
         self.step.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether a step took too long.
+    /// Whether any step took too long.
     pub(crate) fn has_bitten(&self) -> bool {
         self.has_bitten.load(Ordering::Relaxed)
     }

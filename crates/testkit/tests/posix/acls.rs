@@ -31,7 +31,8 @@ const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const ANY: XattrFlags = XattrFlags::empty();
 
-/// Whether a shell command succeeds as a user other than root, in no group but the user's own.
+/// Whether a shell command succeeds as a user other than root. The user belongs to no group except
+/// its own.
 fn may(directory: &Path, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--clear-groups", "sh", "-c", command]);
@@ -47,7 +48,7 @@ fn chmod(path: &Path, mode: u32) {
     files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
-/// Returns the access control list of `name` as text in one line.
+/// Returns the access control list of `name` as text on one line.
 fn list(directory: &Path, name: &str) -> String {
     let text = run_in(directory, "getfacl", ["--omit-header", "--numeric", "--no-effective", name]);
     text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",")
@@ -106,8 +107,8 @@ fn change_with_chmod(root: &Path) {
     assert!(may(root, "cat file") && !may(root, "echo more >> file"));
 }
 
-/// Semantics 1.17. The test makes sixteen directories, so that some lie on the other metadata
-/// target.
+/// Semantics 1.17. The test creates sixteen directories, so that some of them are on the other
+/// metadata target.
 fn default_acl_is_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
@@ -130,12 +131,12 @@ fn default_acl_is_inherited(root: &Path) {
         files::symlink("file", root.join(format!("{inner}/link")));
         assert_eq!(mode(&root.join(format!("{inner}/link"))), 0o777);
     }
-    // The call requests fewer permissions than the default list grants.
+    // The call requests fewer permissions than the default list permits.
     run_in(root, "mkdir", ["-m", "0700", "narrow"]);
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
-    // The file inherits three entries that have the same meaning as a mode. So Skep stores no list,
-    // but the file gets this mode.
+    // The file inherits three entries that are equivalent to a mode. So Skep stores no list, but
+    // the file gets this mode.
     files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
@@ -162,7 +163,7 @@ fn umask_applies_without_a_default_acl(root: &Path) {
     assert_eq!(mode(&root.join("special")), 0o3777);
 }
 
-/// A list with only the three basic entries changes the mode and is not stored.
+/// A list that has only the three basic entries changes the mode, and is not stored.
 fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -175,7 +176,7 @@ fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // But a default list with only these entries is stored.
+    // In contrast, a default list that has only these entries is stored.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }
@@ -233,7 +234,7 @@ fn malformed_acls_are_refused(root: &Path) {
     assert_eq!(found[..len], good);
 }
 
-/// If a user outside of the file's group sets a list, the set-group-id bit is cleared.
+/// If a user who is not in the file's group sets a list, the set-group-id bit is cleared.
 fn setting_an_acl_clears_the_set_group_id_bit(root: &Path) {
     chmod(root, 0o777);
     for (name, group, expected) in [("theirs", 0, 0o755), ("own", 23456, 0o2755)] {

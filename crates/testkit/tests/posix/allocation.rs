@@ -53,13 +53,13 @@ fn fallocate_extends_or_keeps_the_size(root: &Path) {
     refused(fallocate(&file, FallocateFlags::empty(), 0, 0), Errno::INVAL);
 }
 
-/// The file system type of FUSE, as `statfs` reports it.
+/// The file system type of FUSE in the result of `statfs`.
 pub(crate) const FUSE: i64 = 0x6573_5546;
 
 /// Semantics 2.11.
 fn allocation_beyond_free_space_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
-    // Run this only on Skep, because a local ext4 would allocate all free space before it fails.
+    // Run this only on Skep. A local ext4 would allocate all free space before the call fails.
     if ok(rustix::fs::fstatfs(&file)).f_type != FUSE {
         return;
     }
@@ -78,7 +78,7 @@ fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     let at = |what| ok(seek(&file, what));
     assert_eq!((at(SeekFrom::Data(7)), at(SeekFrom::Hole(7))), (7, 5_000_000));
     for (start, length) in [(100, 5), (4000, 200), (1_000_000, 2_000_000), (4_999_000, 9000)] {
-        // Read the file, so that its pages are in the page cache before the punch.
+        // Read the file, so that its pages are in the page cache before the hole is punched.
         assert!(files::read(root.join("file")) == expected);
         punch(&file, start as u64, length as u64);
         let end = expected.len().min(start + length);
@@ -95,7 +95,8 @@ fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     refused(seek(&file, SeekFrom::Data(5_000_000)), Errno::NXIO);
     refused(seek(&file, SeekFrom::Hole(5_000_000)), Errno::NXIO);
     files::set_len(&file, 9_000_000);
-    // The hole begins at the end of the written data, or at the end of its block.
+    // The hole begins at the end of the written data, or at the end of the block that contains this
+    // end.
     let hole = at(SeekFrom::Hole(3_000_000));
     assert!((5_000_000..=5_000_000_u64.next_multiple_of(4096)).contains(&hole), "{hole}");
     refused(seek(&file, SeekFrom::Data(6_000_000)), Errno::NXIO);
@@ -166,7 +167,7 @@ fn copy_file_range_copies_within_and_between_files(root: &Path) {
 fn copy_file_range_keeps_bytes_around_the_range(root: &Path) {
     let from = new(root, "from", &[1; 2_000_000]);
     let to = new(root, "to", &[2; 2_000_000]);
-    // Read both files, so that their data is in the page cache. Make a part of the source a hole.
+    // Read both files, so that their data is in the page cache. Then punch a hole into the source.
     punch(&from, 500_000, 500_000);
     assert_eq!(files::read(root.join("to")).len(), 2_000_000);
     assert_eq!(copy(&from, 400_001, &to, 300_007, 1_000_001), 1_000_001);

@@ -106,7 +106,8 @@ fn attributes_of_a_symbolic_link_change_without_its_target(root: &Path) {
     assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
-/// Sets the access and modification time to a moment long ago. Returns the resulting change time.
+/// Sets the access and modification times to a moment long ago. Returns the change time that
+/// results.
 fn age(path: &Path) -> (i64, i64) {
     utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
@@ -130,7 +131,7 @@ fn writes_change_times(root: &Path) {
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
 
-/// Semantics 1.9. A kernel uses the times to decide whether its cached data of a file is valid.
+/// Semantics 1.9. A kernel decides by the times whether its cached data of a file is valid.
 fn write_replaces_a_modification_time_in_the_future(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -169,12 +170,12 @@ fn changed_entries_change_the_times_of_a_directory(root: &Path) {
     }
 }
 
-/// Semantics 1.1. Replies to concurrent changes arrive in any order.
+/// Semantics 1.1. The replies to concurrent changes may arrive in any order.
 fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
     let directory = root.join("directory");
     files::create_dir(&directory);
-    // Call `stat(2)`, for which the kernel uses its cache if it can. `std` calls `statx(2)`, which
-    // requests the creation time.
+    // Call `stat(2)`, because the kernel can reply to it from its cache. The standard library calls
+    // `statx(2)`, which requests the creation time.
     let stat = |path: &Path| rustix::fs::stat(path).or_fail("stat", path);
     let found = || stat(&directory);
     let mode = || found().st_mode & 0o7777;
@@ -240,13 +241,13 @@ fn attribute_changes_update_the_change_time(root: &Path) {
     ];
     for (number, step) in steps.iter().enumerate() {
         let before = changed();
-        // The local file system's clock advances only with the kernel's timer ticks.
+        // The clock of the local file system advances only with the timer ticks of the kernel.
         skep_testkit::wait_for("the clock goes on", Duration::from_secs(5), || {
             step();
             if changed() > before {
                 return Some(());
             }
-            // The steps that create, rename or remove a name can run only once.
+            // The steps that create, rename or remove a name can only run once.
             (2..5).contains(&number).then(|| assert!(changed() >= before, "step {number}"))
         });
     }
@@ -298,8 +299,8 @@ fn chown_clears_setuid(root: &Path) {
     }
 }
 
-/// Each kind of write by a user other than root clears the set-user-id bit. A stat right after the
-/// write shows the new mode. Semantics 1.1 and 1.10.
+/// Each kind of write by a user other than root clears the set-user-id bit. A stat immediately
+/// after the write returns the new mode. Semantics 1.1 and 1.10.
 fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [
@@ -323,8 +324,8 @@ fn writes_of_users_clear_setuid(root: &Path) {
             files::set_permissions(&path, fs::Permissions::from_mode(before));
             assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-            // With these arguments, `stat` requests only the mode. A request for times would
-            // refresh all cached attributes.
+            // With these arguments, the program `stat` requests only the mode. If it requested
+            // times, the mount would refresh all cached attributes.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);
             assert_eq!(found, after, "{write}, {before:o}, {user:?}");
         }

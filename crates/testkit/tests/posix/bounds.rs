@@ -1,4 +1,4 @@
-//! Names, paths, numbers and times at their limits and beyond. Skep must return the same results as
+//! Names, paths, numbers and times at and beyond their limits. Skep must return the same results as
 //! the local file system.
 
 use crate::allocation::FUSE;
@@ -92,7 +92,7 @@ fn names_may_have_any_bytes(root: &Path) {
 }
 
 /// A path has at most 4,095 bytes. A program that changes its working directory step by step can
-/// create a deeper tree.
+/// still create a deeper tree.
 fn directory_tree_may_be_deeper_than_the_longest_path(root: &Path) {
     let name = "d".repeat(250);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -112,7 +112,7 @@ fn directory_tree_may_be_deeper_than_the_longest_path(root: &Path) {
     let mut bytes = [0; 4];
     files::read_exact_at(&again, &mut bytes, 0);
     assert_eq!(&bytes, b"deep");
-    // The standard library also descends step by step, so it can remove this tree.
+    // The standard library also descends step by step, so it can remove such a tree.
     files::remove_dir_all(root.join(&name));
     assert_eq!(names(root), Vec::<String>::new());
 }
@@ -132,9 +132,9 @@ fn link_targets_and_xattrs_may_have_any_bytes(root: &Path) {
     assert_eq!(&bytes[..len], [name, &b"\0"[..]].concat());
 }
 
-/// Each subdirectory counts as one link of its parent. The test creates 2,000 subdirectories. At
-/// 65,000, ext4 stops counting, but creating this number takes a minute. The tests of the metadata
-/// crate check larger numbers.
+/// Each subdirectory counts as one link of its parent. The test creates 2,000 subdirectories. ext4
+/// stops counting at 65,000, but creating this number of directories takes a minute. The tests of
+/// the metadata crate check larger numbers.
 fn directory_holds_2000_subdirectories(root: &Path) {
     for number in 0..2000 {
         files::create_dir(root.join(number.to_string()));
@@ -188,7 +188,7 @@ fn largest_user_and_group_ids_are_stored(root: &Path) {
     files::chown(&path, Some(largest), Some(largest));
     let owners = |path: &Path| (files::metadata(path).uid(), files::metadata(path).gid());
     assert_eq!(owners(&path), (largest, largest));
-    // The number after the largest id means "leave the owner unchanged".
+    // An id of 2^32 - 1 means that the owner does not change.
     files::chown(&path, Some(u32::MAX), Some(7));
     assert_eq!(owners(&path), (largest, 7));
 }
@@ -202,8 +202,8 @@ fn large_device_numbers_are_stored(root: &Path) {
     }
 }
 
-/// ext4 allows 65,000 hard links of a file, XFS and Skep allow two thousand million. The test also
-/// runs on the local file system, and accepts the limit of ext4 there.
+/// ext4 allows 65,000 hard links to a file. XFS and Skep allow two thousand million. On the local
+/// file system, the test accepts the limit of ext4.
 fn file_may_have_many_hard_links(root: &Path) {
     let file = root.join("file");
     files::write(&file, "x");
@@ -247,9 +247,9 @@ fn creation_time_never_changes(root: &Path) {
     assert_eq!(born(), first);
 }
 
-/// In directories with the set-group-id bit, new files get the directory's group, and new
-/// directories also get the bit. A new file does not get the bit if its group is not a group of its
-/// creator.
+/// In a directory with the set-group-id bit, new files get the directory's group, and new
+/// directories also get the bit. A new file does not get the bit if its creator is not in the
+/// file's group.
 fn new_entries_inherit_the_group_of_a_setgid_directory(root: &Path) {
     files::chown(root, None, Some(77));
     files::set_permissions(root, fs::Permissions::from_mode(0o2777));

@@ -1,5 +1,5 @@
-//! Syncing. The tests of power losses check that synced data reaches the disk. These tests check
-//! that all calls that sync succeed.
+//! Calls that sync files. The tests of power losses check that synced data is on the disk. The
+//! tests in this file only check that these calls succeed.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};

@@ -1,10 +1,10 @@
-//! Every POSIX operation that Skep offers, with one file for each operation. The tests use only
-//! calls of the standard library and of `rustix`.
+//! Every POSIX operation that Skep supports. There is one file for each operation. The tests use
+//! only calls of the standard library and of `rustix`.
 //!
 //! Each test runs four times, each time in a new directory:
 //! - on the local file system, which shows that the test itself is correct
 //! - on a mount over each of the two transports
-//! - on a mount where the first bytes of files are stored in metadata
+//! - on a mount of a cluster that stores the first bytes of files in metadata
 
 mod acls;
 mod allocation;
@@ -67,7 +67,7 @@ const TABLES: &[&[Test]] = &[
     xattrs::CASES,
 ];
 
-/// Returns the value of a result. Panics with the error if the call failed.
+/// Returns the value of a result. If the call has failed, panics with the error.
 #[track_caller]
 pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
@@ -76,7 +76,7 @@ pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// Checks that a call failed with the error number `expected`.
+/// Checks that a call has failed with the error number `expected`.
 #[track_caller]
 pub(crate) fn refused<T, E: Into<io::Error>>(result: Result<T, E>, expected: rustix::io::Errno) {
     match result {
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
             suite.check("the cluster stops", || cluster.stop_checked(&[]));
         }
     }
-    // A cluster where the first bytes of files are stored in metadata.
+    // Start a cluster that stores the first bytes of files in metadata.
     if suite.starts("inline", TABLES) {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "inline/from=4KiB,count=1/from=4MiB,count=all");

@@ -72,7 +72,8 @@ fn inherits_the_group(root: &Path) {
     assert_eq!(files::metadata(parent.join("file")).gid(), 1234);
 }
 
-/// The test makes many directories, so that with two metadata targets some lie on the other target.
+/// The test creates many directories. If there are two metadata targets, some directories are on
+/// the other target.
 fn new_directories_accept_files(root: &Path) {
     for index in 0..64 {
         let path = root.join(format!("directory-{index}"));

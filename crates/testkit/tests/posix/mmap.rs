@@ -1,4 +1,4 @@
-//! Mapped files. Python maps them, so that the tests need no unsafe code.
+//! Mapped files. A Python program maps them, so that the tests need no unsafe code.
 
 use crate::Test;
 use skep_testkit::files;

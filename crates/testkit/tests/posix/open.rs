@@ -65,8 +65,8 @@ fn nonblocking_handles_read_and_write(root: &Path) {
     assert_eq!(files::read(&path), b"xyz");
 }
 
-/// A later open reads the length and the bytes that another program wrote before it closed the
-/// file.
+/// When another program has written a file and closed it, a later open reads the new length and
+/// bytes.
 fn later_open_reads_bytes_written_before_a_close(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {

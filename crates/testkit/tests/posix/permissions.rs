@@ -1,5 +1,5 @@
-//! Permissions of other users. The tests run as root. `setpriv` starts a child process as a
-//! different user.
+//! Permissions of other users. The tests run as root, and use `setpriv` to start a child process as
+//! another user.
 
 use crate::{Test, ok};
 use skep_testkit::files;
@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![permissions:
 
 const USER: &str = "23456";
 
-/// Whether a shell command succeeds in a directory as a different user.
+/// Whether a shell command succeeds in a directory when another user runs it.
 fn may(directory: &Path, groups: &str, command: &str) -> bool {
     let mut call = Command::new("setpriv");
     call.args(["--reuid", USER, "--regid", USER, "--groups", groups, "sh", "-c", command]);

@@ -48,7 +48,7 @@ fn hole_of_a_file_reads_as_zeros(root: &Path) {
     assert_eq!(&bytes[10_000_000..], b"end");
 }
 
-/// A file takes space for its written data, plus a little space for the file system's own records.
+/// A file takes space for its written data, plus a little space for data of the file system itself.
 /// Semantics 1.13.
 fn holes_allocate_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
@@ -95,7 +95,7 @@ fn appended_bytes_follow_the_end(root: &Path) {
     assert!(files::read(&path) == expected);
 }
 
-/// Several threads of one mount append records. No record is lost or mixed with another record.
+/// Several threads append records on one mount. No record may be lost or mixed with another record.
 fn concurrent_appends_stay_whole(root: &Path) {
     let path = root.join("file");
     files::create(&path);
@@ -217,7 +217,7 @@ fn file_grows_byte_by_byte(root: &Path) {
 fn cp_copies_all_bytes(root: &Path) {
     let bytes = Random::new(5).bytes(2_345_678);
     files::write(root.join("from"), &bytes);
-    // `cp` uses copy_file_range or sendfile.
+    // The program `cp` uses copy_file_range or sendfile.
     assert_eq!(files::copy(root.join("from"), root.join("to")), 2_345_678);
     assert!(files::read(root.join("to")) == bytes);
 }

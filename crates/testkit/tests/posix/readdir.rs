@@ -1,4 +1,4 @@
-//! Listing directories, also while their entries change.
+//! Listing directories, also while entries are added and removed.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -12,7 +12,7 @@ use std::path::Path;
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
     lists_dot_and_dot_dot,
     reports_types_and_inodes,
-    lists_lasting_entries_once_while_others_change,
+    lists_unchanged_entries_once_while_others_change,
     entries_can_be_removed_during_a_listing,
     rewind_begins_the_listing_again,
     of_a_file_is_refused,
@@ -51,7 +51,7 @@ fn reports_types_and_inodes(root: &Path) {
 
 /// A name that exists during the whole listing is listed exactly once, regardless of other changes.
 /// Semantics 1.6.
-fn lists_lasting_entries_once_while_others_change(root: &Path) {
+fn lists_unchanged_entries_once_while_others_change(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);
     for round in 0..3 {
@@ -59,7 +59,8 @@ fn lists_lasting_entries_once_while_others_change(root: &Path) {
         for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
-            // Create and remove temporary files before and after the position of the listing.
+            // Create and remove temporary files that are before and behind the position of the
+            // listing.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
                 0 => files::write(&passing, "x"),
@@ -74,7 +75,7 @@ fn lists_lasting_entries_once_while_others_change(root: &Path) {
     }
 }
 
-/// Removes entries during their listing, like `rm -r`.
+/// Removes entries during a listing, as `rm -r` does.
 fn entries_can_be_removed_during_a_listing(root: &Path) {
     fill(root, 2500);
     for entry in files::read_dir(root) {

@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     concurrent_exchanges_never_create_a_loop,
     leaves_a_whiteout_on_request,
     whiteout_and_exchange_cannot_be_combined,
-    works_below_an_overlay,
+    tree_works_as_upper_directory_of_overlayfs,
 ];
 
 fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
@@ -54,7 +54,8 @@ fn moves_within_a_directory(root: &Path) {
     assert_eq!(files::read(root.join("b")), b"text");
 }
 
-/// There are sixteen directories: with two metadata targets, some lie on the other target.
+/// The test uses sixteen directories. If there are two metadata targets, some directories are on
+/// the other target.
 fn moves_to_another_directory(root: &Path) {
     files::write(root.join("file"), "text");
     let inode = files::metadata(root.join("file")).ino();
@@ -129,7 +130,7 @@ fn directory_into_its_own_subtree_is_refused(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-/// POSIX requires that both names stay if they are hard links of one file.
+/// POSIX requires that both names still exist if they are hard links to the same file.
 fn between_hard_links_of_one_file_keeps_both_names(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
@@ -186,7 +187,7 @@ fn entry_can_be_moved_back_and_forth(root: &Path) {
     assert_eq!(names(&root.join("b")), Vec::<String>::new());
 }
 
-/// Four threads move eight files between four directories. Often, several threads move the same
+/// Four threads move eight files between four directories. Several threads often move the same
 /// file.
 fn concurrent_renames_lose_no_file(root: &Path) {
     for index in 0..4 {
@@ -231,7 +232,7 @@ fn moves_a_symbolic_link_itself(root: &Path) {
     assert!(files::symlink_metadata(root.join("moved")).is_file());
 }
 
-/// Of two moves that together would create a loop, one must fail.
+/// If two moves would create a loop together, one of them must fail.
 fn concurrent_moves_never_create_a_loop(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -247,8 +248,8 @@ fn concurrent_moves_never_create_a_loop(root: &Path) {
     }
 }
 
-/// Exchanges within one directory, and with sixteen other directories. Some of these lie on the
-/// other metadata target.
+/// Exchanges files within one directory, and between it and sixteen other directories. Some of
+/// these directories are on the other metadata target.
 /// Semantics 1.4.
 fn exchanges_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
@@ -289,7 +290,7 @@ fn exchanges_two_directories(root: &Path) {
             assert_eq!(parent, files::metadata(place).ino());
             assert_eq!(files::metadata(place).nlink(), 3);
         }
-        // Exchange `a` and `b` themselves, which lie in the root.
+        // Exchange `a` and `b` themselves, which are in the root.
         ok(exchange(&a, &b));
         assert_eq!(names(&a.join("in")), ["one"]);
     }
@@ -346,8 +347,8 @@ fn exchange_of_hard_links_of_one_file_succeeds(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-/// Four threads exchange eight files and directories. Each file and directory always has exactly
-/// one name.
+/// Four threads exchange eight files and directories. Each of them must always have exactly one
+/// name.
 fn concurrent_exchanges_lose_no_entry(root: &Path) {
     for index in 0..8 {
         let directory = root.join(format!("d{index}"));
@@ -391,7 +392,7 @@ fn concurrent_exchanges_lose_no_entry(root: &Path) {
     assert_eq!(found, (0..8).map(|index| index.to_string()).collect::<Vec<_>>());
 }
 
-/// Of two exchanges that together would create a loop, one must fail.
+/// If two exchanges would create a loop together, one of them must fail.
 fn concurrent_exchanges_never_create_a_loop(root: &Path) {
     for round in 0..20 {
         let (a, b) = (root.join(format!("a{round}")), root.join(format!("b{round}")));
@@ -404,15 +405,15 @@ fn concurrent_exchanges_never_create_a_loop(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The second exchange may begin when the names are already exchanged. It then exchanges
-        // them back.
+        // The second exchange may begin after the first one has exchanged the names. It then
+        // exchanges them back.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
 }
 
-/// Whether a path is a whiteout of an overlay file system. An overlay may link a whiteout under
-/// several names, and change its permissions.
+/// Whether a path is a whiteout of an overlay file system. An overlay may create several hard links
+/// to a whiteout, and may change its permissions.
 fn is_whiteout_of_overlay(path: &Path) -> bool {
     let found = files::symlink_metadata(path);
     found.file_type().is_char_device() && found.rdev() == 0
@@ -424,7 +425,8 @@ fn is_whiteout(path: &Path) -> bool {
     is_whiteout_of_overlay(path) && is_free
 }
 
-/// There are sixteen directories: with two metadata targets, some lie on the other target.
+/// The test uses sixteen directories. If there are two metadata targets, some directories are on
+/// the other target.
 fn leaves_a_whiteout_on_request(root: &Path) {
     let leave = |from: &Path, to: &Path, more: RenameFlags| {
         renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)
@@ -439,12 +441,13 @@ fn leaves_a_whiteout_on_request(root: &Path) {
         assert!(is_whiteout(&inside));
         assert_eq!(files::read(&outside), b"text");
         refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
-        // Move the file back, over the whiteout that its first rename left.
+        // Move the file back to its old name, which replaces the whiteout that the first rename has
+        // left.
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // Then move the file within one directory. Also move a directory, which then no longer
-        // counts as a subdirectory.
+        // Then move the file within one directory. Also move a directory, which then does not count
+        // as a subdirectory of its old parent any more.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));
@@ -469,8 +472,8 @@ fn whiteout_and_exchange_cannot_be_combined(root: &Path) {
     assert_eq!(names(root), ["a", "b"]);
 }
 
-/// The tree is the upper directory of an overlay, like in container runtimes.
-fn works_below_an_overlay(root: &Path) {
+/// The tree is the upper directory of an overlay, as in container runtimes.
+fn tree_works_as_upper_directory_of_overlayfs(root: &Path) {
     let scratch = Scratch::new();
     let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));
     for name in ["kept", "moved", "removed"] {

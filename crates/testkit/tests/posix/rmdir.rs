@@ -27,7 +27,7 @@ fn directory_removed_right_after_a_change_has_no_links(root: &Path) {
     files::remove_file(path.join("file"));
     files::remove_dir(&path);
     assert_eq!(rustix::fs::fstat(&directory).map(|found| found.st_nlink), Ok(0));
-    // A rename that replaces the directory removes it too.
+    // A rename that replaces a directory also removes this directory.
     files::create_dir(&path);
     let replaced = files::open(&path);
     files::write(path.join("file"), "x");
@@ -71,8 +71,8 @@ fn creation_in_a_removed_directory_is_refused(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// Semantics 1.14: a program can still use a removed directory that it has open or as its working
-/// directory. The directory then has no entries.
+/// Semantics 1.14. A program can still use a removed directory that it has open or that is its
+/// working directory. The directory then has no entries.
 fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
@@ -80,7 +80,7 @@ fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let open = files::open(&path);
     let before = files::metadata_of(&open);
     files::remove_dir(&path);
-    // The result is the same with and without the kernel's cache.
+    // The result must be the same with and without the kernel's cache.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
         assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
@@ -102,8 +102,8 @@ fn directory_can_be_made_and_removed_repeatedly(root: &Path) {
     }
 }
 
-/// The test has two valid results. Either the file is created first and the directory stays, or the
-/// directory is removed and no file is created.
+/// There are two valid results. Either the file is created first and the directory is not removed,
+/// or the directory is removed and no file is created.
 fn never_removes_a_directory_with_a_new_file(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));

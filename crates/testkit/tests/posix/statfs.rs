@@ -1,4 +1,4 @@
-//! The space of the file system that `statvfs` reports.
+//! The space of the file system in the results of `statvfs`.
 
 use crate::Test;
 use skep_testkit::files::OrFail;

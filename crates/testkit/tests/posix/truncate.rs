@@ -55,7 +55,8 @@ fn truncated_bytes_do_not_come_back(root: &Path) {
         let cut = cut as usize;
         assert!(bytes[..cut].iter().all(|byte| *byte == 8), "{len} {cut}");
         assert!(bytes[cut..].iter().all(|byte| *byte == 0), "{len} {cut}");
-        // A write far beyond the end also leaves zeros between the old end and the write.
+        // A write far beyond the end of the file leaves zeros between the old end and the written
+        // bytes.
         let file = open(&path);
         files::set_len(&file, cut as u64);
         files::write_all_at(&file, b"end", len as u64);
@@ -123,13 +124,14 @@ fn accepts_huge_lengths(root: &Path) {
     files::read_exact_at(&file, &mut bytes, len - 5);
     assert_eq!(&bytes, b"\0\0end");
     assert!(file.write_all_at(b"x", u64::MAX / 2).is_err());
-    // A write far beyond the capacity of the targets' disks fails, but other writes still succeed.
+    // A write far beyond the capacity of the targets' disks must fail, but other writes must still
+    // succeed.
     for shift in 44..62 {
         if let Err(error) = file.write_all_at(b"x", 1 << shift) {
             assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
         }
     }
-    // Setting a size allocates no space, so every size succeeds that the local file system
+    // Setting a size allocates no space. So every size succeeds that the local file system
     // supports.
     files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {

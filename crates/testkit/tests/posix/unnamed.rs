@@ -1,4 +1,4 @@
-//! Files without a name (`O_TMPFILE`), and links that give them a name.
+//! Files without a name (`O_TMPFILE`), and hard links that give them a name.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
@@ -67,14 +67,14 @@ fn unnamed_file_can_be_linked(root: &Path) {
     assert_eq!(files::read_to_string(root.join("name")), "before and after");
     files::hard_link(root.join("name"), root.join("second"));
     assert_eq!(files::metadata(root.join("name")).nlink(), 2);
-    // Root can also link a file by its descriptor alone.
+    // Root can also create a link to a file with only the descriptor of the file.
     let file = ok(unnamed(root, OFlags::empty()));
     ok(linkat(&file, "", CWD, root.join("third"), AtFlags::EMPTY_PATH));
     refused(give_name(&file, &root.join("third")), Errno::EXIST);
     assert_eq!(names(root), ["name", "second", "third"]);
 }
 
-/// A file that has lost its last name cannot get a new one.
+/// A file that has lost its last name cannot get a new name.
 fn file_without_names_cannot_be_linked_again(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     ok(give_name(&file, &root.join("name")));
@@ -112,7 +112,7 @@ fn unnamed_file_inherits_the_group_and_acl(root: &Path) {
     assert!(text.contains("user:5:rwx"), "{text}");
 }
 
-/// Some of the names lie on a different metadata target from the file.
+/// Some of the new names are on another metadata target than the file.
 fn unnamed_files_can_be_linked_from_any_directory(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));

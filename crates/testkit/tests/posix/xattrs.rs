@@ -1,4 +1,4 @@
-//! Extended attributes of users.
+//! Extended attributes in the namespace `user`.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, removexattr, setxattr};
@@ -85,7 +85,7 @@ fn buffer_of_length_zero_returns_the_size(root: &Path) {
     setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
     refused(getxattr(&path, "user.key", &mut [0; 4]), Errno::RANGE);
-    // `getfattr` first calls with an empty buffer, to get the size.
+    // `getfattr` first makes each call with an empty buffer, to get the size.
     let text = skep_testkit::program::run_in(root, "getfattr", ["-d", "file"]);
     assert!(text.contains("user.key=\"12345\""), "{text}");
     refused(listxattr(&path, &mut [0_u8; 3]), Errno::RANGE);
@@ -126,7 +126,7 @@ fn attributes_stay_after_rename(root: &Path) {
     refused(getxattr(&path, "user.key", &mut [0; 10]), Errno::NODATA);
 }
 
-/// Whether a shell command succeeds as a user other than root.
+/// Whether a shell command succeeds when a user other than root runs it.
 fn user_may(command: &str) -> bool {
     let mut call = std::process::Command::new("setpriv");
     call.args(["--reuid", "23456", "--regid", "23456", "--clear-groups", "sh", "-c", command]);
@@ -185,10 +185,10 @@ fn lengths_over_the_limits_of_the_kernel_are_refused(root: &Path) {
     refused(removexattr(&path, name.as_str()), Errno::RANGE);
 }
 
-/// A change of a file, with its description for failure messages.
+/// A change of a file, with a description for failure messages.
 type Change = (&'static str, fn(&Path));
 
-/// A change of a program's contents or owner removes its capabilities.
+/// A change of a program's contents or owner removes the program's capabilities.
 fn change_of_contents_or_owner_removes_capabilities(root: &Path) {
     let path = file(root);
     let changes: [Change; 4] = [

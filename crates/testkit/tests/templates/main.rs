@@ -1,9 +1,9 @@
-//! The templates in `deploy/`. Hosts that run the user data of the templates' instances become a
-//! mounted cluster. Each host has a separate network, root directory and disks. It gets the program
-//! as a package from a web server, like an instance in a cloud.
+//! The templates in `deploy/`. Hosts run the user data of the templates' instances, and must become
+//! a mounted cluster. Each host has a separate network, root directory and disks. It gets the
+//! program as a package from a web server, as an instance in a cloud does.
 //!
-//! Parameters have their defaults, with two exceptions. The feature `tune` is off, since it would
-//! change the settings of this machine's kernel. And large systems get fewer hosts.
+//! Parameters have their defaults, with two exceptions. The feature `tune` is off, because it would
+//! change the settings of this machine's kernel. Large systems get fewer hosts.
 
 use serde_json::Value;
 use skep_testkit::page::{PageHost, PageNetwork};
@@ -25,10 +25,10 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// User data and number of the hosts, by their roles.
+/// User data and number of the hosts of each role.
 type Hosts = BTreeMap<String, (String, u64)>;
 
-/// Returns the hosts of a template for the given parameters.
+/// Evaluates a template with the given parameters, and returns its hosts.
 fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates/render.py");
     let mut command = Command::new("python3");
@@ -43,7 +43,7 @@ fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
     hosts.iter().map(|(roles, it)| (roles.clone(), pair(it))).collect()
 }
 
-/// A loop device over a file, in the role of a disk.
+/// A loop device over a file. In the test it plays the role of a disk.
 struct Disk {
     device: String,
     _scratch: Scratch,
@@ -77,7 +77,7 @@ struct Cloud {
     web: PageHost,
     disks: Vec<Disk>,
     network: PageNetwork,
-    /// First three numbers of all addresses.
+    /// The first three numbers of all addresses in the network.
     prefix: &'static str,
     sha256: String,
 }
@@ -133,8 +133,8 @@ impl Cloud {
         self.hosts.len() - 1
     }
 
-    /// Adds the hosts of a template, and starts the user data of each host. Clients start first, to
-    /// test that they wait for the other hosts. Management has the address `management`.
+    /// Adds the hosts of a template, and starts the user data of each host. Clients start first.
+    /// This tests that they wait for the other hosts. Management has the address `management`.
     fn boot(&mut self, hosts: &Hosts, management: u64) {
         let mut next = management + 1;
         for (roles, (user_data, number)) in hosts {
@@ -177,7 +177,8 @@ impl Cloud {
         self.hosts.iter().filter(|host| host.name().starts_with(prefix)).collect()
     }
 
-    /// Checks that all clients have mounted one healthy cluster with these numbers of targets.
+    /// Checks that all clients have mounted the same healthy cluster, and that it has these numbers
+    /// of targets.
     fn expect_cluster(&self, mount: &str, metadata: usize, storage: usize) {
         let clients: Vec<_> = self
             .hosts
@@ -206,7 +207,7 @@ fn strings(parameters: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn cloudformation_cluster_boots_with_default_numbers() {
+fn cloudformation_cluster_boots_with_default_host_counts() {
     let mut cloud = Cloud::new("10.75.0");
     let mut parameters =
         strings(&["Image=ami-1", "KeyName=key", "AccessNetwork=192.0.2.0/24", "Features=monitor"]);
@@ -218,7 +219,8 @@ fn cloudformation_cluster_boots_with_default_numbers() {
     cloud.expect_cluster("/sharedscratch", 1, 8);
     let management = cloud.named("managem")[0];
     management.run("kill -0 $(cat /run/skep/monitor.pid)").expect_success();
-    // Each server has formatted its disk. A second run of its user data has no further effect.
+    // Each server has already formatted its disk. A second run of its user data must have no
+    // further effect.
     let at = cloud.hosts.iter().position(|it| it.name() == "storage1").expect("a storage server");
     let before = cloud.hosts[at].run("grep xfs /proc/mounts; cat /etc/fstab").expect_success();
     assert!(before.contains("/dev/nvme1n1 /srv/skep/disks/nvme1n1 xfs"), "{before}");
@@ -257,7 +259,7 @@ fn servers_attach_to_a_compute_cluster_by_its_token() {
 }
 
 #[test]
-fn azure_cluster_runs_its_profiles_at_the_end() {
+fn azure_cluster_runs_profile_scripts_after_the_mount() {
     let mut cloud = Cloud::new("10.75.0");
     cloud
         .web
@@ -321,7 +323,7 @@ fn node_script_keeps_disks_with_data_and_names_problems() {
     check(&["SKEP_DISKS=/dev/nvme1n1"], &["/dev/nvme1n1", "holds data"]);
     check(&["SKEP_DISKS=auto 2"], &["did not get 2 blank disks"]);
     check(&["SKEP_DISKS=/dev/nvme7n1"], &["/dev/nvme7n1", "no block device"]);
-    // The script formats only the blank disk.
+    // The script must format only the blank disk.
     check(&["SKEP_DISKS=/dev/nvme2n1 /dev/nvme1n1"], &["/dev/nvme1n1", "holds data"]);
     let labels = host.run("for it in 1 2; do blkid -p -s LABEL -o value /dev/nvme${it}n1; done");
     assert_eq!(labels.expect_success(), "mine\nskep-target\n");

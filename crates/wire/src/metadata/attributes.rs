@@ -23,19 +23,19 @@ record! {
 }
 
 record! {
-    /// The new value of a timestamp of an inode.
+    /// The new value of one timestamp of an inode.
     #[derive(Copy)]
     pub struct SetTime {
-        /// Whether the target uses its current time.
+        /// Whether the target sets the timestamp to its current time.
         pub now: bool,
-        /// The time to set if `now` is not set.
+        /// The value to set if `now` is not set.
         pub at: Timestamp,
     }
 }
 
 record! {
-    /// Changes attributes of an inode. Attributes that are `None` stay unchanged. If the new size
-    /// is smaller than the old one, the target also truncates the chunk files.
+    /// Changes attributes of an inode. Fields that are `None` leave their attributes unchanged. If
+    /// the new size is smaller than the old one, the target also truncates the chunk files.
     pub struct SetAttributes {
         /// The inode.
         pub inode: InodeId,
@@ -77,8 +77,8 @@ record! {
     pub struct SetAttributesReply {
         /// The attributes.
         pub attributes: Attributes,
-        /// The truncated chunk files, if the request set a size. The client syncs them with the
-        /// next `fsync`.
+        /// The truncated chunk files, if the request set a size. The next `fsync` of the client
+        /// syncs them.
         pub truncated: Vec<TruncatedChunk>,
     }
 }
@@ -94,9 +94,9 @@ record! {
 }
 
 byte_enum! {
-    /// Whether the extended attribute of a `SetXattr` may or must exist already.
+    /// Whether the extended attribute that a `SetXattr` sets may or must already exist.
     pub enum XattrMode {
-        /// The attribute may exist or not.
+        /// The attribute may exist already.
         Any = 0,
         /// The attribute must not exist.
         Create = 1,
@@ -114,7 +114,7 @@ record! {
         pub name: Bytes,
         /// New value.
         pub value: Bytes,
-        /// Whether the attribute may or must exist already.
+        /// Whether the attribute may or must already exist.
         pub mode: XattrMode,
         /// If the attribute is an access control list: whether the target clears the set-group-id
         /// bit. Clients set this field if the caller is not in the file's group.

@@ -8,7 +8,7 @@ use skep_types::{
 };
 
 byte_enum! {
-    /// The mode in which a client opens a file.
+    /// The mode in which a client opens, or has opened, a file.
     pub enum OpenMode {
         /// Do not open the file.
         No = 0,
@@ -37,8 +37,8 @@ record! {
         pub exclusive: bool,
         /// How to open the file.
         pub open: OpenMode,
-        /// The pattern that the client requests. `None` has the same effect as a request without
-        /// set fields.
+        /// The pattern that the client requests. `None` has the same effect as a pattern request
+        /// whose fields are all unset.
         pub pattern: Option<PatternRequest>,
     }
 }
@@ -84,8 +84,8 @@ record! {
         /// Whether the file is shared: several clients have it open, at least one of them for
         /// writing.
         pub is_shared: bool,
-        /// The truncated chunk files, if the request truncated the file. The client syncs them with
-        /// the next `fsync`.
+        /// The truncated chunk files, if the request truncated the file. The next `fsync` of the
+        /// client syncs them.
         pub truncated: Vec<TruncatedChunk>,
         /// The chunk files of the file that clients have reported as synced.
         pub synced: ChunkFileSet,
@@ -96,16 +96,16 @@ record! {
 }
 
 record! {
-    /// How far a client has written a file since its last report.
+    /// How far a client has written to a file since the client's last report.
     #[derive(Copy)]
     pub struct WrittenExtent {
-        /// Highest end offset of the writes. Zero means that no write extended the file.
+        /// Highest end offset of these writes. Zero means that no write extended the file.
         pub end: u64,
         /// Truncate generation of the file that the client knew when it wrote. The target ignores
         /// `end` if the file has been truncated since then.
         pub truncate_generation: u64,
-        /// Whether a write started beyond the file size that the client knew, and so may have left
-        /// a hole.
+        /// Whether a write began beyond the file size that the client knew. Such a write may have
+        /// left a hole.
         pub may_leave_holes: bool,
         /// Offset up to which chunk files may extend beyond the end of the file, because of
         /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
@@ -121,7 +121,7 @@ record! {
         pub inode: InodeId,
         /// How the file was opened.
         pub open: OpenMode,
-        /// The writes since the last report. `None` means that there were no writes.
+        /// The writes since the client's last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
     }
 }
@@ -161,11 +161,11 @@ record! {
     pub struct ReportWritten {
         /// The inode.
         pub inode: InodeId,
-        /// The writes since the last report. `None` means that there were no writes.
+        /// The writes since the client's last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
-        /// Chunk files that exist, together with their names, on the devices of their targets. From
-        /// then on, a missing chunk file is a loss, and not a hole. `None` means that the client
-        /// reports no chunk files.
+        /// Chunk files that are durable, together with their names, on the devices of their
+        /// targets. If one of these chunk files is missing later, its bytes are lost, and its range
+        /// is not a hole. `None` means that the client reports no chunk files.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
@@ -174,8 +174,8 @@ record! {
     /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
     /// client sends this request after a write to a shared file that does not make the file longer.
     /// If the truncate generation in the reply is newer than at the beginning of the write, the
-    /// truncation may have removed the bytes. The client then writes them again. A client also
-    /// sends this request after storage returned fewer bytes than the file has.
+    /// truncation may have removed the written bytes. The client then writes these bytes again. A
+    /// client also sends this request after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,
@@ -197,7 +197,7 @@ record! {
     /// Removes the bytes that a failed write left in chunk files beyond the end of a shared file.
     /// The target truncates the chunk files to the size that the file has when it executes the
     /// request. Like each truncation, this request raises the truncate generation, so other clients
-    /// repeat their writes in progress.
+    /// retry their writes in progress.
     pub struct TrimFile {
         /// The inode.
         pub inode: InodeId,
@@ -224,8 +224,8 @@ record! {
         /// Number of bytes of the file on the group, if the file has no holes. Zero for a
         /// directory.
         pub bytes: u64,
-        /// Whether a client has the file open for writing. Then the file may have bytes on the
-        /// group that `bytes` does not count, since clients report the size later.
+        /// Whether a client has the file open for writing. If set, the group may store more than
+        /// `bytes`, because clients report the file size only after their writes.
         pub is_written: bool,
     }
 }

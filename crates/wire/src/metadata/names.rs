@@ -45,7 +45,7 @@ record! {
 }
 
 record! {
-    /// Reply to a request that removes or moves a name.
+    /// Reply to a request that removes or moves a name in a directory.
     pub struct NamesReply {
         /// Attributes of the directory after the change. For a rename, this is the directory of the
         /// new name. `None` if nothing has changed, if the target replies to a retry of the
@@ -55,7 +55,8 @@ record! {
 }
 
 record! {
-    /// Reply with bytes: the target path of a symbolic link, or the value of an extended attribute.
+    /// A reply that consists of bytes: the target path of a symbolic link, or the value of an
+    /// extended attribute.
     pub struct BytesReply {
         /// The bytes.
         pub bytes: Bytes,
@@ -141,7 +142,8 @@ record! {
 }
 
 record! {
-    /// Renames an entry. Clients must send this request to the group that serves the new directory.
+    /// Renames an entry. Clients must send this request to the group that serves the directory of
+    /// the new name.
     pub struct Rename {
         /// Directory of the old name.
         pub from_directory: InodeId,
@@ -175,10 +177,10 @@ record! {
     }
 }
 
-/// Adds the attributes of the changed directory to an encoded reply, which must end with the field
-/// `directory` and the value `None`.
+/// Adds the attributes of the changed directory to an encoded reply. The last field of the reply
+/// must be `directory`, with the value `None`.
 ///
-/// A target stores each reply in its log without these attributes, which keeps log records short.
+/// A target stores each reply in its log without these attributes, so that log records stay short.
 /// The target adds the attributes before it sends the reply.
 ///
 /// # Panics
@@ -190,7 +192,7 @@ pub fn add_directory(reply: &mut Vec<u8>, directory: &Attributes) {
 }
 
 record! {
-    /// Reads entries of a directory, from a cursor on.
+    /// Reads the entries of a directory that follow a cursor.
     pub struct ReadDirectory {
         /// The directory.
         pub directory: InodeId,
@@ -198,8 +200,8 @@ record! {
         pub cursor: u64,
         /// Maximum size of the entries in the reply, in bytes.
         pub max_bytes: u32,
-        /// Whether the target returns the attributes of the inodes whose attributes it stores
-        /// itself.
+        /// Whether the reply includes the attributes of the entries' inodes, as far as the target
+        /// stores these inodes itself.
         pub with_attributes: bool,
     }
 }

@@ -5,8 +5,9 @@ use skep_types::codec::{Bytes, choice, record};
 use skep_types::{InodeId, NodeId, SessionId};
 
 record! {
-    /// Opens the session whose id is in the frame header, or confirms it. The target returns
-    /// `StaleSession` to any other request of an unknown session.
+    /// Opens the session whose id is in the frame header, or confirms that the session is open. If
+    /// the target does not know a session, it returns `StaleSession` to all other requests in the
+    /// session.
     pub struct OpenSession {
         /// Node id of the client.
         pub client: NodeId,
@@ -23,9 +24,9 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this long.
         pub lease_ms: u32,
-        /// Number of the target's start. If the client knows a different number, the target may
-        /// have lost opens of the session in a power loss, and the client sends `CompareOpens`.
-        /// Zero means that the number is not durable yet.
+        /// Number of the target's start. If it differs from the number that the client knows, the
+        /// client sends `CompareOpens`, because a power loss of the target may have reverted opens
+        /// of the session. Zero means that the number is not durable yet.
         pub start: u64,
     }
 }
@@ -68,8 +69,8 @@ record! {
 
 record! {
     /// Asks how often the session has files open. A client sends this request after a new start of
-    /// the target, and opens the missing files again. A power loss may have reverted opens that the
-    /// target had acknowledged.
+    /// the target, because a power loss may have reverted opens that the target had acknowledged.
+    /// The client then opens the missing files again.
     pub struct CompareOpens {
         /// The files, at most `MAX_CLOSES`.
         pub files: Vec<OpenedFile>,
@@ -86,12 +87,12 @@ record! {
 }
 
 record! {
-    /// Asks for the last request of each slot that the target has executed in the session. Each
-    /// change that a client requests names a start of the target. After the next start the target
-    /// refuses it with `StaleStart`: a power loss may have reverted changes that the target had
-    /// acknowledged, and later changes of the client may build on them. So the client first
-    /// compares its acknowledged changes with the reply to this request. Then its changes name the
-    /// new start.
+    /// Asks for the last request that the target has executed in each slot of the session. Each
+    /// change that a client requests contains the number of a start of the target. After the next
+    /// start the target refuses such a change with `StaleStart`, because a power loss may have
+    /// reverted acknowledged changes on which the change depends. So the client first compares its
+    /// acknowledged changes with the reply to this request. From then on, its changes contain the
+    /// number of the new start.
     pub struct CompareSlots {}
 }
 
@@ -119,8 +120,8 @@ record! {
 
 record! {
     /// Asks for the outcome of a request that the client sent in a session which has ended since.
-    /// The client sends it if it received no reply to that request. The target returns `Busy` while
-    /// the session has not ended, because the request may still be executed until then.
+    /// The client asks if it received no reply to that request. The target returns `Busy` until the
+    /// session has ended, because until then it may still execute the request.
     pub struct AskOutcome {
         /// The session that has ended.
         pub session: SessionId,
@@ -141,7 +142,7 @@ choice! {
         },
         /// The target did not execute the request, and will never execute it.
         NotExecuted = 2,
-        /// The target has no record of the session, or has deleted this record.
+        /// The target has no information about the session any more.
         Unknown = 3,
     }
 }

@@ -57,7 +57,7 @@ choice! {
             /// The directory's inode.
             inode: InodeId,
         },
-        /// Records that an inode has moved: sets the parent of a directory, and the change time of
+        /// Updates an inode that has moved: sets the parent of a directory, and the change time of
         /// any inode.
         SetParent = 5 {
             /// The inode.
@@ -78,7 +78,7 @@ choice! {
             /// Kind of the inode.
             kind: FileKind,
         },
-        /// Takes the one lock of the cluster that a move of a directory to a different parent
+        /// Takes the cluster's only rename lock, which a move of a directory to a different parent
         /// needs.
         LockRename = 7,
         /// Changes an entry, which must point to `inode`, so that it points to `new_inode`.
@@ -99,7 +99,7 @@ choice! {
 
 record! {
     /// Asks a participant to prepare steps. The participant replies after the prepared transaction
-    /// is durable. Idempotent: a repeated request returns the same reply.
+    /// is durable. Idempotent: a retry returns the same reply.
     pub struct Prepare {
         /// The transaction.
         pub transaction: TransactionId,
@@ -112,10 +112,10 @@ record! {
     /// Reply to [`Prepare`]. Unless `busy` is set, the participant can commit or abort from now on,
     /// even after a crash. The participant keeps its locks until it learns the decision.
     pub struct PrepareReply {
-        /// Whether nothing was prepared because another transaction holds a lock. The coordinator
-        /// retries later.
+        /// Whether nothing was prepared because another transaction has a lock that a step needs.
+        /// The coordinator retries later.
         pub busy: bool,
-        /// The attributes that steps return, in the order of the steps.
+        /// The attributes that the steps return, in the order of the steps.
         pub attributes: Vec<Attributes>,
     }
 }
@@ -134,11 +134,12 @@ record! {
 byte_enum! {
     /// Outcome of a transaction.
     pub enum Decision {
-        /// Aborted, or unknown to the coordinator, which means the same (presumed abort).
+        /// The coordinator aborted the transaction, or does not know it, which means the same
+        /// (presumed abort).
         Aborted = 0,
-        /// Committed.
+        /// The coordinator committed the transaction.
         Committed = 1,
-        /// Not yet decided.
+        /// The coordinator has not decided yet.
         Pending = 2,
     }
 }
@@ -177,11 +178,11 @@ record! {
         pub since: Timestamp,
         /// Number of prepared steps.
         pub steps: u32,
-        /// Time for which the coordinator has not replied to the target's question, in
-        /// milliseconds. Zero means that no question waits for a reply.
+        /// Time since the target asked the coordinator for the decision without a reply, in
+        /// milliseconds. Zero means that no such question is open.
         pub silent_ms: u64,
-        /// The reason why the target could not carry out the decision. Empty if the target has not
-        /// tried to carry it out, or has succeeded.
+        /// The reason why the target could not carry out the coordinator's decision. Empty if the
+        /// target has not tried yet, or has succeeded.
         pub problem: String,
     }
 }
@@ -197,10 +198,10 @@ record! {
 }
 
 record! {
-    /// An administrator's decision on a transaction whose coordinator does not come back, or whose
-    /// decision the target cannot carry out. The target refuses the request with `InUse` while the
-    /// target expects a decision of the coordinator. The target replies after the decision is
-    /// applied and durable.
+    /// An administrator's decision on a transaction. Needed if the coordinator never comes back, or
+    /// if the target cannot carry out the coordinator's decision. The target refuses this request
+    /// with `InUse` while it can still expect a decision from the coordinator. The target replies
+    /// after the decision is applied and durable.
     pub struct ResolveTransaction {
         /// The transaction.
         pub transaction: TransactionId,

@@ -12,7 +12,8 @@ pub(crate) struct Measurement {
     pub(crate) system: System,
     pub(crate) workload: Workload,
     pub(crate) processes: u64,
-    /// Amount of work: MiB for sequential workloads, operations for the others.
+    /// Amount of work: MiB for sequential workloads, and operations or files for all other
+    /// workloads.
     pub(crate) amount: f64,
     pub(crate) seconds: f64,
     /// CPU seconds that the whole machine used.
@@ -20,10 +21,6 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    fn is_sequential(&self) -> bool {
-        matches!(self.workload, Workload::SequentialWrite | Workload::SequentialRead)
-    }
-
     fn is_of(&self, system: System, workload: Workload, processes: u64) -> bool {
         (self.system, self.workload, self.processes) == (system, workload, processes)
     }
@@ -32,15 +29,15 @@ impl Measurement {
         self.amount / self.seconds
     }
 
-    /// Returns the rate with its unit.
+    /// Returns the rate as text with its unit.
     fn shown_rate(&self) -> String {
-        let unit = if self.is_sequential() { "MiB/s" } else { "/s" };
+        let unit = if self.workload.is_sequential() { "MiB/s" } else { "/s" };
         format!("{} {unit}", thousands(self.rate()))
     }
 
-    /// Returns the CPU time per GiB or per operation.
+    /// Returns the CPU time per GiB or per operation, as text.
     fn shown_cpu(&self) -> String {
-        if self.is_sequential() {
+        if self.workload.is_sequential() {
             format!("{:.2} s/GiB", self.cpu / (self.amount / 1024.0))
         } else {
             format!("{:.0} us", self.cpu / self.amount * 1e6)
@@ -48,7 +45,7 @@ impl Measurement {
     }
 }
 
-/// Returns a measurement as a line of the progress output.
+/// Formats a measurement as a line of the progress output.
 pub(crate) fn progress_line(measurement: &Measurement) -> String {
     format!(
         "{:<26} {} processes  {:>14}  {:>12} CPU",
@@ -59,7 +56,7 @@ pub(crate) fn progress_line(measurement: &Measurement) -> String {
     )
 }
 
-/// Formats a number with separators between groups of three digits.
+/// Formats a number with a separator between each two groups of three digits.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -72,15 +69,25 @@ fn thousands(number: f64) -> String {
     text
 }
 
-/// All measurements of a run, with a description of the machine.
+/// All measurements of a run, with descriptions of the machine and of the measured programs.
 pub(crate) struct Report {
     machine: String,
+    /// The command, its date, and the versions of the measured programs.
+    source: String,
     rounds: u32,
     systems: Vec<System>,
     measurements: Vec<Measurement>,
 }
 
 impl Report {
+    /// Returns the CPU seconds of each workload. The text contains the workload's name and its
+    /// number of processes.
+    pub(crate) fn processor_seconds(&self) -> Vec<(String, f64)> {
+        let named =
+            |it: &Measurement| (format!("{}, {}", it.workload.label(), it.processes), it.cpu);
+        self.measurements.iter().map(named).collect()
+    }
+
     /// Creates an empty report for a run whose data is below `directory`.
     ///
     /// # Errors
@@ -99,7 +106,36 @@ impl Report {
             release.trim(),
             below.trim()
         );
-        Ok(Self { machine, rounds, systems: systems.to_vec(), measurements: Vec::new() })
+        let command: Vec<_> = std::env::args().skip(1).collect();
+        let mut source = format!(
+            "`cargo xtask {}`, {}, commit {}",
+            command.join(" "),
+            output("date", &["--iso-8601"])?.trim(),
+            output("git", &["describe", "--always", "--dirty", "--abbrev=10"])?.trim()
+        );
+        for system in systems {
+            source += &system.version()?;
+        }
+        let measurements = Vec::new();
+        Ok(Self { machine, source, rounds, systems: systems.to_vec(), measurements })
+    }
+
+    /// Returns all measurements as comma-separated values.
+    pub(crate) fn csv(&self) -> String {
+        let mut text = "system,workload,processes,amount,unit,seconds,cpu_seconds\n".to_owned();
+        for each in &self.measurements {
+            let unit = if each.workload.is_sequential() { "MiB" } else { "operations" };
+            text += &format!(
+                "{},\"{}\",{},{},{unit},{:.4},{:.2}\n",
+                each.system.label(),
+                each.workload.label(),
+                each.processes,
+                each.amount,
+                each.seconds,
+                each.cpu
+            );
+        }
+        text
     }
 
     /// Adds a measurement, unless an earlier round of the same workload was faster.
@@ -116,8 +152,8 @@ impl Report {
         self.measurements.iter().find(|m| m.is_of(system, workload, processes))
     }
 
-    /// Returns the measured workloads in the order of `Workload::ALL`, each with its numbers of
-    /// processes.
+    /// Returns the measured workloads, each with each measured number of processes. The order is
+    /// that of `Workload::ALL`.
     fn rows(&self) -> Vec<(Workload, u64)> {
         let of = |workload| {
             let measured = self.measurements.iter().filter(move |m| m.workload == workload);
@@ -127,7 +163,7 @@ impl Report {
         all.flat_map(|workload| of(workload).into_iter().map(move |it| (workload, it))).collect()
     }
 
-    /// Returns a table with a column for each file system.
+    /// Returns a table that has one column for each file system.
     fn table(&self, systems: &[System], cell: impl Fn(&Measurement) -> String) -> String {
         let mut text = "| workload | processes |".to_owned();
         systems.iter().for_each(|system| text += &format!(" {} |", system.label()));
@@ -148,6 +184,7 @@ impl Report {
     /// Returns the page with all tables.
     pub(crate) fn page(&self) -> String {
         let mut page = PAGE_HEAD.replace("MACHINE", &self.machine);
+        page = page.replace("SOURCE", &self.source);
         page = page.replace("ROUNDS", &self.rounds.to_string());
         page += "\n## Rates\n\n";
         page += &self.table(&self.systems, Measurement::shown_rate);
@@ -166,12 +203,22 @@ impl Report {
     }
 }
 
+/// The heading at which the last part of the page begins. No run replaces this part, because people
+/// write it.
+const WRITTEN_BY_PEOPLE: &str = "\n## Conclusions\n";
+
+/// Returns the last part of the page, which people write and no run replaces.
+pub(crate) fn written_by_people(page: &str) -> &str {
+    page.find(WRITTEN_BY_PEOPLE).map_or("", |start| &page[start..])
+}
+
 const PAGE_HEAD: &str = "\
 # Benchmarks
 
-`cargo xtask bench --write-page` writes this page. One run on one machine with all daemons, \
-    clients and disks
-(MACHINE). **Only ratios within the run are meaningful;
+`cargo xtask bench --write-page` writes this page up to the conclusions, and its figures to \
+    [benchmarks.csv](benchmarks.csv).
+One run on one machine with all daemons, clients and disks: SOURCE;
+MACHINE. **Only ratios within the run are meaningful;
 do not compare rates of different machines or days.**
 
 - *sequential*: one file for each process, transfers of 1 MiB through the page cache, `fsync` at \
@@ -181,6 +228,13 @@ do not compare rates of different machines or days.**
   from the page cache.
 - *random*: blocks of 4 KiB, one at a time, at random offsets in these files.
 - *create*, *stat*, *unlink*: empty files, in a separate directory for each process.
+- *one shared file*: as *sequential*, but all processes write parts of one file, and each reads \
+    the part of another.
+- *append*, *small files*, *directories*: each process in its own directory. `SQLite` commits \
+    transactions of one
+  row with the default journal. `tar x`, `tar c` and `rm -r` work on a tree of files of up to \
+    12 KiB, 100 in each
+  directory. Their rates are files per second.
 - All data that is read is compared with the written data. Each figure is the best of ROUNDS.
 - Skep is a cluster of `skep up`: 2 metadata targets, 2 storage services with 4 targets each,
   `metadata.sync = interval`. GlusterFS is a volume distributed over 8 bricks. MooseFS has 4 \
@@ -204,6 +258,7 @@ mod tests {
         };
         let mut report = Report {
             machine: "a machine".into(),
+            source: "a command".into(),
             rounds: 2,
             systems: vec![System::Local, System::Skep],
             measurements: Vec::new(),
@@ -217,10 +272,19 @@ mod tests {
         assert!(page.contains("| sequential write, fsync | 2 | 2,048 MiB/s | 1,024 MiB/s |"));
         assert!(page.contains("| sequential write, fsync | 2 | 0.50 |"));
         assert!(page.contains("| sequential write, fsync | 2 | 1.50 s/GiB | 1.50 s/GiB |"));
+        let line = "Skep,\"sequential write, fsync\",2,2048,MiB,2.0000,3.00\n";
+        assert!(report.csv().contains(line), "{}", report.csv());
     }
 
     #[test]
-    fn thousands_are_separated() {
+    fn a_new_page_keeps_the_sections_written_by_people() {
+        let page = "# Benchmarks\n\n## Rates\n\n## Conclusions\n\n- one\n\n## More\n";
+        assert_eq!(written_by_people(page), "\n## Conclusions\n\n- one\n\n## More\n");
+        assert_eq!(written_by_people("# Benchmarks\n"), "");
+    }
+
+    #[test]
+    fn thousands_are_separated_by_commas() {
         assert_eq!(thousands(999.4), "999");
         assert_eq!(thousands(1_234_567.0), "1,234,567");
     }

@@ -1,8 +1,8 @@
 //! The measured file systems: how to start and stop each of them on this host.
 //!
 //! All file systems store their data below one directory, so that they use the same disk. Peers are
-//! measured only if their Debian packages are installed. Peers have as many targets as Skep has by
-//! default: 8.
+//! measured only if their Debian packages are installed. Peers have 8 targets, which is also Skep's
+//! default.
 
 use crate::repository::{Outcome, output, root};
 use std::fs;
@@ -47,27 +47,64 @@ impl System {
         }
     }
 
+    /// Returns the versions of the measured packages, with a separator in front of each version.
+    ///
+    /// # Errors
+    /// Describes the reason why `dpkg-query` failed.
+    pub(crate) fn version(self) -> Outcome<String> {
+        let package = match self {
+            Self::Local | Self::Skep => return Ok(String::new()),
+            Self::Gluster => "glusterfs-server",
+            Self::Moose => "moosefs-master",
+        };
+        let version = output("dpkg-query", &["-W", "-f", "${Version}", package])?;
+        Ok(format!(", {} {}", self.label(), version.trim()))
+    }
+
     /// Starts the file system below `directory`, which must be empty.
     ///
     /// # Errors
-    /// Describes why the file system cannot be mounted.
+    /// Describes the reason why the file system cannot be mounted.
     pub(crate) fn start(self, directory: &Path) -> Outcome<MountedSystem> {
         let mount_point = directory.join("mnt");
         let mut running = MountedSystem {
             system: self,
             directory: directory.to_owned(),
             mount_point,
+            program: root().join("target/release/skep"),
             daemons: Vec::new(),
         };
         make(&running.mount_point)?;
         match self {
             Self::Local => Ok(()),
-            Self::Skep => running.start_skep(),
+            Self::Skep => running.start_skep(&[]),
             Self::Gluster => running.start_gluster(),
             Self::Moose => running.start_moose(),
         }?;
         Ok(running)
     }
+}
+
+/// Starts Skep below `directory`, which must be empty. `program` is the executable, and `more` are
+/// additional arguments of `skep up`.
+///
+/// # Errors
+/// Describes the reason why the cluster cannot be started.
+pub(crate) fn start_skep(
+    program: &Path,
+    directory: &Path,
+    more: &[&str],
+) -> Outcome<MountedSystem> {
+    let running = MountedSystem {
+        system: System::Skep,
+        directory: directory.to_owned(),
+        mount_point: directory.join("mnt"),
+        program: program.to_owned(),
+        daemons: Vec::new(),
+    };
+    make(&running.mount_point)?;
+    running.start_skep(more)?;
+    Ok(running)
 }
 
 fn is_program(name: &str) -> bool {
@@ -86,7 +123,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("benchmarks run in a directory whose name is UTF-8")
 }
 
-/// Polls until a condition holds. Fails after a minute.
+/// Checks a condition repeatedly until it holds. Fails after a minute.
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
@@ -98,8 +135,8 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     Ok(())
 }
 
-/// Returns an address of this host other than the loopback address, which the peers refuse. The
-/// kernel still sends packets for this address through the loopback device.
+/// Returns an address of this host that is not the loopback address, because peers refuse the
+/// loopback address. The kernel still sends packets for this address through the loopback device.
 fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
     let first = all.split_whitespace().next();
@@ -113,25 +150,20 @@ pub(crate) struct MountedSystem {
     pub(crate) system: System,
     pub(crate) directory: PathBuf,
     pub(crate) mount_point: PathBuf,
+    /// The executable of Skep.
+    program: PathBuf,
     daemons: Vec<Child>,
 }
 
 impl MountedSystem {
     fn skep(&self, arguments: &[&str]) -> Outcome {
-        let program = root().join("target/release/skep");
-        output(text(&program), arguments).map(drop)
+        output(text(&self.program), arguments).map(drop)
     }
 
-    fn start_skep(&self) -> Outcome {
+    fn start_skep(&self, more: &[&str]) -> Outcome {
         let data = self.directory.join("data");
-        self.skep(&[
-            "up",
-            "--detach",
-            "--data-dir",
-            text(&data),
-            "--mount-point",
-            text(&self.mount_point),
-        ])
+        let up = ["up", "--detach", "--data-dir", text(&data), "--mount-point"];
+        self.skep(&[&up[..], &[text(&self.mount_point)], more].concat())
     }
 
     fn spawn(&mut self, program: &str, arguments: &[&str]) -> Outcome {
@@ -180,7 +212,8 @@ impl MountedSystem {
         let address = own_address()?;
         let master = self.directory.join("master");
         make(&master)?;
-        // A new master server starts with an empty namespace, which the package contains as a file.
+        // A new master server starts from an empty namespace. The package contains this namespace
+        // as a file.
         fs::copy("/var/lib/mfs/metadata.mfs.empty", master.join("metadata.mfs"))
             .map_err(|error| format!("the master's empty metadata: {error}"))?;
         let exports = master.join("exports");
@@ -227,6 +260,12 @@ impl MountedSystem {
         fs::remove_file(&probe).map_err(|error| error.to_string())
     }
 
+    /// Returns the path of the archive of small files. The archive is on the same disk as the
+    /// servers' data.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.directory.join("tree.tar")
+    }
+
     /// Waits until the writes of the previous workload are on disk, so that they do not slow down
     /// the next workload.
     pub(crate) fn wait_for_writeback(&self) -> Outcome {
@@ -239,7 +278,7 @@ impl MountedSystem {
 
 impl Drop for MountedSystem {
     fn drop(&mut self) {
-        // A failed benchmark must also clean up everything, so errors are only printed.
+        // Only print errors here, because all of the clean-up must happen even after a failure.
         let mut problems = Vec::new();
         let mut attempt = |outcome: Outcome| problems.extend(outcome.err());
         if self.system == System::Skep {

@@ -1,11 +1,15 @@
-//! The workloads, as each worker process runs them: plain system calls in its own directory.
+//! The work of one worker process in each workload. A worker makes plain system calls in a
+//! directory of its own.
 //!
 //! The workloads resemble IOR (1 MiB transfers, one file per process) and mdtest (one directory per
-//! process). Workers verify all data that they read, so that a file system cannot be fast by
-//! returning wrong data.
+//! process). [`everyday`] has the workloads that resemble the daily work of a user. Workers verify
+//! all data that they read, so that a file system gains nothing by returning wrong data.
+
+mod everyday;
 
 use crate::fuzz::Random;
 use crate::repository::Outcome;
+pub(crate) use everyday::make_archive;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::FileExt;
@@ -27,17 +31,45 @@ pub(crate) enum Workload {
     RandomWrite,
     /// Reads blocks of 4 KiB at random offsets of the same files.
     RandomRead,
-    /// Creates empty files, each process in its own directory.
+    /// Creates empty files. Each process has its own directory.
     Create,
     /// Reads the attributes of the files of `Create`.
     Stat,
     /// Removes the files of `Create`.
     Unlink,
+    /// Writes one file with all processes, in transfers of 1 MiB. Each process writes its own part
+    /// of the file.
+    SharedWrite,
+    /// Reads the file of `SharedWrite`. Each process reads the part that the next process has
+    /// written.
+    SharedRead,
+    /// Appends 4 KiB to a file and syncs it, again and again.
+    AppendSync,
+    /// Creates files of 3,901 bytes. Each process has its own directory.
+    SmallCreate,
+    /// Reads the files of `SmallCreate`.
+    SmallRead,
+    /// Removes the files of `SmallCreate`.
+    SmallRemove,
+    /// Creates empty directories. Each process has its own directory.
+    MakeDirectory,
+    /// Renames the directories of `MakeDirectory`.
+    Rename,
+    /// Removes the directories of `Rename`.
+    RemoveDirectory,
+    /// Commits SQLite transactions, with SQLite's default rollback journal.
+    Sqlite,
+    /// Unpacks an archive of small files with `tar`.
+    TreeUnpack,
+    /// Packs the tree of `TreeUnpack` with `tar`.
+    TreePack,
+    /// Removes the tree of `TreeUnpack` with `rm -r`.
+    TreeRemove,
 }
 
 impl Workload {
-    /// All workloads, in an order in which each workload finds the files that it needs.
-    pub(crate) const ALL: [Self; 7] = [
+    /// All workloads, in an order such that the files that a workload needs already exist.
+    pub(crate) const ALL: [Self; 20] = [
         Self::SequentialWrite,
         Self::SequentialRead,
         Self::RandomWrite,
@@ -45,6 +77,19 @@ impl Workload {
         Self::Create,
         Self::Stat,
         Self::Unlink,
+        Self::SharedWrite,
+        Self::SharedRead,
+        Self::AppendSync,
+        Self::SmallCreate,
+        Self::SmallRead,
+        Self::SmallRemove,
+        Self::MakeDirectory,
+        Self::Rename,
+        Self::RemoveDirectory,
+        Self::Sqlite,
+        Self::TreeUnpack,
+        Self::TreePack,
+        Self::TreeRemove,
     ];
 
     /// Returns the name of the workload in tables.
@@ -57,41 +102,75 @@ impl Workload {
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Unlink => "unlink",
+            Self::SharedWrite => "one shared file: write, fsync",
+            Self::SharedRead => "one shared file: read, cold",
+            Self::AppendSync => "append 4 KiB, fsync",
+            Self::SmallCreate => "create 3,901 bytes",
+            Self::SmallRead => "read 3,901 bytes, cold",
+            Self::SmallRemove => "unlink 3,901 bytes",
+            Self::MakeDirectory => "mkdir",
+            Self::Rename => "rename",
+            Self::RemoveDirectory => "rmdir",
+            Self::Sqlite => "SQLite transactions",
+            Self::TreeUnpack => "tar x: files",
+            Self::TreePack => "tar c, cold: files",
+            Self::TreeRemove => "rm -r: files",
         }
     }
 
-    /// Whether the workload transfers data. The other workloads count operations.
-    pub(crate) fn is_data(self) -> bool {
-        !matches!(self, Self::Create | Self::Stat | Self::Unlink)
+    /// Whether all processes together transfer `--data-mib` MiB. All other workloads count
+    /// operations.
+    pub(crate) fn is_sequential(self) -> bool {
+        use Workload::{SequentialRead, SequentialWrite, SharedRead, SharedWrite};
+        matches!(self, SequentialWrite | SequentialRead | SharedWrite | SharedRead)
     }
 
-    /// Whether caches are dropped before the workload.
+    /// Whether caches are dropped before the workload runs.
     pub(crate) fn is_cold(self) -> bool {
-        matches!(self, Self::SequentialRead | Self::RandomRead)
+        matches!(
+            self,
+            Self::SequentialRead
+                | Self::RandomRead
+                | Self::SharedRead
+                | Self::SmallRead
+                | Self::TreePack
+        )
+    }
+
+    /// Whether the workload always runs with one process.
+    pub(crate) fn has_one_process(self) -> bool {
+        matches!(self, Self::Sqlite | Self::TreeUnpack | Self::TreePack | Self::TreeRemove)
     }
 }
 
-/// One process of a workload.
+/// One worker process of a workload.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Worker {
     pub(crate) workload: Workload,
     /// The directory of this process.
     pub(crate) directory: PathBuf,
-    /// Size of the file of this process, in bytes.
+    /// Size in bytes of the file of this process, or of its part of the shared file.
     #[arg(long)]
     pub(crate) file_bytes: u64,
-    /// Number of files, or number of random blocks.
+    /// Number of files, random blocks or transactions of this process.
     #[arg(long)]
     pub(crate) count: u64,
+    /// Index of this process.
     #[arg(long)]
-    pub(crate) seed: u64,
+    pub(crate) index: u64,
+    /// Number of processes that run the workload.
+    #[arg(long)]
+    pub(crate) processes: u64,
+    /// The archive that `TreeUnpack` unpacks.
+    #[arg(long)]
+    pub(crate) archive: PathBuf,
 }
 
 impl Worker {
     /// Prints `ready`, waits for a line on standard input, and then runs the workload.
     ///
     /// # Errors
-    /// Describes a failed system call, or wrong data.
+    /// Describes a failed system call, or wrong data in a file.
     pub(crate) fn run(&self) -> Outcome {
         let explain = |error: io::Error| {
             format!("{} in {}: {error}", self.workload.label(), self.directory.display())
@@ -102,53 +181,107 @@ impl Worker {
         self.work(&file).map_err(explain)
     }
 
+    /// Opens the file that all system calls of the workload use, if there is one.
     fn open(&self) -> io::Result<Option<File>> {
-        if !self.workload.is_data() {
-            return Ok(None);
-        }
-        let path = self.directory.join("data");
-        let is_new = self.workload == Workload::SequentialWrite;
-        let is_writing = is_new || self.workload == Workload::RandomWrite;
+        let name = match self.workload {
+            Workload::SharedWrite | Workload::SharedRead => {
+                let top = self.directory.parent().unwrap_or(&self.directory);
+                return self.options().open(top.join("one-file")).map(Some);
+            }
+            Workload::AppendSync => "appended",
+            Workload::SequentialWrite
+            | Workload::SequentialRead
+            | Workload::RandomWrite
+            | Workload::RandomRead => "data",
+            _ => return Ok(None),
+        };
+        self.options().open(self.directory.join(name)).map(Some)
+    }
+
+    /// Returns the open options of the file that the workload uses.
+    fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        options.read(!is_writing).write(is_writing).create(is_new).truncate(is_new);
-        options.open(path).map(Some)
+        match self.workload {
+            Workload::SequentialWrite => options.write(true).create(true).truncate(true),
+            Workload::SharedWrite => options.write(true).create(true),
+            Workload::RandomWrite => options.write(true),
+            Workload::AppendSync => options.append(true).create(true),
+            _ => options.read(true),
+        };
+        options
     }
 
     fn work(&self, file: &Option<File>) -> io::Result<()> {
-        match (self.workload, file) {
-            (Workload::SequentialWrite, Some(file)) => self.write_all(file),
-            (Workload::SequentialRead, Some(file)) => self.read_all(file),
-            (Workload::RandomWrite, Some(file)) => self.write_blocks(file),
-            (Workload::RandomRead, Some(file)) => self.read_blocks(file),
-            (Workload::Create, _) => self.each_file(|path| File::create_new(path).map(drop)),
-            (Workload::Stat, _) => self.each_file(|path| fs::metadata(path).map(drop)),
-            (Workload::Unlink, _) => self.each_file(|path| fs::remove_file(path)),
-            (_, None) => Err(io::Error::other("no file is open")),
+        let Some(file) = file else { return self.work_on_names() };
+        match self.workload {
+            Workload::SequentialWrite => self.write_part(file, 0),
+            Workload::SequentialRead => self.read_part(file, 0),
+            Workload::SharedWrite => self.write_part(file, self.index),
+            // Read the part of another process, because this process may have its own part in its
+            // cache.
+            Workload::SharedRead => self.read_part(file, (self.index + 1) % self.processes),
+            Workload::RandomWrite => self.write_blocks(file),
+            Workload::RandomRead => self.read_blocks(file),
+            Workload::AppendSync => self.append_blocks(file),
+            _ => Err(io::Error::other("the workload uses no open file")),
         }
     }
 
-    fn write_all(&self, file: &File) -> io::Result<()> {
+    /// Runs a workload whose system calls do not all use the same open file.
+    fn work_on_names(&self) -> io::Result<()> {
+        let renamed = |path: &Path| path.with_extension("renamed");
+        match self.workload {
+            Workload::Create => self.each_file(|path| File::create_new(path).map(drop)),
+            Workload::Stat => self.each_file(|path| fs::metadata(path).map(drop)),
+            Workload::Unlink | Workload::SmallRemove => {
+                self.each_file(|path| fs::remove_file(path))
+            }
+            Workload::SmallCreate => self.each_file(everyday::create_small),
+            Workload::SmallRead => self.each_file(everyday::read_small),
+            Workload::MakeDirectory => self.each_file(|path| fs::create_dir(path)),
+            Workload::Rename => self.each_file(|path| fs::rename(path, renamed(path))),
+            Workload::RemoveDirectory => self.each_file(|path| fs::remove_dir(renamed(path))),
+            Workload::Sqlite => everyday::commit_transactions(&self.directory, self.count),
+            Workload::TreeUnpack => everyday::unpack(&self.directory, &self.archive),
+            Workload::TreePack => everyday::pack(&self.directory),
+            Workload::TreeRemove => everyday::remove(&self.directory),
+            _ => Err(io::Error::other("no file is open")),
+        }
+    }
+
+    /// Writes part number `part` of a file, and syncs the file.
+    fn write_part(&self, file: &File, part: u64) -> io::Result<()> {
         let mut buffer = vec![0x5a; TRANSFER_BYTES];
-        for at in (0..self.file_bytes).step_by(TRANSFER_BYTES) {
+        let start = part * self.file_bytes;
+        for at in (start..start + self.file_bytes).step_by(TRANSFER_BYTES) {
             write_offsets(&mut buffer, at);
             file.write_all_at(&buffer, at)?;
         }
         file.sync_all()
     }
 
-    fn read_all(&self, file: &File) -> io::Result<()> {
+    fn read_part(&self, file: &File, part: u64) -> io::Result<()> {
         let mut buffer = vec![0; TRANSFER_BYTES];
-        for at in (0..self.file_bytes).step_by(TRANSFER_BYTES) {
+        let start = part * self.file_bytes;
+        for at in (start..start + self.file_bytes).step_by(TRANSFER_BYTES) {
             file.read_exact_at(&mut buffer, at)?;
             check_offsets(&buffer, at)?;
         }
         Ok(())
     }
 
-    /// Returns the offsets of random blocks. The same seed always gives the same sequence.
+    fn append_blocks(&self, mut file: &File) -> io::Result<()> {
+        let buffer = [0x5a; BLOCK_BYTES];
+        (0..self.count).try_for_each(|_| {
+            file.write_all(&buffer)?;
+            file.sync_all()
+        })
+    }
+
+    /// Returns the offsets of random blocks. The same worker always gets the same sequence.
     fn blocks(&self) -> impl Iterator<Item = u64> {
         let blocks = (self.file_bytes as usize) / BLOCK_BYTES;
-        let mut random = Random::new(self.seed);
+        let mut random = Random::new(self.index + 1);
         (0..self.count).map(move |_| (random.below(blocks) * BLOCK_BYTES) as u64)
     }
 
@@ -175,7 +308,8 @@ impl Worker {
     }
 }
 
-/// Writes to each block of a buffer the offset of the block in the file.
+/// Writes into each block of a buffer the file offset of that block. The buffer begins at the file
+/// offset `at`.
 fn write_offsets(buffer: &mut [u8], at: u64) {
     for (index, block) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
         let place = at + (index * BLOCK_BYTES) as u64;
@@ -194,7 +328,8 @@ fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
 }
 
 /// Touches as much memory as a workload uses. On a virtual machine, the first access to a page
-/// takes additional time on the host. This time must not count for the first measured file system.
+/// takes additional time on the host. This time must not be counted for the first measured file
+/// system.
 ///
 /// # Errors
 /// Fails if standard output is closed.
@@ -210,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misplaced_block_is_detected() {
+    fn block_at_the_wrong_offset_is_detected() {
         let mut buffer = vec![0x5a; TRANSFER_BYTES];
         write_offsets(&mut buffer, 1 << 30);
         assert!(check_offsets(&buffer, 1 << 30).is_ok());

@@ -1,8 +1,8 @@
 //! The description of all dashboards: their panels, and the queries of each panel.
 //!
-//! `RATE` stands for the interval of a rate, and `CLUSTER` for the matcher of the chosen cluster.
-//! The generator ([`super`]) replaces both. Every metric is one of `docs/operations/metrics.md`,
-//! which a test checks.
+//! In a query, `RATE` stands for the interval of a rate, and `CLUSTER` for the matcher of the
+//! chosen cluster. The generator ([`super`]) replaces both words. A test checks that
+//! `docs/operations/metrics.md` contains every metric of the queries.
 
 mod causes;
 mod services;
@@ -10,7 +10,7 @@ mod services;
 use causes::{CAUSES, NETWORK};
 use services::{METADATA, STORAGE, TARGET};
 
-/// The form in which a panel shows its figures.
+/// The form in which a panel shows its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// One number.
@@ -26,9 +26,9 @@ pub(super) enum Form {
 /// One query of a panel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Query {
-    /// The expression in the language of Prometheus.
+    /// The expression in the query language of Prometheus.
     pub(super) expression: &'static str,
-    /// The name of a line, in which `{{label}}` stands for the value of a label.
+    /// The text next to a line. In it, `{{label}}` stands for the value of a label.
     pub(super) legend: &'static str,
 }
 
@@ -36,10 +36,10 @@ pub(super) struct Query {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Panel {
     pub(super) title: &'static str,
-    /// One sentence that explains the figures.
+    /// One sentence that explains the values in the panel.
     pub(super) help: &'static str,
     pub(super) form: Form,
-    /// The unit, by its name in Grafana.
+    /// The unit of the values, by its name in Grafana.
     pub(super) unit: &'static str,
     pub(super) queries: &'static [Query],
 }
@@ -47,11 +47,11 @@ pub(super) struct Panel {
 /// One dashboard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dashboard {
-    /// The name of the file, and the end of the dashboard's id.
+    /// The name of the dashboard's file, which is also the end of the dashboard's id.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) help: &'static str,
-    /// Whether the user selects one target in the dashboard.
+    /// Whether the user selects a target in the dashboard.
     pub(super) has_target: bool,
     pub(super) panels: &'static [Panel],
 }

@@ -1,4 +1,4 @@
-//! The decoders of on-disk records, with valid input.
+//! The decoders of on-disk records, with valid inputs.
 
 use super::Decoder;
 use skep_format::cached_map::CachedMap;
@@ -8,7 +8,7 @@ use skep_format::consensus::{LogPosition, MembersRecord, RaftLogHead, RaftSnapsh
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
-use skep_format::member_mark::MemberMark;
+use skep_format::member_mark::{MemberContents, MemberMark};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
@@ -41,14 +41,14 @@ fn check_round_trip<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> 
     }
 }
 
-/// Returns `bytes` with a corrected checksum at the end.
+/// Returns `bytes` with the correct checksum at their end.
 fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let covered = &bytes[..bytes.len().saturating_sub(4)];
     [covered, &crc32c(covered).to_le_bytes()].concat()
 }
 
-/// Checks the decoders of all files that consist of one record with a checksum, with unchanged
-/// bytes and with a corrected checksum.
+/// Checks the decoders of all files that consist of a single record with a checksum, both with the
+/// unchanged bytes and with a corrected checksum.
 fn check_sealed(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), with_checksum(bytes)] {
         check_round_trip(Identity::from_file(&bytes), &bytes, Identity::to_file);
@@ -91,12 +91,13 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
         TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }
             .to_file(),
-        MemberMark { host, clean: true }.to_file(),
+        MemberMark { host, clean: true, group: GroupId::new(7), contents: MemberContents::Whole }
+            .to_file(),
     ]
 }
 
-/// Checks the scan of a log: the returned records encode to the same bytes, up to the end that the
-/// scan found.
+/// Checks the scan of a log. The returned records must be encoded to the same bytes again, up to
+/// the end that the scan has found.
 fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(LOG_OWNER, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
@@ -120,7 +121,8 @@ fn log_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the decoders of all values in the metadata store, and of the payload of log records.
+/// Checks the decoders of all values in the metadata store, and the decoder of the payload of log
+/// records.
 fn check_metadata(bytes: &[u8]) {
     fn check<T: Codec>(bytes: &[u8]) {
         check_round_trip(T::from_bytes(bytes), bytes, T::to_bytes);
@@ -212,7 +214,8 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks region pages: the header and checksums of an accepted page encode to the same page.
+/// Checks the decoder of region pages. The header and checksums of an accepted page must be encoded
+/// to the same page again.
 fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
@@ -244,8 +247,8 @@ fn region_page_seeds() -> Vec<Vec<u8>> {
 
 const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
 
-/// Checks the dirty log: the regions that the decoder returns encode to the same bytes as the start
-/// of the log.
+/// Checks the decoder of the dirty log. The returned regions must be encoded to the same bytes
+/// again, up to the end of the valid part of the log.
 fn check_dirty_log(bytes: &[u8]) {
     if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
         let again = DIRTY_LOG.to_file(regions.iter());

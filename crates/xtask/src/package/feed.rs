@@ -1,10 +1,11 @@
-//! A repository of packages, from which `apt` and `dnf` install and upgrade: `apt/` and `rpm/`
-//! below one directory. Packages of earlier runs stay in the repository.
+//! A package repository, from which `apt` and `dnf` install and upgrade. It consists of `apt/` and
+//! `rpm/` below one directory. Packages of earlier runs stay in the repository.
 //!
-//! The tools of the distributions write the lists: `apt-ftparchive` and `createrepo_c`. With a key
-//! of `gpg`, the lists are signed, and they have the checksums of all packages. A web server can
-//! serve the directory during an update. Each list is replaced by a rename, and the list that names
-//! the other lists is replaced last. `apt` requests the other lists by their checksums.
+//! `apt-ftparchive` and `createrepo_c`, the tools of the distributions, write the lists of
+//! packages. If there is a `gpg` key, the lists are signed. The lists contain the checksums of all
+//! packages. A web server can serve the directory during an update, because each list is replaced
+//! by a rename, and the list that names the other lists is replaced last. `apt` requests the other
+//! lists by their checksums.
 
 use super::Form;
 use crate::repository::{Outcome, output, run as call};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Debian's names of the architectures for which a repository may have packages.
 const MACHINES: [&str; 2] = ["amd64", "arm64"];
-/// The fields of `Release`, the list of all lists for `apt`.
+/// The fields in `Release`, the list of all other lists for `apt`.
 const FIELDS: [&str; 9] = [
     "Origin=Skep",
     "Label=Skep",
@@ -22,15 +23,15 @@ const FIELDS: [&str; 9] = [
     "Components=main",
     "Architectures=amd64 arm64",
     "Acquire-By-Hash=yes",
-    // The list must not name itself.
+    // The list must not contain itself.
     "Default-Patterns=false",
     "Patterns::=Packages",
 ];
 
-/// A repository below a directory.
+/// A package repository below a directory.
 pub(super) struct Feed<'a> {
     directory: &'a Path,
-    /// The key of `gpg` that signs the lists.
+    /// The `gpg` key that signs the lists.
     key: Option<&'a str>,
 }
 
@@ -42,7 +43,7 @@ fn text(path: &Path) -> Outcome<&str> {
     path.to_str().ok_or(format!("{}: the path is not UTF-8", path.display()))
 }
 
-/// Replaces a file atomically: writes the text under another name, and renames that file.
+/// Replaces a file atomically: writes the text to a file with another name, and renames that file.
 fn replace(path: &Path, text: &str) -> Outcome {
     let new = path.with_extension("new");
     named(&new, fs::write(&new, text))?;
@@ -58,7 +59,7 @@ impl<'a> Feed<'a> {
         Self { directory, key }
     }
 
-    /// Adds packages, and writes the lists anew.
+    /// Adds packages to the repository, and writes all lists again.
     ///
     /// # Errors
     /// Fails if a tool is missing or fails.
@@ -91,11 +92,11 @@ impl<'a> Feed<'a> {
         Ok(())
     }
 
-    /// Writes the lists for `apt`.
+    /// Writes the lists of packages for `apt`.
     fn write_apt(&self) -> Outcome {
         let top = self.directory.join("apt");
         let suite = top.join("dists/stable");
-        // Package paths in a list are relative to the directory in which the tool runs.
+        // The paths of packages in a list are relative to the directory in which the tool runs.
         let archive = |arguments: &[&str]| {
             let program = ["-C", text(&top)?, "apt-ftparchive"];
             output("env", &[&program[..], arguments].concat())
@@ -123,7 +124,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Writes the lists for `dnf`.
+    /// Writes the lists of packages for `dnf`.
     fn write_rpm(&self) -> Outcome {
         let top = self.directory.join("rpm");
         call("createrepo_c", &["--quiet", text(&top)?], &[])?;

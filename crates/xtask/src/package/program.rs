@@ -1,15 +1,14 @@
-//! Builds the program for the packages, and reads from the built file the facts that the packages
-//! need.
+//! Builds the program for the packages. Reads from the built file the facts that the packages need.
 
 use crate::repository::{Outcome, output, root, run as call};
 use clap::ValueEnum;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A target with a static program, which needs no library of the host.
+/// A kind of machine for which Skep has a static program, which needs no library of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
-    /// Computers with processors of Intel and AMD.
+    /// Computers with Intel and AMD processors.
     #[value(name = "x86_64-unknown-linux-musl")]
     X86,
     /// Computers with 64-bit ARM processors.
@@ -18,7 +17,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Returns the target of this machine.
+    /// Returns the kind of this machine.
     ///
     /// # Errors
     /// Fails on machines for which Skep has no static program.
@@ -49,15 +48,15 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Builds the program without symbols, for `target` or (if `None`) for the C library of this
-    /// machine.
+    /// Builds the program without symbols. If `target` is `None`, builds it for the C library of
+    /// this machine.
     ///
     /// # Errors
     /// Fails if the program cannot be built.
     pub(super) fn build(target: Option<Target>) -> Outcome<Self> {
         let strip = "profile.release.strip=true";
         let mut arguments = vec!["build", "--release", "--package", "skep-ctl", "--config", strip];
-        // Paths of the build host must not be in the program.
+        // The program must not contain paths of the build host.
         let mut flags = format!("--remap-path-prefix={}=/skep", root().display());
         if let Some(home) = cargo_home() {
             flags = format!("{flags} --remap-path-prefix={}=/cargo", home.display());
@@ -65,7 +64,7 @@ impl Program {
         let mut directory = root().join("target");
         if let Some(target) = target {
             arguments.extend(["--target", target.name()]);
-            // Use the linker and the C library that the compiler brings. They are the same on all
+            // Use the linker and the C library that the compiler includes. They are the same on all
             // build hosts.
             flags.push_str(" -Clinker=rust-lld -Clink-self-contained=yes");
             directory.push(target.name());
@@ -81,10 +80,10 @@ impl Program {
         Self::open(&directory.join("release/skep"))
     }
 
-    /// Examines a program.
+    /// Examines the file of a program.
     ///
     /// # Errors
-    /// Fails if the file is not a program for a machine of Skep.
+    /// Fails if the file is not a program for a machine that Skep supports.
     pub(super) fn open(path: &Path) -> Outcome<Self> {
         let shown = path.display();
         let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -103,10 +102,11 @@ impl Program {
         Ok(Self { path: path.to_owned(), machine, glibc })
     }
 
-    /// Runs the program, under an emulator if it is for another machine, and returns its output.
+    /// Runs the program, and returns its output. If the program is for another machine, runs it
+    /// under an emulator.
     ///
     /// # Errors
-    /// Fails if the program fails, or if there is no emulator.
+    /// Fails if the program fails, or if the emulator is missing.
     pub(super) fn output(&self, arguments: &[&str]) -> Outcome<String> {
         let shown = self.path.display().to_string();
         if self.machine == std::env::consts::ARCH {
@@ -125,13 +125,13 @@ fn cargo_home() -> Option<PathBuf> {
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(usual)
 }
 
-/// Returns the little-endian number of `len` bytes at an offset.
+/// Returns the little-endian number in the `len` bytes at an offset.
 fn number(bytes: &[u8], offset: usize, len: usize) -> Option<usize> {
     let bytes = bytes.get(offset..offset.checked_add(len)?)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
-/// Returns whether a program is loaded by a dynamic linker (`PT_INTERP`).
+/// Whether a dynamic linker loads the program (`PT_INTERP`).
 fn has_interpreter(elf: &[u8]) -> bool {
     const PT_INTERP: usize = 3;
     let (start, len, count) = (number(elf, 32, 8), number(elf, 54, 2), number(elf, 56, 2));
@@ -140,7 +140,7 @@ fn has_interpreter(elf: &[u8]) -> bool {
     (0..count).any(|index| kind(index) == Some(PT_INTERP))
 }
 
-/// Returns the newest version of the GNU C library in the symbols that `objdump -T` prints.
+/// Returns the highest version of the GNU C library in the symbols that `objdump -T` has printed.
 fn newest_glibc_symbol(symbols: &str) -> Option<String> {
     let words = symbols.split(|it: char| it.is_whitespace() || it == '(' || it == ')');
     let versions = words.filter_map(|word| word.strip_prefix("GLIBC_"));
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newest_symbol_sets_the_required_c_library() {
+    fn newest_glibc_symbol_sets_the_required_glibc_version() {
         let symbols =
             "0000 DF *UND* 0 (GLIBC_2.9)  a\n0 DF *UND* 0 (GLIBC_2.34) b\n0 GLIBC_2.5 c\n";
         assert_eq!(newest_glibc_symbol(symbols).as_deref(), Some("2.34"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_runs_on_this_machine() {
+    fn program_of_this_test_has_the_architecture_of_its_host() {
         let program = Program::open(&std::env::current_exe().expect("a test is a program"));
         let program = program.expect("it can be packaged");
         assert_eq!(program.machine, std::env::consts::ARCH);

@@ -1,5 +1,5 @@
-//! The files of a package, as a directory tree: the program, links for `mount`, units, manual
-//! pages, completion and documents.
+//! The files of a package, as a directory tree: the program, links for `mount`, systemd units,
+//! manual pages, shell completions and documents.
 
 use super::program::Program;
 use crate::repository::{Outcome, output, root, run as call};
@@ -11,31 +11,33 @@ use std::process::Command;
 /// The script that runs after the files were installed.
 pub(super) const AFTER_INSTALL: &str =
     "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
-/// The script that runs before `dpkg` removes the files. An upgrade leaves the services running.
+/// The script that runs before `dpkg` removes the files. During an upgrade, it does not stop the
+/// services.
 pub(super) const BEFORE_REMOVE_DEB: &str = "\
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The script that runs before `rpm` removes the files. An upgrade leaves the services running.
+/// The script that runs before `rpm` removes the files. During an upgrade, it does not stop the
+/// services.
 pub(super) const BEFORE_REMOVE_RPM: &str = "\
 if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The script that runs after the files were removed. Settings, tokens and data stay.
+/// The script that runs after the files were removed. Settings, tokens and data are not removed.
 pub(super) const AFTER_REMOVE: &str = AFTER_INSTALL;
 
-/// The shells with completion, each with the path of its completion file.
+/// The supported shells, each with the path of its completion file.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/skep"),
     ("zsh", "usr/share/zsh/site-functions/_skep"),
     ("fish", "usr/share/fish/vendor_completions.d/skep.fish"),
 ];
-/// Names of the program for `mount` and systemd.
+/// Names that `mount` and systemd use to find the program.
 const MOUNT_HELPERS: [&str; 2] = ["mount.skep", "mount.fuse.skep"];
 
-/// Directories that belong to the distribution, not to the package.
+/// Directories that belong to the distribution, and not to the package.
 const COMMON_DIRECTORIES: [&str; 11] = [
     "/usr",
     "/usr/bin",
@@ -60,7 +62,7 @@ fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
 }
 
 impl Tree {
-    /// Creates the tree anew, with all times set to `epoch`.
+    /// Creates an empty tree, adds all files, and sets all file times to `epoch`.
     pub(super) fn create(path: &Path, program: &Program, epoch: &str) -> Outcome<Self> {
         if path.exists() {
             named(path, fs::remove_dir_all(path))?;
@@ -76,7 +78,7 @@ impl Tree {
         for entry in named(&units, fs::read_dir(&units))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let place = match name.ends_with(".mount") {
-                // Mount units are examples, which administrators copy.
+                // Mount units are only examples that administrators copy.
                 true => "usr/share/doc/skep/examples",
                 false => "usr/lib/systemd/system",
             };
@@ -94,7 +96,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Adds the manual pages and completions that the program itself writes.
+    /// Adds the manual pages and shell completions that the program itself generates.
     fn add_generated(&self, program: &Program) -> Outcome {
         let pages = self.place("usr/share/man/man")?;
         let pages = pages.parent().ok_or("the tree has directories")?;
@@ -102,7 +104,7 @@ impl Tree {
         for section in ["man1", "man8"] {
             let section = pages.join(section);
             for entry in named(&section, fs::read_dir(&section))?.flatten() {
-                // `-n` omits the time of the file.
+                // `-n` omits the file's time from the compressed file.
                 call("gzip", &["-9n", &entry.path().display().to_string()], &[])?;
             }
         }
@@ -125,7 +127,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds the files of a directory of the repository and of its subdirectories.
+    /// Adds the files of a directory in the repository, including its subdirectories.
     fn add_directory(&self, from: &str, place: &str) -> Outcome {
         let directory = root().join(from);
         for entry in named(&directory, fs::read_dir(&directory))?.flatten() {
@@ -139,7 +141,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the directory of the tree.
+    /// Returns the path of the tree's top directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -158,7 +160,7 @@ impl Tree {
         named(&path, fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
     }
 
-    /// Returns the path of a file, after its directory was created with the mode 0755.
+    /// Returns the path of a file in the tree. Creates the directory of the file with mode 0755.
     fn place(&self, place: &str) -> Outcome<PathBuf> {
         let path = self.path.join(place);
         let mut directory = self.path.clone();
@@ -175,7 +177,8 @@ impl Tree {
         Ok(path)
     }
 
-    /// Sets the times of all files and directories, and the modes that depend on the umask.
+    /// Sets the times of all files and directories. Also sets their modes, so that these do not
+    /// depend on the umask.
     pub(super) fn set_times(&self, epoch: &str) -> Outcome {
         let time = format!("@{epoch}");
         let mut find = Command::new("find");
@@ -197,7 +200,7 @@ impl Tree {
         status.success().then_some(()).ok_or(format!("cannot set the times of {shown}"))
     }
 
-    /// Returns the sorted list of files for `rpm`. It omits directories that every host has.
+    /// Returns the sorted list of files for `rpm`. Omits directories that exist on every host.
     pub(super) fn rpm_files(&self) -> Outcome<String> {
         let shown = self.path.display().to_string();
         let listed = output("find", &[&shown, "-mindepth", "1", "-printf", "%y /%P\n"])?;

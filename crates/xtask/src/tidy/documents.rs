@@ -1,4 +1,4 @@
-//! Checks that the files, functions, messages and commands that documents and comments name exist.
+//! Checks that documents and comments name only files, functions, messages and commands that exist.
 
 use super::Problems;
 use crate::repository::{Outcome, read, root};
@@ -7,7 +7,7 @@ use skep_wire::catalog::CATALOG;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Top-level directories. A name that starts with one of these directories is a path.
+/// Top-level directories. A name that starts with one of these directories counts as a path.
 const TOPS: &[&str] = &[
     "crates/",
     "docs/",
@@ -19,12 +19,13 @@ const TOPS: &[&str] = &[
     ".ci/",
     ".cargo/",
 ];
-/// In documents, a name that ends with one of these extensions is the path of a file.
+/// File name extensions. In documents, a name that ends with one of them counts as the path of a
+/// file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
-/// Checks that each file exists that a document or a comment names. A name counts if it is in
-/// backticks or the target of a link, and looks like the path of a file in this repository. In
-/// documents the end of a path is sufficient, such as `tidy/documents.rs`.
+/// Checks that a document or a comment names only files that exist. Only names in backticks and
+/// targets of links are checked, if they look like the path of a file in this repository. In
+/// documents, the end of a path is sufficient, such as `tidy/documents.rs`.
 pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
     let is_document = path.extension().is_some_and(|extension| extension == "md");
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -51,13 +52,13 @@ pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problem
     problems
 }
 
-/// Returns the line if it is a comment, else an empty text.
+/// Returns the line if it is a comment, or else an empty text.
 fn comment(line: &str) -> &str {
     if line.trim_start().starts_with("//") { line } else { "" }
 }
 
 /// Whether a quoted name is the path of one file, and not a pattern for several files. In comments
-/// only full paths count, because a name such as `mod.rs` could be any file.
+/// only full paths count, because a name such as `mod.rs` could refer to many files.
 fn is_path(name: &str, is_document: bool) -> bool {
     let is_plain = !name.contains(|letter: char| {
         letter.is_whitespace() || ['<', '>', '*', '{', '}', '$', '|', '('].contains(&letter)
@@ -67,7 +68,8 @@ fn is_path(name: &str, is_document: bool) -> bool {
     is_plain && (starts || is_document && ends)
 }
 
-/// Checks that a function that a document names as `file.rs::function` is in that file.
+/// If a document names a function as `file.rs::function`, checks that this file defines the
+/// function.
 ///
 /// # Errors
 /// Fails if a document cannot be read.
@@ -117,8 +119,8 @@ pub(super) fn check_vectors() -> Problems {
     problems
 }
 
-/// Checks that each external library has a line in `docs/dependencies.md`, and that each line there
-/// names a library in use.
+/// Checks that each external library has a row in `docs/dependencies.md`, and that each row there
+/// names a library that is used.
 ///
 /// # Errors
 /// Fails if one of the two files cannot be read.
@@ -142,9 +144,9 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
 /// The document with the guarantees on which applications may rely.
 const SEMANTICS: &str = "docs/semantics.md";
 
-/// Checks that a test names each statement of `docs/semantics.md`, and that tests name no other
-/// statements. A test names a statement in a comment with "Semantics" and the number, and must fail
-/// if the statement is false.
+/// Checks that a test names each statement of `docs/semantics.md`, and that no test names a
+/// statement that does not exist. A test names a statement by a comment with "Semantics" and the
+/// number of the statement. Such a test must fail if the statement is false.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -173,13 +175,13 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// The directory with the page of each command.
+/// The directory with a page for each command.
 const COMMANDS: &str = "docs/commands";
-/// Directories of the tests that run commands: on real clusters, and without a cluster.
+/// Directories of the tests that run commands, on real clusters and without a cluster.
 const COMMAND_TESTS: [&str; 2] = ["crates/testkit/tests", "crates/ctl/tests"];
 
-/// Checks that a test runs each command that has a page, and that tests name no other commands. A
-/// test names a command in a comment with "Command:" and the full name of the command.
+/// Checks that a test runs each command that has a page, and that no test names a command without a
+/// page. A test names a command by a comment with "Command:" and the full name of the command.
 pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
     let page = |path: &PathBuf| {
         let name = path.file_stem()?.to_str()?;
@@ -214,20 +216,20 @@ pub(super) fn check_commands(files: &[PathBuf]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// Returns the commands that the comment of a test names, which are separated by commas.
+/// Returns the commands in the comment of a test. In the comment, commas separate the commands.
 fn run_commands(comment: &str) -> impl Iterator<Item = &str> {
     let list = comment.split_once(" Command: ").map_or("", |(_, rest)| rest);
     list.trim_end_matches('.').split(", ").filter(|name| !name.is_empty())
 }
 
-/// Returns the number of the statement that begins on a line of the document, in a list or in a
-/// table.
+/// Returns the number of the statement that begins on this line of the document. The line belongs
+/// to a list or a table.
 fn statement(line: &str) -> Option<&str> {
     let line = line.strip_prefix("- **").or_else(|| line.strip_prefix("| **"))?;
     line.split_once("**").map(|(number, _)| number)
 }
 
-/// Returns the numbers of the statements that the comment of a test names.
+/// Returns the numbers of the statements in the comment of a test.
 fn tested(comment: &str) -> impl Iterator<Item = &str> {
     let list = comment.split_once("Semantics ").map_or("", |(_, rest)| rest);
     let is_number = |word: &&str| {

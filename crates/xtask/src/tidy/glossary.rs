@@ -1,4 +1,4 @@
-//! Checks the glossary: the types in each row exist, and no identifier contains a forbidden word.
+//! Checks the glossary: each type in it must exist, and no identifier may contain a forbidden word.
 
 use super::Problems;
 use super::rust_text::{Kind, prose};
@@ -14,13 +14,14 @@ struct Row<'a> {
     forbidden: Vec<&'a str>,
 }
 
-/// Checks the glossary against the identifiers in the crates of the product.
+/// Checks the glossary against the identifiers in all crates of the product.
 ///
 /// # Errors
 /// Fails if the glossary cannot be read.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     let glossary = read(GLOSSARY)?;
-    // A search for a definition reads the whole file, so only for the names in the glossary.
+    // To find out whether an identifier is defined, the whole file is read. So do this only for the
+    // names in the glossary.
     let named: BTreeSet<&str> =
         rows(&glossary).flat_map(|row| row.types).flat_map(|name| name.split("::")).collect();
     let mut defined = BTreeSet::new();
@@ -54,8 +55,8 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     Ok(problems)
 }
 
-/// Returns the rows of all tables with four columns: word, meaning, types, forbidden words. In the
-/// last two columns, only the parts in backticks count.
+/// Returns the rows of all tables that have four columns: word, meaning, types, forbidden words. In
+/// the last two columns, only the text in backticks counts.
 fn rows(glossary: &str) -> impl Iterator<Item = Row<'_>> {
     glossary.lines().filter_map(|line| {
         let cells: Vec<_> = line.strip_prefix('|')?.trim_end_matches('|').split('|').collect();
@@ -68,12 +69,13 @@ fn in_backticks(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Whether a type in the glossary exists. For `Type::member`, both names must be defined somewhere.
+/// Whether a type in the glossary exists. For `Type::member`, some file must define each of the two
+/// names.
 fn is_known(name: &str, defined: &BTreeSet<String>) -> bool {
     name.split("::").all(|part| defined.contains(part))
 }
 
-/// Whether a text defines an identifier as a type, a field, a variant or a function.
+/// Whether a source text defines an identifier as a type, a field, a variant or a function.
 fn is_defined(text: &str, identifier: &str) -> bool {
     let starts = ["struct ", "enum ", "trait ", "type ", "fn ", "    "];
     let ends = ["(", " {", ":", ";", "<", ",", " ="];
@@ -86,8 +88,8 @@ fn is_defined(text: &str, identifier: &str) -> bool {
     })
 }
 
-/// Returns the identifiers of a source text outside of comments and strings. Each occurs once, with
-/// the number of its first line.
+/// Returns the identifiers of a source text outside of comments and strings. Each identifier is
+/// returned once, with the number of the first line that contains it.
 fn identifiers(text: &str) -> Vec<(usize, &str)> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -131,28 +133,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_found_in_both_cases_of_identifiers() {
+    fn forbidden_words_are_found_in_snake_and_camel_case() {
         assert!(has_word("free_room", "room") && has_word("RoomGauge", "room"));
         assert!(has_word("KEPT_MAP_FILE", "kept map"));
         assert!(!has_word("broom", "room") && !has_word("roommate", "room"));
     }
 
     #[test]
-    fn rows_have_types_and_forbidden_words_in_backticks() {
+    fn glossary_rows_have_types_and_forbidden_words_in_backticks() {
         let text = "| word | meaning | type | not |\n|---|---|---|---|\n| lock | x | `A`, `B::c` | `d` e |";
         let row = rows(text).last().unwrap();
         assert_eq!((row.types, row.forbidden), (vec!["A", "B::c"], vec!["d"]));
     }
 
     #[test]
-    fn identifiers_in_comments_and_strings_do_not_count() {
+    fn words_in_comments_and_strings_are_no_identifiers() {
         let names: Vec<_> =
             identifiers("let a = \"room\"; // room\nfn b() {}").into_iter().collect();
         assert_eq!(names, [(1, "let"), (1, "a"), (2, "fn"), (2, "b")]);
     }
 
     #[test]
-    fn definitions_differ_from_uses() {
+    fn import_of_a_type_is_not_its_definition() {
         assert!(is_defined("pub struct Aa {", "Aa") && is_defined("    Bb,", "Bb"));
         assert!(!is_defined("use x::Aa;", "Aa"));
     }

@@ -5,11 +5,11 @@ use crate::repository::{Outcome, output};
 
 /// Maximum length of a commit subject, in characters.
 const MAX_SUBJECT: usize = 72;
-/// The rule applies only to commits after this one. Earlier commits are older than the rule.
+/// The commit that introduced the rule. Only later commits are checked.
 const SINCE: &str = "ae64fd9";
 
-/// Checks the subjects of all commits since the rule was introduced. In a copy of the repository
-/// without this commit, such as a shallow copy, nothing is checked.
+/// Checks the subjects of all commits since the rule was introduced. If a copy of the repository
+/// lacks the commit [`SINCE`], for example a shallow copy, nothing is checked.
 ///
 /// # Errors
 /// Fails if `git` cannot list the commits.
@@ -26,7 +26,7 @@ pub(super) fn check() -> Outcome<Problems> {
         .collect())
 }
 
-/// Describes the problem of a subject; `None` if the subject is correct.
+/// Describes the problem of a commit subject. `None` means that the subject is correct.
 fn fault(subject: &str) -> Option<String> {
     let length = subject.chars().count();
     if length > MAX_SUBJECT {

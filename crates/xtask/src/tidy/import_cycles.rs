@@ -1,5 +1,5 @@
-//! Finds import cycles between the files of one crate. Files that import each other in a cycle
-//! can be understood only together.
+//! Finds import cycles between the files of one crate. A reader must understand all files of a
+//! cycle at the same time.
 //!
 //! Imports between a module and its ancestors are ignored, because a parent declares its submodules
 //! and submodules may use the parent's types.
@@ -8,7 +8,7 @@ use super::Problems;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Accepted cycles: the first file of each, and the reason.
+/// Accepted cycles: the first file of each cycle, and the reason.
 const ACCEPTED: &[(&str, &str)] = &[];
 
 /// Crates that are not checked. In the simulator, each file implements a part of the same `World`.
@@ -17,7 +17,7 @@ const UNCHECKED: &[&str] = &["sim"];
 /// A module, as the list of names from the root of the crate.
 type Module = Vec<String>;
 
-/// Checks the crates of the product. `sources` are all Rust files with their texts.
+/// Checks all crates of the product. `sources` are all Rust files with their texts.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     let mut crates: BTreeMap<String, Vec<(Module, &PathBuf, &str)>> = BTreeMap::new();
     for (path, text) in sources {
@@ -58,7 +58,7 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     problems
 }
 
-/// Returns the module of a file, whose path is relative to `src/`.
+/// Returns the module that a file contains. The path `file` is relative to `src/`.
 fn module_of(file: &str) -> Module {
     let path = file.trim_end_matches(".rs");
     let mut parts: Module = path.split('/').map(str::to_owned).collect();
@@ -68,8 +68,8 @@ fn module_of(file: &str) -> Module {
     parts
 }
 
-/// Returns the modules that a file names in paths from the root of the crate or from its own
-/// module.
+/// Returns the modules in the paths that a file uses. The paths begin at the root of the crate or
+/// at the file's own module.
 fn used_modules<'a>(
     module: &Module,
     text: &str,
@@ -89,8 +89,8 @@ fn used_modules<'a>(
                 name => place.push(name.to_owned()),
             }
         }
-        // Shorten the path to its longest prefix that is a module. The rest of the path names an
-        // item in that module.
+        // Shorten the path to its longest prefix that is a module. The rest of the path is an item
+        // in that module.
         while !place.is_empty() && !modules.contains(&place) {
             place.pop();
         }
@@ -103,7 +103,7 @@ fn used_modules<'a>(
 }
 
 /// Returns all paths that begin with `crate` or `super`. A group in braces is expanded to one path
-/// per item.
+/// for each item.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let code: String =
         text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
@@ -124,8 +124,8 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Adds to `found` the paths at the start of `text`, each with `prefix` before it. Returns the
-/// number of bytes read.
+/// Adds the paths at the start of `text` to `found`, each with `prefix` in front of it. Returns the
+/// number of bytes that were read from `text`.
 fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) -> usize {
     let len = prefix.len();
     let mut at = 0;
@@ -161,7 +161,8 @@ fn expand(prefix: &mut Vec<String>, text: &str, found: &mut Vec<Vec<String>>) ->
     at
 }
 
-/// Returns all groups of more than one module in which each module can reach every other.
+/// Returns all groups of modules in which each module can reach every other module. Omits groups of
+/// a single module.
 fn cycles<'a>(edges: &BTreeMap<&'a Module, BTreeSet<&'a Module>>) -> Vec<Vec<&'a Module>> {
     let reach: BTreeMap<&Module, BTreeSet<&Module>> =
         edges.keys().map(|module| (*module, reachable(module, edges))).collect();

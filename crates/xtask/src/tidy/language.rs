@@ -1,10 +1,12 @@
-//! Checks the language of comments, messages, test names and documents. Counts, by area, the marks
-//! of sentences that need a second reading (no agent, a pronoun for a program, a verb that hides
-//! the protocol step). Fails if a count rises above the number in `language-counts.txt`.
+//! Checks the language of comments, messages, test names and documents. A mark is a phrase that
+//! often occurs in sentences that need a second reading (no agent, a pronoun for a program, a verb
+//! that hides the protocol step). The check counts the marks in each area, and fails if a count
+//! rises above the number in `language-counts.txt`.
 //!
-//! The marks are regular expressions, which miss some bad sentences and match some good ones. So
-//! areas that only developers read have a count that may fall but not rise. `cargo xtask language
-//! --lower` writes the counts that have fallen. Texts for users must have no marks ([`CLEAN`]).
+//! The marks are regular expressions, which miss some bad sentences and match some good ones. So in
+//! areas that only developers read, some sentences may have marks, but their number must not rise.
+//! `cargo xtask language --lower` stores the counts that have fallen. Texts for users must have no
+//! marks ([`CLEAN`]).
 //!
 //! Words that the glossary forbids are checked in [`super::glossary`].
 
@@ -20,8 +22,8 @@ use std::sync::LazyLock;
 struct Marker {
     pattern: &'static str,
     advice: &'static str,
-    /// Whether the mark is also forbidden in texts for users. Lenient marks match too many good
-    /// sentences.
+    /// Whether the mark is also forbidden in texts for users. Marks that are not strict match too
+    /// many good sentences.
     is_strict: bool,
 }
 
@@ -56,7 +58,8 @@ static COMPILED: LazyLock<Vec<(Regex, &'static Marker)>> = LazyLock::new(|| {
     MARKERS.iter().map(compile).collect()
 });
 
-/// Words that test names must not contain: a test name states a guarantee with a subject.
+/// Words that test names must not contain, because a test name states a guarantee with a clear
+/// subject.
 const UNCLEAR_IN_TEST_NAMES: &[&str] = &[
     "who", "whom", "whose", "what", "whoever", "nobody", "somebody", "told", "he", "his", "hears",
 ];
@@ -74,10 +77,11 @@ const CLEAN: &[&str] = &[
     "docs/commands",
     MESSAGES,
 ];
-/// The area of all string literals of the program: help texts, errors and log lines.
+/// The area with all string literals of the program: help texts, errors and log lines.
 const MESSAGES: &str = "messages";
 
-/// Files that quote forbidden phrases, and documents that programs write or that quote output.
+/// Paths that are not checked: files that quote forbidden phrases, and documents that programs
+/// write or that quote output.
 const EXEMPT: &[&str] = &[
     "crates/xtask/src/tidy/",
     "docs/studies/",
@@ -85,18 +89,19 @@ const EXEMPT: &[&str] = &[
     "docs/operations/output.md",
 ];
 
-/// The file with the counts: one area and its count per line.
+/// The file with the stored counts. Each line has an area and its count.
 const COUNTS: &str = "crates/xtask/src/tidy/language-counts.txt";
 
-/// A sentence with a mark: its place, its text, and advice on how to rewrite it.
+/// A sentence with a mark. Has the place and the text of the sentence, and advice on how to rewrite
+/// it.
 struct Finding {
     place: String,
     sentence: String,
     advice: &'static str,
 }
 
-/// Checks all files: texts for users have no marks, and other areas do not have more marks than
-/// before.
+/// Checks all files. Texts for users must have no marks, and other areas must not have more marks
+/// than their stored counts.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -135,7 +140,7 @@ pub(super) fn list(files: &[PathBuf], prefix: &str) -> Outcome {
     Ok(())
 }
 
-/// Writes the current counts that are lower than the stored counts.
+/// Stores each current count that is lower than the stored count.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.
@@ -184,7 +189,7 @@ fn findings(files: &[PathBuf]) -> Outcome<BTreeMap<String, Vec<Finding>>> {
     Ok(areas)
 }
 
-/// Returns the area of a path: a crate, a directory of documents, or a file.
+/// Returns the area to which a path belongs: a crate, a directory of documents, or a file.
 fn area_of(path: &Path) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     parts[..parts.len().min(2)].join("/")
@@ -228,7 +233,7 @@ fn tests_begin(source: &str) -> usize {
     source.lines().position(|line| line == "#[cfg(test)]").map_or(usize::MAX, |index| index + 1)
 }
 
-/// Returns the sentences of a paragraph that have a mark, with one finding per sentence.
+/// Returns a finding for each sentence of a paragraph that has a mark.
 fn marked(place: &str, paragraph: &str, only_strict: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for sentence in sentences(paragraph) {
@@ -245,7 +250,8 @@ fn marked(place: &str, paragraph: &str, only_strict: bool) -> Vec<Finding> {
     findings
 }
 
-/// Splits a paragraph into sentences. Replaces code in backticks, since it is not prose.
+/// Splits a paragraph into sentences. Replaces code in backticks by another text, because code is
+/// not prose.
 fn sentences(paragraph: &str) -> Vec<String> {
     let prose: String = paragraph
         .split('`')
@@ -266,8 +272,8 @@ fn sentences(paragraph: &str) -> Vec<String> {
     sentences.iter().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()
 }
 
-/// Returns the paragraphs, list items and table cells of a document with the number of their first
-/// line. Skips code blocks.
+/// Returns the paragraphs, list items and table cells of a document, each with the number of its
+/// first line. Omits code blocks.
 fn markdown_paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut paragraphs: Vec<(usize, String)> = Vec::new();
     let mut is_code = false;

@@ -1,63 +1,67 @@
-//! Checks which crates depend on which: dependencies go only to lower layers.
+//! Checks that each crate depends only on crates of lower layers.
 
 use super::Problems;
 use crate::repository::{Outcome, output, read};
 use serde_json::Value;
 
 /// Each crate, and the crates of the workspace that it may depend on, in any kind of dependency.
-/// Every crate may depend on `types`, which is the lowest layer.
+/// Every crate may depend on `types`, which is in the lowest layer.
 #[rustfmt::skip]
 const ALLOWED: &[(&str, &[&str])] = &[
-    // Lowest layer: pure crates without files, sockets, threads and clocks.
+    // Lowest layer: pure crates, which use no files, sockets, threads or clocks.
     ("skep-types", &[]),
     ("skep-wire", &[]),
     ("skep-metrics", &[]),
     ("skep-cluster", &[]),
-    // Logged transactions store their steps in the format of the messages.
+    // Logged transactions store their steps in the format of wire messages.
     ("skep-format", &["skep-wire"]),
-    // Runtime, and interfaces that tests can replace.
+    // Runtime, and interfaces that tests can replace by simulated ones.
     ("skep-env", &[]),
     ("skep-rpc", &["skep-wire", "skep-metrics", "skep-env"]),
     ("skep-exporter", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc"]),
-    // Rates of load and causes of slowness, from the messages of services and the cluster map.
+    // Computes load rates and causes of slowness from messages of services and from the cluster
+    // map.
     ("skep-stats", &["skep-wire", "skep-metrics", "skep-cluster"]),
     ("skep-store", &["skep-format", "skep-env"]),
     ("skep-service", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc", "skep-exporter",
         "skep-store", "skep-format"]),
-    // A replicated log, under a service.
+    // A replicated log, which a service uses.
     ("skep-consensus", &["skep-format", "skep-env", "skep-store"]),
-    // Services never depend on each other.
+    // A service never depends on another service.
     ("skep-management", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-metrics", "skep-exporter", "skep-store", "skep-service", "skep-consensus"]),
     ("skep-metadata", SERVICE),
     ("skep-storage", SERVICE),
     // Clients, tools and the command line.
     ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
-    // The interface of the client's operations uses the structs of the messages.
+    // The interface of the client's operations uses structs of the wire messages.
     ("skep-fuse", &["skep-wire", "skep-metrics", "skep-env", "skep-exporter", "skep-client"]),
-    // Reads the directories of stopped targets: of metadata, only the key-value store.
+    // Reads the directories of stopped targets. Of `skep-metadata`, it uses only the key-value
+    // store.
     ("skep-fsck", &["skep-wire", "skep-format", "skep-store", "skep-metadata"]),
     // Measures any mounted file system, so it does not depend on the client.
     ("skep-bench", &["skep-wire", "skep-env", "skep-rpc"]),
-    // Labs start the program `skep`, and depend on none of its libraries.
+    // Labs start the program `skep`, and use none of its libraries.
     ("skep-lab", &["skep-env"]),
     ("skep-study", &["skep-env", "skep-bench", "skep-lab"]),
-    // Predicts rates and cost from data files: pure.
+    // Predicts rates and cost from data files. This crate does no I/O.
     ("skep-plan", &[]),
-    // Changes settings of the host. It replaces files durably, as services do.
+    // Changes settings of the host. It replaces files durably, in the same way as services.
     ("skep-tune", &["skep-store"]),
     // Asks services as a client does, and reads settings as a service does.
     ("skep-monitor", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc", "skep-metrics",
         "skep-exporter", "skep-stats", "skep-service"]),
-    // Starts the program `skep` on hosts over ssh, and depends on none of its libraries.
+    // Starts the program `skep` on hosts over ssh, and uses none of its libraries.
     ("skep-deploy", &[]),
+    // A client of object stores, without any code about file systems.
+    ("skep-s3", &["skep-env"]),
     // Works on any mounted file system, so it does not depend on the client.
-    ("skep-copy", &["skep-env"]),
+    ("skep-copy", &["skep-env", "skep-s3"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
         "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy",
-        "skep-fsck", "skep-copy"]),
+        "skep-fsck", "skep-copy", "skep-s3"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),
@@ -76,8 +80,8 @@ const SERVICE: &[&str] = &[
     "skep-service",
 ];
 
-/// Checks the dependencies of every crate. Also checks that each crate uses the lints of the
-/// workspace, and gets the versions of external libraries from the workspace.
+/// Checks the dependencies of every crate. Also checks that each crate uses the workspace's lints,
+/// and the workspace's versions of external libraries.
 ///
 /// # Errors
 /// Fails if `cargo metadata` fails.
@@ -90,7 +94,7 @@ pub(super) fn check() -> Outcome<Problems> {
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let uses = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
-        // Every crate's tests may use the test tools, which depend only on `types`.
+        // The tests of every crate may use the test tools. The test tools depend only on `types`.
         let is_test_tool = |it: &&Value| it["kind"] == "dev" && it["name"] == "skep-testkit";
         let uses = uses.iter().filter(|it| !is_test_tool(it));
         let uses = uses.filter_map(|dependency| dependency["name"].as_str());
@@ -120,11 +124,12 @@ fn check_edges<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Problems 
         .collect()
 }
 
-/// Checks the manifest of one crate against the manifest of the workspace.
+/// Checks the manifest of one crate. `workspace` is the manifest of the workspace.
 fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
     let mut problems = Problems::new();
     if !manifest.replace(' ', "").contains("[lints]\nworkspace=true") {
-        // A crate with unsafe code has its own table of lints, which allows it.
+        // A crate with unsafe code has its own table of lints, because the workspace's lints forbid
+        // unsafe code.
         let has = |lint: &str| manifest.lines().any(|line| line.starts_with(&format!("{lint} =")));
         let missing: Vec<_> = lints(workspace).into_iter().filter(|lint| !has(lint)).collect();
         if !missing.is_empty() {

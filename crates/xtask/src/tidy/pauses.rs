@@ -1,11 +1,12 @@
-//! The list of all files whose code may pause. A pause is a retry, a poll, a period or a delay, and
-//! retries at several levels multiply. Code that needs a new pause uses an existing one, or its
-//! file is added to the list with the reason.
+//! The list of all files whose code may pause. A pause belongs to a retry, a poll, a periodic task
+//! or a delay. The list must stay short, because retries at several levels multiply. Code that
+//! needs a pause should call a function that already pauses. Otherwise the file of the code must be
+//! added to the list, with the reason.
 
 use super::Problems;
 use std::path::PathBuf;
 
-/// Files with calls of `sleep`, each with the reason.
+/// Files that call `sleep`, each with the reason.
 #[rustfmt::skip]
 const PAUSES: &[(&str, &str)] = &[
     ("crates/bench/src/storage.rs", "poll: asks storage targets for the progress of a benchmark"),
@@ -29,6 +30,8 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
+    ("crates/ctl/src/cmd/stats/own.rs", "period: the interval between two questions to the mount"),
+    ("crates/ctl/src/cmd/token/install.rs", "retry: management reads its own new token after a moment"),
     ("crates/ctl/src/cmd/trace.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
@@ -46,6 +49,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/management/src/leadership.rs", "period: asks a majority whether this member still leads"),
     ("crates/management/src/lib.rs", "period: the clock tick of the authority; retry: accepting a connection; delay: the start after repeated panics"),
     ("crates/monitor/src/lib.rs", "period: the interval between rounds, and between writes to InfluxDB"),
+    ("crates/monitor/src/record_rounds.rs", "period: the interval between two questions for traces"),
     ("crates/monitor/src/otlp.rs", "period: the interval between two exports of traces"),
     ("crates/monitor/src/notify.rs", "poll: the end of a program that is notified of an alert"),
     ("crates/rpc/src/admission.rs", "delay: collects refused connections for one line of the log"),
@@ -53,6 +57,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/rpc/src/membership/management.rs", "retry: requests to management and to its leader"),
     ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),
     ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
+    ("crates/s3/src/retry.rs", "retry: requests to an object store, with back-off"),
     ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),
     ("crates/service/src/host/connections.rs", "retry: accepting a connection"),
     ("crates/service/src/host/mod.rs", "delay: the start after repeated panics"),
@@ -69,7 +74,7 @@ const PAUSES: &[(&str, &str)] = &[
 /// Crates that are not checked: the event loop itself, and programs that users do not run.
 const UNCHECKED: &[&str] = &["crates/env/", "crates/sim/", "crates/testkit/", "crates/xtask/"];
 
-/// Checks all sources against the list, and the list against the sources.
+/// Checks that the list contains each source file that pauses, and no other file.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     let mut problems = Problems::new();
     let mut pausing = Vec::new();
@@ -95,7 +100,8 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
     problems
 }
 
-/// Returns the line of the first call of `sleep` outside of unit tests and comments.
+/// Returns the number of the line with the first call of `sleep` that is not in a unit test or a
+/// comment.
 fn first_pause(text: &str) -> Option<usize> {
     let code = text.split("\n#[cfg(test)]").next().unwrap_or(text);
     let pauses = |line: &str| line.split("//").next().unwrap_or_default().contains("sleep(");
@@ -107,13 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_outside_of_tests_are_found() {
+    fn sleep_calls_outside_of_tests_are_found() {
         assert_eq!(first_pause("a\nskep_env::sleep(PAUSE).await"), Some(2));
         assert_eq!(first_pause("// sleep(1)\n\n#[cfg(test)]\nmod tests { sleep(1) }"), None);
     }
 
     #[test]
-    fn a_new_pause_must_be_listed() {
+    fn file_with_a_new_sleep_call_must_be_listed() {
         let source = (PathBuf::from("crates/client/src/new.rs"), "sleep(1)".to_owned());
         assert!(check(&[source]).iter().any(|problem| problem.contains("client/src/new.rs")));
     }

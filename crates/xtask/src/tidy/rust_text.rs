@@ -1,5 +1,5 @@
-//! Splits Rust source into comments and string literals, each with its line number. Rules about
-//! their contents are in [`super::language`].
+//! Splits Rust source into comments and string literals, each with its line number.
+//! [`super::language`] has the rules for their contents.
 
 /// A comment paragraph or a string literal of a Rust source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,8 +7,8 @@ pub(super) struct Prose {
     /// Number of the first line of the text, counted from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// The text without comment marks or quotation marks. Lines of one paragraph are joined by
-    /// spaces.
+    /// The text without comment slashes or quotation marks. The lines of one paragraph are joined
+    /// by spaces.
     pub(super) text: String,
 }
 
@@ -21,8 +21,8 @@ pub(super) enum Kind {
     Literal,
 }
 
-/// Returns the comments (one piece per paragraph) and the string literals of a source text, in
-/// order.
+/// Returns the comments and the string literals of a source text, in their order. Each paragraph of
+/// a comment is one item.
 pub(super) fn prose(source: &str) -> Vec<Prose> {
     let mut pieces = Vec::new();
     let mut rest = Scanner { source, at: 0, line: 1 };
@@ -64,17 +64,17 @@ fn add_comment(paragraph: &mut Option<Prose>, pieces: &mut Vec<Prose>, line: usi
     }
 }
 
-/// A token of Rust source, as far as this module distinguishes them.
+/// A token of Rust source. Only the kinds of tokens that this module needs are distinguished.
 enum Token<'a> {
     /// One line of a comment, with its slashes.
     Comment(&'a str),
-    /// The contents of a string literal, as in the source.
+    /// The contents of a string literal, as they are written in the source.
     Literal(&'a str),
     /// Any other text except white space. Such text ends the current paragraph.
     Code,
 }
 
-/// Reads a source text token by token.
+/// Splits a source text into tokens.
 struct Scanner<'a> {
     source: &'a str,
     at: usize,
@@ -117,7 +117,7 @@ impl<'a> Scanner<'a> {
 }
 
 /// Finds the string literal at the start of a text. Returns the start and the end of its contents,
-/// and its total length. `None` if the text does not begin with a string literal.
+/// and its total length. `None` means that the text does not begin with a string literal.
 fn literal(text: &str) -> Option<(usize, usize, usize)> {
     let unprefixed = text.strip_prefix('b').unwrap_or(text);
     let prefix = text.len() - unprefixed.len();
@@ -141,8 +141,8 @@ fn literal(text: &str) -> Option<(usize, usize, usize)> {
     None
 }
 
-/// Returns the length of a character literal, or of the apostrophe of a lifetime, at the start of a
-/// text.
+/// Returns the length of the character literal at the start of a text. If the text starts with a
+/// lifetime, returns the length of its apostrophe.
 fn quoted_char(text: &str) -> usize {
     let inside = &text[1..];
     if let Some(escaped) = inside.strip_prefix('\\') {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_open_no_literal() {
+    fn lifetime_is_not_taken_for_a_character_literal() {
         assert_eq!(texts("fn f<'a>(x: &'a str) -> &'a str { x }"), []);
     }
 }

@@ -2,9 +2,10 @@
 
 use super::Problems;
 
-/// Maximum number of lines of a source file, without the tests at its end.
+/// Maximum number of lines of a source file, not counting the tests at its end.
 const MAX_LINES: usize = 500;
-/// Files that may be longer, with the reason: tests, and tables that are read one entry at a time.
+/// Files that may be longer, each with the reason. They are tests, and tables that are read one
+/// entry at a time.
 const LONGER: &[(&str, &str)] = &[
     ("crates/testkit/tests/", "black-box tests: one story after the other"),
     ("crates/fuse/tests/", "a whole file system in memory, as a test double"),
@@ -12,7 +13,7 @@ const LONGER: &[(&str, &str)] = &[
 ];
 /// Maximum number of fields of a struct in [`CORE_CRATES`].
 const MAX_FIELDS: usize = 15;
-/// Structs that may have more fields, with the reason.
+/// Structs that may have more fields, each with the reason.
 const LARGER_STRUCTS: &[(&str, &str)] = &[
     ("InitOut", "layout of the kernel"),
     ("Attr", "layout of the kernel"),
@@ -46,9 +47,10 @@ fn crate_of(name: &str) -> Option<&str> {
     name.strip_prefix("crates/")?.split('/').next()
 }
 
-/// Checks any text file for marks of unfinished work and for paths of one machine.
+/// Checks a text file of any kind for marks of unfinished work, and for paths of a particular
+/// machine.
 pub(super) fn check_text(name: &str, text: &str) -> Problems {
-    // The mark is assembled here, so that this file does not contain it.
+    // The mark is assembled from two parts, so that this file does not contain the mark itself.
     let todo = concat!("TO", "DO");
     let never = [concat!("FIX", "ME"), concat!("X", "XX"), concat!("db", "g!(")];
     let machine = [concat!("/wo", "rk/"), concat!("/fa", "rm/"), concat!("/ro", "ot/")];
@@ -68,7 +70,7 @@ pub(super) fn check_text(name: &str, text: &str) -> Problems {
     problems
 }
 
-/// Whether an issue number follows each mark in a line.
+/// Whether each mark in a line is followed by an issue number.
 fn has_issue(line: &str, mark: &str) -> bool {
     line.split(mark).skip(1).all(|rest| {
         let number = rest.strip_prefix("(#").and_then(|rest| rest.split_once(')'));
@@ -94,8 +96,8 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     }
     for (index, line) in text.lines().enumerate() {
         let mut found = |what: &str| problems.push(format!("{name}:{}: {what}", index + 1));
-        // The formatter cannot break string literals, and breaking them by hand can make them
-        // harder to read.
+        // Lines with a string literal may be longer. The formatter cannot break string literals,
+        // and breaking them by hand can make them harder to read.
         let has_text = line.contains('"') || line.ends_with('\\');
         if line.chars().count() > MAX_COLUMNS && !has_text {
             found("longer than 100 columns");
@@ -119,7 +121,7 @@ pub(super) fn check_rust(name: &str, text: &str) -> Problems {
     problems
 }
 
-/// Returns the problems of structs with more than [`MAX_FIELDS`] fields.
+/// Returns a problem for each struct that has more than [`MAX_FIELDS`] fields.
 fn large_structs(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     let mut open: Option<(&str, usize, usize)> = None;
@@ -168,8 +170,8 @@ fn is_impure(code: &str) -> bool {
     named || IMPURE_WORDS.iter().any(|word| code.contains(word))
 }
 
-/// Whether a line contains or allows unsafe code. The word `unsafe` in a string or in the name of a
-/// lint does not count.
+/// Whether a line contains or allows unsafe code. The word `unsafe` in a string literal or in the
+/// name of a lint does not count.
 fn is_unsafe(code: &str) -> bool {
     let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
     let is_quoted = code.contains('"');
@@ -178,8 +180,8 @@ fn is_unsafe(code: &str) -> bool {
         || code.contains(concat!("expect(unsafe", "_code"))
 }
 
-/// Finds each `matches!` that is a statement. Its result is dropped, so the test that uses it
-/// cannot fail.
+/// Finds each `matches!` that is a whole statement. The result of such a statement is dropped, so a
+/// test that uses it cannot fail.
 fn discarded_matches(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     let mut before = ';';
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn impure_names_are_found_in_every_spelling() {
+    fn uses_of_clock_and_files_are_found_in_every_spelling() {
         for bad in ["use std::fs;", "std::net::TcpStream", "use std::{fmt, thread};", "SystemTime"]
         {
             assert!(is_impure(bad), "{bad}");

@@ -7,18 +7,19 @@ use crate::repository::{Outcome, read};
 use serde_json::Value;
 use std::path::Path;
 
-/// The script that makes a host a part of a cluster.
+/// The script that makes a host a member of a cluster.
 const SCRIPT: &str = "deploy/user-data/skep-node.sh";
-/// AWS permits 16 KiB of user data. The settings before the script need the rest.
+/// Maximum length of the script in bytes. AWS permits 16 KiB of user data, and the settings in
+/// front of the script need the rest.
 const LIMIT: usize = 14 << 10;
 
 /// How a template contains the script.
 enum Form {
-    /// As a block of YAML, indented by this number of spaces.
+    /// The template contains the script as a block of YAML, indented by this number of spaces.
     Block(usize),
-    /// As the JSON variable `nodeScript`.
+    /// The template contains the script as the JSON variable `nodeScript`.
     Json,
-    /// As a reference to the file with this name.
+    /// The template reads the script from the file with this name.
     Reads(&'static str),
 }
 
@@ -71,7 +72,8 @@ fn has_script(text: &str, form: &Form, script: &str) -> bool {
     }
 }
 
-/// Returns the parameters that are not in both templates with the same default.
+/// Returns the differences between the parameters of the two templates: each parameter that is
+/// missing in one of them or has another default there.
 fn differences(arm: &str, bicep: &str) -> Problems {
     let template: Value = serde_json::from_str(arm).unwrap_or_default();
     let Some(parameters) = template["parameters"].as_object() else {
@@ -90,8 +92,8 @@ fn differences(arm: &str, bicep: &str) -> Problems {
             continue;
         };
         let default = match &parameter["defaultValue"] {
-            // The two languages write functions differently, so a default with a function is not
-            // compared.
+            // Functions are written differently in the languages of the two templates, so a default
+            // that is a function is not compared.
             Value::String(text) if !text.starts_with('[') => format!("= '{text}'"),
             value @ (Value::Number(_) | Value::Bool(_)) => format!("= {value}"),
             _ => continue,
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn different_defaults_are_found() {
+    fn defaults_that_differ_between_templates_are_found() {
         let arm =
             r#"{"parameters": {"disks": {"defaultValue": 10}, "size": {"defaultValue": "A"}}}"#;
         assert_eq!(differences(arm, "param disks int = 10\nparam size string = 'A'"), [""; 0]);

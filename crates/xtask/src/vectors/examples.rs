@@ -1,5 +1,5 @@
-//! Examples of every message, with one module per service. The test vectors are generated from the
-//! examples, which also show the intended use of the messages.
+//! Examples of every message. There is one module for each service. The test vectors are generated
+//! from the examples. The examples also show how the messages are meant to be used.
 
 mod consensus;
 mod file_locks;
@@ -33,12 +33,12 @@ pub(super) fn all() -> Vec<Example> {
     all
 }
 
-/// Returns the id of a file in shard 0x2a.
+/// Returns the id of a file. The file is in shard 0x2a.
 fn a_file() -> InodeId {
     InodeId::from_parts(ShardId::new(0x2a), 0x1f)
 }
 
-/// Returns the id of a directory in a different shard.
+/// Returns the id of a directory that is in a different shard than the file.
 fn a_directory() -> InodeId {
     InodeId::from_parts(ShardId::new(0xfffe), InodeId::MAX_NUMBER)
 }

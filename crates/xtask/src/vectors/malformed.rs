@@ -1,4 +1,5 @@
-//! Frames that a receiver must refuse. Each has a single error, and the expected error code.
+//! Frames that a receiver must refuse. Each frame contains a single error, and has the error code
+//! that the receiver must return.
 
 use super::{Vector, hex, pretty};
 use crate::repository::Generated;
@@ -9,7 +10,7 @@ use skep_wire::frame::{HEADER_BYTES, Header, check_body};
 use skep_wire::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
 use skep_wire::{Request, catalog, metadata as md, session};
 
-/// Returns a valid frame, from which malformed frames are made.
+/// Returns a valid frame, from which other functions make malformed frames.
 fn lookup() -> Vec<u8> {
     let body = md::Lookup { directory: InodeId::ROOT, name: Bytes::from(&b"file"[..]) };
     Header { message: md::Lookup::ID, tag: 1, ..Header::default() }.frame(&body, 0)
@@ -20,7 +21,8 @@ fn frame_around<R: Request>(body: &[u8]) -> Vec<u8> {
     Header { message: R::ID, tag: 1, ..Header::default() }.frame_raw(body, 0)
 }
 
-/// Changes bytes of a frame header and corrects the checksum, so that only the change is invalid.
+/// Changes bytes of a frame header, and corrects the checksum, so that only the change itself is
+/// invalid.
 fn with_header(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = lookup();
     change(&mut frame[..HEADER_BYTES - 4]);
@@ -35,8 +37,8 @@ fn with_flipped_bit(at: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns a body of `Lookup`: the directory, the announced length of the name, and the name
-/// itself.
+/// Returns the body of a `Lookup` request. It consists of the directory, the length that is
+/// announced for the name, and the name itself.
 fn lookup_body(announced: u32, name: &[u8]) -> Vec<u8> {
     [&1_u64.to_le_bytes()[..], &announced.to_le_bytes(), name].concat()
 }
@@ -93,7 +95,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Decodes a frame like a receiver.
+/// Decodes a frame as a receiver does.
 fn receive(frame: &[u8]) -> Result<(), Error> {
     let header = frame[..HEADER_BYTES].try_into().expect("a frame has a header");
     let (header, checksum) = Header::parse(header)?;

@@ -1,4 +1,4 @@
-//! Ends a run. Removes the files after a failure, and stops all agents.
+//! Ends a run: removes the files if the run has failed, and stops all agents.
 
 use super::{Fleet, Turn};
 use crate::launcher::link::Link;
@@ -10,17 +10,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Fleet {
-    /// Ends a run. If the run failed after its first result, returns the reason for the failure.
+    /// Ends a run with the result `result`. If the run failed after its first measured result,
+    /// returns the reason.
     ///
     /// # Errors
-    /// The error of the run, if the run has no result.
+    /// The error of the run, if it failed before its first measured result.
     pub(crate) fn conclude(
         &mut self,
         result: Result<()>,
         was_measured: bool,
     ) -> Result<Option<String>> {
         let Err(error) = result else {
-            // After this order, the workers leave their files as they are.
+            // After this order, the workers do not remove files.
             self.send_all(&Order::Finish);
             return Ok(None);
         };
@@ -31,11 +32,11 @@ impl Fleet {
         }
     }
 
-    /// Makes the living workers remove the files of all workers, including the files of dead
-    /// workers.
+    /// Makes the workers that still run remove the files of all workers, including the files of
+    /// dead workers.
     fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
-            // A worker that receives no order removes its files at the end of its input.
+            // If no order follows, a worker removes its files when its input ends.
             return;
         }
         let hosts = self.hosts;
@@ -48,8 +49,8 @@ impl Fleet {
             let dead = if number == first { dead.clone() } else { Vec::new() };
             link.send(&Order::Clean { dead });
         }
-        // The run has failed already. An error of the clean-up would hide the reason for this
-        // failure.
+        // An error of the clean-up is ignored, because it would hide the reason why the run has
+        // failed.
         let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
             match answer {
                 Answer::Worker { rank, message: WorkerMessage::Cleaned } => {
@@ -67,12 +68,13 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Waits until all agents have exited by themselves, but at most [`END_PATIENCE`].
+    /// Waits until all agents have exited, but at most for [`END_PATIENCE`].
     fn drop(&mut self) {
         self.links.iter_mut().for_each(Link::dismiss);
         let deadline = skep_env::now() + END_PATIENCE;
         while !self.links.iter_mut().all(Link::has_ended) && skep_env::now() < deadline {
-            // Read the answers, because an agent with a full output pipe would block and not exit.
+            // Reads answers while it waits. If the output pipe of an agent were full, the agent
+            // would block and not exit.
             if self.inbox.recv_timeout(Duration::from_millis(20)).is_err() {
                 std::thread::park_timeout(Duration::from_millis(5));
             }

@@ -1,4 +1,5 @@
-//! Runs one phase on all workers: the barrier, the work, and the wait for the last worker.
+//! Runs one phase on all workers: waits until all are ready, lets them start, and waits for the
+//! last one.
 
 use super::{Fleet, Turn, protocol};
 use crate::launcher::protocol::{Answer, Measure, Order, Step, WorkerMessage};
@@ -9,13 +10,13 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The progress of a running phase.
+/// The results of workers and agents in a running phase, as far as they have arrived.
 struct Parts {
-    /// Results by rank. `None` until the worker has finished the phase.
+    /// The results of each worker, by its rank. `None` until the worker has finished the phase.
     measures: Vec<Option<Measure>>,
     moved: Vec<u64>,
-    /// Share of the phase in which CPUs were busy, by host. `None` until the agent of the host has
-    /// reported the share.
+    /// The share of the phase in which the CPUs of each host were busy. `None` until the agent of
+    /// the host has reported it.
     busy: Vec<Option<f64>>,
 }
 
@@ -31,7 +32,7 @@ impl Parts {
 }
 
 fn no_such_rank() -> Error {
-    protocol("an agent reported a rank that does not exist")
+    protocol("an agent reported a process number (rank) that does not exist")
 }
 
 fn failed(rank: u32, host: &str, why: &str) -> Error {
@@ -47,8 +48,7 @@ impl Fleet {
     /// the last worker has finished.
     ///
     /// # Errors
-    /// The first failure of a worker. The function returns this error after all workers have given
-    /// up the phase.
+    /// The first failure of a worker. It is returned after all workers have given up the phase.
     pub(crate) fn phase(
         &mut self,
         step: &Step,
@@ -90,7 +90,7 @@ impl Fleet {
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // A late report on the CPU use in the previous phase.
+                // This is a report about the previous phase that arrives late.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }
@@ -103,8 +103,8 @@ impl Fleet {
         }
     }
 
-    /// Waits for the end of a phase. After a failure, orders all workers to give up the phase, and
-    /// waits for the workers that still answer.
+    /// Waits for the end of a phase. If a worker fails, orders all workers to give up the phase,
+    /// and waits for the workers that still answer.
     fn gather(
         &mut self,
         step: &Step,
@@ -115,12 +115,13 @@ impl Fleet {
             return Ok((parts.measures.into_iter().flatten().collect(), parts.busy));
         };
         self.send_all(&Order::Abort);
-        // Each round completes the wait, or finds one more failed worker.
+        // In each round, either all workers have ended, or one more failed worker is found. So the
+        // number of rounds is bounded.
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // Workers without a result have stopped sending messages, so the end of the run
-                // does not wait for these workers.
+                // Workers without a result have stopped sending messages. The run must not wait for
+                // them when it ends.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
@@ -130,8 +131,8 @@ impl Fleet {
         Err(first)
     }
 
-    /// Takes the reports of workers about a phase, until all workers have ended the phase or a
-    /// worker fails.
+    /// Processes the reports of workers about a phase, until all workers have ended the phase or
+    /// one has failed.
     fn take_parts(
         &mut self,
         step: &Step,

@@ -1,4 +1,4 @@
-//! Prepares hosts before a phase: runs the command of the plan, and drops caches.
+//! Prepares the hosts before a phase: runs the command of the plan, and drops the caches.
 
 use super::{Fleet, Turn};
 use crate::launcher::protocol::{Answer, Order};
@@ -8,8 +8,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 
 impl Fleet {
-    /// Prepares all hosts for a measurement: runs `command`, if there is one, and drops the caches
-    /// of the hosts unless `keep_caches` is set.
+    /// Prepares all hosts for a measurement. Runs `command`, if there is one. Drops the caches of
+    /// the hosts, unless `keep_caches` is set.
     ///
     /// # Errors
     /// Fails if the command fails on a host, or if an agent has exited.
@@ -23,7 +23,8 @@ impl Fleet {
         if keep_caches { Ok(()) } else { self.drop_caches(progress) }
     }
 
-    /// Runs a shell command on all hosts that have processes, if there is a command.
+    /// Runs a shell command on all hosts that have processes. `None` means that there is no
+    /// command.
     ///
     /// # Errors
     /// Fails if the command fails on a host, or if an agent has exited.
@@ -54,8 +55,9 @@ impl Fleet {
         }
     }
 
-    /// Waits for the answers of the agents in `asked`, and returns the problems that they report,
-    /// each with the host's name. `take` returns an unexpected answer as an error.
+    /// Waits for the answers of the agents in `asked`. Returns the problems that they report, each
+    /// with the name of the host. `take` extracts the problem from an expected answer, and returns
+    /// any other answer as an error.
     fn problems_of(
         &mut self,
         what: &str,
@@ -78,8 +80,8 @@ impl Fleet {
         Ok(problems)
     }
 
-    /// Drops caches on all hosts, once for each kernel. Sends a note, once per run, if a host
-    /// cannot drop its caches.
+    /// Drops the caches on all hosts. If several hosts share a kernel, drops them once. If a host
+    /// cannot drop its caches, reports this once in a run.
     ///
     /// # Errors
     /// Fails if an agent has exited.

@@ -40,7 +40,7 @@ struct FakeSession {
     slots: HashMap<u32, (u64, Result<Vec<u8>>)>,
 }
 
-/// Deviations from the usual behaviour of a target that a test has chosen.
+/// Ways in which a test makes the fake target deviate from the usual behaviour.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
     /// Whether the target has deleted the records of ended sessions.
@@ -63,14 +63,14 @@ pub(crate) struct FakeMetadata {
     pub(crate) executed: Vec<(u16, bool)>,
     /// Message ids of the read requests that had the durable flag.
     pub(crate) asked_durably: Vec<u16>,
-    /// Number of the target's start.
+    /// Start number of the target.
     pub(crate) start: u64,
     /// The generation of the stripe pattern of all files.
     pub(crate) generation: u32,
     pub(crate) behaviour: Behaviour,
-    /// Number of first bytes of each file that metadata stores, a multiple of 4 KiB.
+    /// Number of bytes that metadata stores from the beginning of each file; a multiple of 4 KiB.
     pub(crate) inline_bytes: u64,
-    /// The highest end of chunk files that clients have reported.
+    /// The highest end of a chunk file in the reports of clients.
     pub(crate) reach: u64,
     /// The chunk files in the replies to truncations.
     pub(crate) truncated: Vec<TruncatedChunk>,
@@ -196,7 +196,8 @@ impl FakeMetadata {
         if header.sequence == sequence {
             return last.unwrap().1.clone().map(Answer::Body);
         }
-        // A power loss may have reverted the last requests of the slot.
+        // After a power loss, the sequence may be higher than the next one, because the power loss
+        // may have reverted the last requests of the slot.
         let is_next = header.sequence == sequence + 1;
         assert!(is_next || self.start > 1, "{} after {sequence}", header.sequence);
         let answer = self.execute(header, body);
@@ -218,7 +219,7 @@ impl FakeMetadata {
     }
 
     fn inode(&mut self, inode: InodeId) -> Result<&mut FakeInode> {
-        self.inodes.get_mut(&inode).ok_or_else(|| ErrorCode::NotFound.into())
+        self.inodes.get_mut(&inode).ok_or_else(|| ErrorCode::Stale.into())
     }
 
     fn entry(&self, directory: InodeId, name: &Bytes) -> Result<InodeId> {

@@ -56,11 +56,12 @@ pub(crate) struct State {
     pub(crate) counts: HashMap<u16, usize>,
     /// Number of replies sent.
     pub(crate) replies: usize,
-    /// Id of the message whose next request the fake executes without a reply: it closes the
-    /// connection instead.
+    /// Id of a message. The fake executes the next request with this message, but closes the
+    /// connection instead of sending the reply.
     pub(crate) lose_reply_of: Option<u16>,
-    /// Id of the message after whose next request the first metadata target starts again, and no
-    /// reply is sent. In a power loss the target gets the earlier state.
+    /// Id of a message, and optionally an earlier state. After the next request with this message,
+    /// the first metadata target starts again and does not send the reply. With the earlier state,
+    /// the start follows a power loss that has reverted the target to this state.
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// Id of the message whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
@@ -210,7 +211,7 @@ impl FakeCluster {
         }
     }
 
-    /// Returns the number of requests of a message that have arrived.
+    /// Returns the number of requests with the message id of `R` that have arrived.
     pub(crate) fn count<R: Request>(&self) -> usize {
         self.state.borrow().counts.get(&R::ID).copied().unwrap_or(0)
     }

@@ -21,9 +21,9 @@ pub(crate) struct FakeStorage {
     pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
     pub(crate) incarnation: u64,
     pub(crate) is_full: bool,
-    /// Number of the next reads that return damaged data without an error.
+    /// How many of the next reads return damaged data without an error.
     pub(crate) flipped_reads: usize,
-    /// Number of the next writes that the target refuses as damaged in transit.
+    /// How many of the next writes the target refuses as damaged in transit.
     pub(crate) refused_writes: usize,
     /// Number of writes that had the durable flag.
     pub(crate) durable_writes: usize,
@@ -49,7 +49,7 @@ impl FakeStorage {
         Ok(match incoming.header.message {
             WriteChunk::ID => {
                 let request = WriteChunk::from_bytes(body)?;
-                self.write(&request, incoming.data.as_ref().unwrap().bytes())?;
+                self.write(&request, &incoming.data.as_ref().unwrap().bytes())?;
                 self.durable_writes += usize::from(incoming.header.is_durable());
                 Answer::of(&WriteChunkReply { incarnation, free_bytes: 1 << 30 })
             }
@@ -141,7 +141,8 @@ impl FakeStorage {
         let data = Buf::copy_of(&file[start..end]);
         if self.flipped_reads > 0 && !data.is_empty() {
             self.flipped_reads -= 1;
-            data.write(0, &[data.bytes()[0] ^ 1]);
+            let first = data.bytes()[0];
+            data.write(0, &[first ^ 1]);
         }
         Answer::Data(ReadChunkReply { exists, checksums }.to_bytes(), data)
     }

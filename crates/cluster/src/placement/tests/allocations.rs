@@ -4,10 +4,10 @@
 use super::*;
 
 type Allocation = (usize, usize);
-/// Relative frequency of each allocation.
+/// Relative frequencies of the allocations.
 type Frequencies = BTreeMap<Allocation, f64>;
 
-/// Number of files per test: a multiple of the length of every ring below.
+/// Number of files per test. The number is a multiple of the length of every ring in the tests.
 const FILES: usize = 12_600;
 
 /// Returns the allocation of a file with one target on each server in `lies_on`. The cluster has
@@ -41,7 +41,8 @@ fn ring(shape: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().flat_map(|(server, targets)| vec![server; *targets]).collect()
 }
 
-/// Returns the Cartesian product of sets of these sizes. Each element is a list of indices.
+/// Returns the Cartesian product of sets whose sizes are `sizes`. Each element is a list of
+/// indices.
 pub(super) fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
     sizes.iter().fold(vec![Vec::new()], |lists, size| {
         let longer =
@@ -50,8 +51,8 @@ pub(super) fn products(sizes: &[usize]) -> Vec<Vec<usize>> {
     })
 }
 
-/// Returns the frequencies that follow from the definition of a chooser. All its outcomes are
-/// equally likely.
+/// Returns the frequencies of the allocations that follow from the definition of a chooser. All
+/// outcomes of a chooser are equally likely.
 fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
     let (ring, servers) = (ring(shape), shape.len());
     let len = ring.len();
@@ -106,7 +107,7 @@ fn choosers_of_other_systems_match_their_definition() {
 }
 
 #[test]
-fn balanced_chooses_only_the_most_even_allocation() {
+fn balanced_chooser_returns_only_the_most_even_allocation() {
     for shape in SHAPES {
         for count in 1..=shape.iter().sum() {
             let found = observed(shape, Chooser::Balanced, count);
@@ -148,7 +149,7 @@ fn choosers_match_the_study_on_two_servers_of_four_targets() {
 /// The ring contains the targets of the study in the order of their ids. In 100 runs the study saw
 /// only two sets of four targets: the two sets that round-robin gives on this ring.
 #[test]
-fn round_robin_takes_the_next_targets_in_the_order_of_their_ids() {
+fn round_robin_chooser_takes_next_targets_in_order_of_their_ids() {
     let names = [104, 101, 201, 202, 203, 204, 102, 103];
     let map = map(&[8]);
     let candidates = Candidates::new(&map);
@@ -164,7 +165,7 @@ fn round_robin_takes_the_next_targets_in_the_order_of_their_ids() {
 }
 
 #[test]
-fn random_robin_starts_at_any_of_its_targets() {
+fn random_robin_chooser_starts_at_any_of_its_targets() {
     let candidates = Candidates::new(&map(&[4, 4]));
     let (mut cursor, mut same, mut firsts) = (Cursor::default(), Cursor::default(), [0; 4]);
     for seed in 0..4_000 {
@@ -180,7 +181,7 @@ fn random_robin_starts_at_any_of_its_targets() {
 }
 
 #[test]
-fn choosers_use_targets_again_after_these_return() {
+fn choosers_use_returned_targets_again() {
     let full = map(&[4, 4]);
     let mut without = full.clone();
     without.targets[2].reachability = Reachability::Offline;
@@ -200,8 +201,8 @@ fn choosers_use_targets_again_after_these_return() {
         assert_eq!(uses.len(), 8, "{word}: {uses:?}");
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
-    // The count exceeds the number of fit targets: the established choosers use only the fittest
-    // tier, and the balanced policy also uses the next tier.
+    // The count exceeds the number of fit targets. In this case the established choosers use only
+    // the fittest tier, and the balanced policy also uses the next tier.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
     assert_eq!(Chooser::ALL.map(len), [7, 6, 6, 6, 2, 3]);
 }
@@ -223,7 +224,7 @@ fn choosers_use_targets_of_equal_servers_equally_often() {
 }
 
 #[test]
-fn targets_of_different_size_fill_evenly_under_balanced() {
+fn balanced_chooser_fills_targets_of_different_size_evenly() {
     let mut map = map(&[2, 2]);
     for (target, gib) in map.targets.iter_mut().zip([400, 100, 400, 100]) {
         target.capacity.total_bytes = gib << 30;

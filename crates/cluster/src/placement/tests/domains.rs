@@ -1,10 +1,11 @@
-//! Tests failure domains: files are as even over domains as the evenness over servers allows.
+//! Tests failure domains: files are distributed over domains as evenly as the evenness over servers
+//! allows.
 
 use super::allocations::products;
 use super::*;
 
-/// For each server the number of its domain and the number of its targets. Domain zero means no
-/// domain.
+/// The servers of a cluster: for each server the number of its domain and the number of its
+/// targets. Domain zero means that the server has no domain.
 type Shape<'a> = &'a [(usize, usize)];
 
 fn with_domains(shape: Shape<'_>) -> ClusterMap {
@@ -47,8 +48,8 @@ fn is_even(shape: Shape<'_>, per_server: &[usize]) -> bool {
     shape.iter().zip(per_server).all(|((_, has), count)| count + 1 >= most || count == has)
 }
 
-/// Sum of squares, as a measure for numbers with the same sum: the smaller, the more even. The
-/// minimum is the most even choice by any measure.
+/// Sum of squares, as a measure for numbers with the same sum: a smaller sum means more even
+/// numbers. The choice with the minimum is the most even one by any measure.
 fn unevenness(counts: &[usize]) -> usize {
     counts.iter().map(|count| count * count).sum()
 }
@@ -83,7 +84,7 @@ fn files_are_spread_evenly_over_two_domains() {
 }
 
 #[test]
-fn unequal_domains_keep_servers_even() {
+fn balanced_chooser_is_even_over_servers_of_unequal_domains() {
     let shape = [(1, 4), (2, 4), (2, 4), (2, 4)];
     let map = with_domains(&shape);
     let candidates = Candidates::new(&map);
@@ -111,7 +112,7 @@ fn targets_of_equal_domains_are_used_equally_often() {
 }
 
 #[test]
-fn free_space_weighs_domains_and_servers_within_them() {
+fn domains_and_their_servers_are_chosen_by_free_space() {
     let shape = [(1, 1), (1, 1), (2, 1), (2, 1)];
     let mut map = with_domains(&shape);
     map.targets[0].capacity.free_bytes = 50 << 30;
@@ -119,8 +120,8 @@ fn free_space_weighs_domains_and_servers_within_them() {
     assert_even(&[one[0] * 2.0, one[1], one[2], one[3]], 0.1, "one target");
     let [two, _] = uses(&map, 2, 0..12_000);
     assert_even(&[two[0] * 3.0, two[1] * 1.5, two[2] * 2.0, two[3] * 2.0], 0.1, "two targets");
-    // The first server gives its only target. Domains and free space determine which servers give
-    // two targets.
+    // The first server provides its only target. Domains and free space determine which of the
+    // other servers provide two targets.
     let shape = [(1, 1), (1, 2), (2, 2), (2, 2)];
     let mut map = with_domains(&shape);
     map.targets[5].capacity.free_bytes = 50 << 30;
@@ -137,7 +138,7 @@ fn free_space_weighs_domains_and_servers_within_them() {
 }
 
 #[test]
-fn trivial_domains_change_no_placement() {
+fn domains_of_one_server_or_all_servers_change_no_placement() {
     let plain = Candidates::new(&with_domains(&[(0, 3), (0, 3), (0, 3), (0, 3)]));
     for shape in [[(1, 3), (2, 3), (3, 3), (0, 3)], [(1, 3), (1, 3), (1, 3), (1, 3)]] {
         let candidates = Candidates::new(&with_domains(&shape));
@@ -164,7 +165,7 @@ fn choosers_other_than_balanced_ignore_domains() {
 
 proptest! {
     #[test]
-    fn servers_are_even_and_domains_as_even_as_possible(
+    fn evenness_over_servers_has_priority_over_domains(
         shape in prop::collection::vec((0_usize..4, 1_usize..5), 1..7), seeds: [u64; 4],
     ) {
         let map = with_domains(&shape);
@@ -204,8 +205,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // Before a domain gave one more target, it had at most as many targets as each domain that
-        // can still give one more target.
+        // A domain provides one more target only if each domain that could provide one instead
+        // already provides at least as many targets.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;

@@ -43,20 +43,20 @@ fn consistency(state: &ClusterState, target: TargetId) -> Consistency {
 }
 
 #[test]
-fn new_metadata_targets_wait_if_groups_have_several_members() {
+fn metadata_targets_wait_for_a_group_if_copies_are_configured() {
     let mut state = waiting();
     assert!(state.map().groups.is_empty());
     assert!(state.map().group_of(FIRST).is_none());
     let error = state.apply(&Command::Format).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotReady);
-    assert!(error.context().contains("`skep group create 1`"), "{error}");
-    // The setting does not concern storage targets.
+    assert!(error.context().contains("`skep group create 1 2`"), "{error}");
+    // The setting `metadata-copies` does not apply to storage targets.
     state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();
     assert!(state.map().group_of(TargetId::new(3)).is_some(), "{}", kind_word(NodeKind::Storage));
-    // A target that waits registers again without getting a group.
+    // A target that waits for a group registers again. The second registration gives it no group.
     assert!(!state.apply(&server(TargetKind::Metadata, 1, &[11])).unwrap().changed);
     assert!(state.map().group_of(FIRST).is_none());
-    // A later change of the setting concerns new targets only.
+    // A later change of the setting applies only to targets that register after the change.
     state.apply(&Command::SetPolicy(Policy::default())).unwrap();
     state.apply(&server(TargetKind::Metadata, 4, &[41])).unwrap();
     assert!(state.map().group_of(TargetId::new(4)).is_some());
@@ -64,7 +64,7 @@ fn new_metadata_targets_wait_if_groups_have_several_members() {
 }
 
 #[test]
-fn waiting_targets_form_a_group_only_once() {
+fn repeated_creation_of_a_group_returns_the_first_group() {
     let mut state = waiting();
     let created = create(&mut state, &[FIRST]).unwrap();
     assert!(created.changed);
@@ -94,7 +94,7 @@ fn change_of_a_member_needs_the_current_epoch_of_the_group() {
     assert!(change(&mut state, 2, MemberChange::TakeOver, SECOND).unwrap().changed);
     assert_eq!(state.map().primary(GroupId::new(1)).unwrap().id, SECOND);
     assert_eq!(consistency(&state, FIRST), Consistency::NeedsResync);
-    // The reply was lost, and the member asks again.
+    // The test assumes that the reply was lost, so the member asks again.
     assert!(!change(&mut state, 2, MemberChange::TakeOver, SECOND).unwrap().changed);
     let none = GroupChange {
         group: GroupId::new(7),
@@ -105,10 +105,10 @@ fn change_of_a_member_needs_the_current_epoch_of_the_group() {
     assert_eq!(code(state.apply(&Command::ChangeGroup(none))), ErrorCode::NotFound);
 }
 
-/// The data of a removed member is an old copy. As the primary of a new group, the target would
-/// assign inode numbers a second time.
+/// The data of a removed member is old. As the primary of a new group, the target would assign
+/// inode numbers that its former group has assigned already.
 #[test]
-fn removed_member_cannot_begin_a_group() {
+fn removed_member_cannot_form_a_new_group() {
     let mut state = waiting();
     create(&mut state, &[FIRST]).unwrap();
     change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
@@ -120,7 +120,7 @@ fn removed_member_cannot_begin_a_group() {
 }
 
 #[test]
-fn group_takes_only_targets_of_its_kind_without_a_group() {
+fn group_accepts_only_ungrouped_targets_of_its_kind() {
     let mut state = waiting();
     create(&mut state, &[FIRST]).unwrap();
     state.apply(&server(TargetKind::Storage, 3, &[31])).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of entries that cannot be copied, and of other programs and users that interfere.
+//! Tests of entries that cannot be copied, and of interference by other programs and users.
 
 use super::*;
 use crate::version::Identity;
@@ -18,8 +18,8 @@ fn symlinks_at_the_destination_are_not_followed() {
     symlink(outside.join("file"), site.copy("victim")).unwrap();
     let outcome = site.run(&OPTIONS);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"old");
-    // The copy replaces a symlink in the place of a file. A symlink in the place of a directory is
-    // an error.
+    // A symbolic link in the place of a file is replaced by the copy. A symbolic link in the place
+    // of a directory is an error.
     assert!(!site.copy("victim").is_symlink());
     let [problem] = outcome.problems.as_slice() else { panic!("{outcome:?}") };
     assert!(problem.path.ends_with("source/sub"), "{problem:?}");
@@ -102,7 +102,8 @@ fn copies_do_not_keep_inherited_access_control_lists() {
     )
     .unwrap();
     fs::create_dir(site.copy("")).unwrap();
-    // Version 2; owner rwx, user 1234 rwx, group r-x, mask rwx, others r-x.
+    // Version 2 of an access control list: owner rwx, user 1234 rwx, group r-x, mask rwx, others
+    // r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, 1234), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -131,7 +132,7 @@ fn second_copy_to_the_same_destination_is_refused() {
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let pair = Pair { source: site.source(""), destination: site.copy("") };
     let error = copy(&[pair], &OPTIONS, &|_| ()).unwrap_err();
-    assert!(error.context().contains("another copy to this destination"), "{error}");
+    assert!(error.context().contains("copies to this destination"), "{error}");
     assert_eq!(fs::metadata(site.copy("")).unwrap().permissions().mode() & 0o777, 0o711);
     drop(lock);
     site.succeed(&OPTIONS);
@@ -144,13 +145,16 @@ fn copy_over_its_own_source_is_refused() {
     fs::write(site.copy("a/a/file"), "x").unwrap();
     let pair = Pair { source: site.copy("a"), destination: site.copy("") };
     let outcome = copy(&[pair], &OPTIONS, &|_| ()).unwrap();
-    assert!(outcome.problems[0].problem.contains("a directory of the source"), "{outcome:?}");
+    assert!(
+        outcome.problems[0].problem.contains("the directory would be in the source"),
+        "{outcome:?}"
+    );
     assert!(!site.copy("a/file").exists());
     fs::write(site.source("file"), "x").unwrap();
     fs::hard_link(site.source("file"), site.copy("file")).unwrap();
     let pair = Pair { source: site.source("file"), destination: site.copy("file") };
     let outcome = copy(&[pair], &OPTIONS, &|_| ()).unwrap();
-    assert!(outcome.problems[0].problem.contains("it is the same file"), "{outcome:?}");
+    assert!(outcome.problems[0].problem.contains("are the same file"), "{outcome:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of large files, which are copied in pieces and continued.
+//! Tests of large files, which are copied in pieces, and of copies that are continued.
 
 use super::*;
 use crate::partial::Partial;
@@ -14,8 +14,8 @@ fn resumed_copy_of_a_large_file_copies_missing_pieces() {
     source.write_all_at(b"first", 0).unwrap();
     source.write_all_at(b"second", PIECE).unwrap();
     source.write_all_at(b"third", 2 * PIECE).unwrap();
-    // The copy of a run that has finished the first piece. Its bytes differ from the source, so
-    // that the test sees which pieces are copied.
+    // Creates the incomplete copy of a run that has finished the first piece. Its bytes differ from
+    // the source, so that the test can see which pieces are copied again.
     fs::create_dir(site.copy("")).unwrap();
     let (partial, list) = partial_names(OsStr::new("large"));
     let copy = File::create(site.copy("").join(&partial)).unwrap();
@@ -36,14 +36,14 @@ fn resumed_copy_of_a_large_file_copies_missing_pieces() {
     assert_eq!((read(0, 5), read(PIECE, 6)), (b"FIRST".to_vec(), b"second".to_vec()));
     assert_eq!(read(2 * PIECE, 5), b"third");
     assert_eq!(site.copied_names(), ["large"]);
-    // Without --resume, all pieces are copied, and the holes stay.
+    // Without --resume, all pieces are copied. Holes remain holes.
     let outcome = site.succeed(&OPTIONS);
     assert!(outcome.bytes < 1 << 20, "{outcome:?}");
     assert_eq!(read(0, 5), b"first");
 }
 
-/// Leaves an incomplete copy of the source `large` with other bytes, in which all pieces are listed
-/// as finished.
+/// Creates an incomplete copy of the source `large`, with different bytes. All pieces are listed as
+/// finished.
 fn plant_incomplete(site: &Site, source: &File) {
     let len = source.metadata().unwrap().len();
     fs::create_dir(site.copy("")).unwrap();
@@ -75,12 +75,13 @@ fn first_bytes(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_of_another_version_are_not_used() {
+fn pieces_of_an_earlier_source_version_are_not_used() {
     let site = Site::new();
     let source = large_source(&site);
     let time = source.metadata().unwrap().modified().unwrap();
     plant_incomplete(&site, &source);
-    // The new version has the length and the time of the old one. Only `ctime` differs.
+    // The new version has the length and the modification time of the old one. Only `ctime`
+    // differs.
     let before = version_of(&source.metadata().unwrap()).changed;
     while version_of(&source.metadata().unwrap()).changed == before {
         source.write_all_at(b"later", 0).unwrap();
@@ -131,12 +132,12 @@ fn large_file_that_another_run_copies_is_not_copied() {
     flock(&list, FlockOperation::LockExclusive).unwrap();
     let outcome = site.run(&OPTIONS);
     let [problem] = outcome.problems.as_slice() else { panic!("{outcome:?}") };
-    assert!(problem.problem.contains("another run copies this file"), "{problem:?}");
+    assert!(problem.problem.contains("copies this file now"), "{problem:?}");
     assert_eq!(site.copied_names().len(), 2);
 }
 
 #[test]
-fn incomplete_copy_of_another_process_is_joined_and_locked() {
+fn incomplete_file_is_open_to_several_shares_or_one_whole_copy() {
     let site = Site::new();
     let source = large_source(&site);
     let version = version_of(&source.metadata().unwrap());
@@ -147,7 +148,7 @@ fn incomplete_copy_of_another_process_is_joined_and_locked() {
     drop(Partial::open(&parent, name, version, false).unwrap());
     let first = Partial::join(&parent, name, version).unwrap().unwrap();
     let second = Partial::join(&parent, name, version).unwrap().unwrap();
-    // The notes of two hosts do not replace each other.
+    // When two hosts record pieces, neither overwrites the record of the other.
     second.note(2).unwrap();
     first.note(0).unwrap();
     assert!(Partial::open(&parent, name, version, true).is_err());

@@ -3,7 +3,7 @@
 use clap::Args;
 use std::path::PathBuf;
 
-/// The hosts on which processes run.
+/// The options that select the hosts and processes of a benchmark.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostArgs {
@@ -25,12 +25,12 @@ pub(crate) struct HostArgs {
     /// and `skep` must be in the PATH there
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(super) enter: String,
-    /// Give up after this time without progress of any process
+    /// Stop the benchmark after this time in which no process makes progress
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     pub(super) patience: u32,
 }
 
-/// The hosts whose caches are dropped.
+/// The options for the page caches of hosts, which the benchmark drops between phases.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Caches")]
 pub(crate) struct CacheArgs {
@@ -46,7 +46,7 @@ pub(crate) struct CacheArgs {
     pub(super) before_phase: Option<String>,
 }
 
-/// How other benchmark programs are started: the command for MPI jobs.
+/// The command that starts other benchmark programs as MPI jobs.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Other programs")]
 pub(crate) struct RunnerArgs {
@@ -55,7 +55,7 @@ pub(crate) struct RunnerArgs {
     pub(super) mpirun: String,
 }
 
-/// The file to which results are written during a run.
+/// The option for the file to which a run writes its results.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ResultArgs {
     /// Write each result to this new file as soon as it is measured, as a line of JSON; disk space
@@ -64,7 +64,7 @@ pub(crate) struct ResultArgs {
     pub(super) result_file: Option<PathBuf>,
 }
 
-/// Parses a size, as in 4096, 4k, 1m, 2g, 1MiB.
+/// Parses a size such as 4096, 4k, 1m, 2g or 1MiB.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     skep_types::size::parse(text).ok_or_else(|| {
         format!(

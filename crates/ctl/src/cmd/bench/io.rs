@@ -1,4 +1,4 @@
-//! `skep bench io`: reads and writes in IOR's patterns.
+//! `skep bench io`: writes and reads files in the access patterns of IOR.
 
 use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
@@ -18,15 +18,16 @@ const EXAMPLES: &[Example] = &[
         "skep bench io --processes-per-host 4 -F -t 1m -b 256m -e -o /mnt/skep/test",
     ),
     (
-        "a shared file from three hosts; each reads and verifies the data of another",
+        "three hosts write one shared file; each host reads and verifies the data of another host",
         "skep bench io --hosts a,b,c -t 1m -b 1g -C -e -R -o /mnt/skep/test",
     ),
     (
-        "random transfers of 4 KiB without cache, five times, all results as JSON",
+        "random transfers of 4 KiB that bypass the page cache, five times, with all results as \
+         JSON",
         "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
     ),
     (
-        "the same with IOR itself",
+        "run the installed program IOR with the same options",
         "skep bench io --tool ior -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test",
     ),
 ];
@@ -102,10 +103,10 @@ pub(crate) struct IoArgs {
     /// Signature in the written data; a later run with the same number can verify it (-r -R)
     #[arg(short = 'G', long, value_name = "NUMBER")]
     signature: Option<u32>,
-    /// Bytes per second that the hardware can move; results are shown as a share of it
+    /// Bytes per second that the hardware can move; results are shown as a share of this rate
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// Operations per second that the hardware can do; results are shown as a share of it
+    /// Operations per second that the hardware can do; results are shown as a share of this rate
     #[arg(long, value_name = "NUMBER")]
     limit_iops: Option<u64>,
     /// Random seed of the order of transfers
@@ -137,8 +138,8 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
         errors => {
             let first = outcome.phases.iter().find_map(|phase| phase.first_error.clone());
             let what = format!(
-                "cannot verify {errors} transfers: their data differs from the \
-                                written data; the first: {}",
+                "verification failed: the data of {errors} transfers differs from the written \
+                 data; the first of these transfers: {}",
                 first.unwrap_or_default()
             );
             Err(Error::new(ErrorCode::Corrupt, what))
@@ -147,7 +148,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &IoArgs) -> Result<Plan> {
-    // As for IOR, a command line without `-w` and `-r` requests writing and reading.
+    // As in IOR, a command line without `-w` and `-r` requests both writing and reading.
     let both = !args.write && !args.read;
     let path = path_on_hosts(&args.place, Path::new(&args.path), "path (-o)")?;
     Ok(Plan {
@@ -211,11 +212,12 @@ fn as_table(outcome: &Outcome) -> String {
     format!("{}\n{}\n{}", about(outcome), render(&shown), render(&summaries))
 }
 
-/// Returns the share of a limit that a phase reached, between 0 and 1.
+/// Function that returns the result of a phase as a share of a limit. 1 means that the phase
+/// reached the limit.
 type Share = Box<dyn Fn(&PhaseRecord) -> f64>;
 
-/// Returns the limits to compare results with. Each has a column title and the function for its
-/// values.
+/// Returns a table column for each limit that the user named: its title, and the function that
+/// computes its values.
 fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     let mut found: Vec<(&str, Share)> = Vec::new();
     if let Some(limit) = plan.limit_bytes_per_s {
@@ -229,7 +231,8 @@ fn limits(plan: &Plan) -> Vec<(&'static str, Share)> {
     found
 }
 
-/// Returns the longest time that any process spent in one part of a phase, such as opening files.
+/// Returns the longest time that any process spent in one step of a phase. `of` selects the step,
+/// such as opening the files.
 fn longest(phase: &PhaseRecord, of: impl Fn(&skep_bench::launcher::ProcessRecord) -> f64) -> f64 {
     phase.processes.iter().map(of).fold(0.0, f64::max)
 }
@@ -255,7 +258,7 @@ fn about(outcome: &Outcome) -> String {
          segments, {} in all; caches {caches}\n",
         by(&outcome.tool),
         plan.path,
-        kind.map_or("an unknown file system", |mount| mount.kind.as_str()),
+        kind.map_or("an unknown type of file system", |mount| mount.kind.as_str()),
         outcome.processes,
         if names.len() == 1 { "one host".to_owned() } else { format!("{} hosts", names.len()) },
         names.join(", "),

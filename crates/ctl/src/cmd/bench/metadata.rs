@@ -1,4 +1,5 @@
-//! `skep bench metadata`: mdtest's phases.
+//! `skep bench metadata`: creates, stats, reads and removes files and directories in mdtest's
+//! phases.
 
 use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
 use super::results::Size;
@@ -13,11 +14,11 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     (
-        "4 processes, a tree each, 1000 files per directory",
+        "4 processes, each with its own tree of directories with 1000 files",
         "skep bench metadata --processes-per-host 4 -u -F -I 1000 -d /mnt/skep",
     ),
     (
-        "from three hosts; each uses the items of the next",
+        "three hosts; each host uses the items that the next host has created",
         "skep bench metadata --hosts a,b,c -n 10000 -N 1 -i 3 -d /mnt/skep",
     ),
 ];
@@ -86,8 +87,8 @@ pub(crate) struct MetadataArgs {
     /// Sync each file after writing
     #[arg(short = 'y', long)]
     sync: bool,
-    /// Let each process stat and read the items of the process whose number is higher by this; 1
-    /// means a process on the next host
+    /// Let each process stat items of another process, whose number is higher by this. Reads use
+    /// twice this distance, and removals three times; 1 means a process on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
     #[command(flatten)]
@@ -114,7 +115,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &MetadataArgs) -> Result<Plan> {
-    // As for mdtest, a command line without a phase requests all phases.
+    // As in mdtest, a command line that names no phase requests all phases.
     let all = !(args.create || args.stat || args.read || args.remove);
     let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {
@@ -144,7 +145,7 @@ fn plan(args: &MetadataArgs) -> Result<Plan> {
     })
 }
 
-/// Returns the summary table in the format that mdtest prints at its end.
+/// Returns the summary table, in the format of the table that mdtest prints last.
 fn as_table(outcome: &Outcome) -> String {
     let mut shown = table(&["OPERATION", ">MAX/s", ">MIN/s", ">MEAN/s", ">STD DEV"]);
     for (phase, title) in OPERATIONS {

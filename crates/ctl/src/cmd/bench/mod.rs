@@ -1,5 +1,5 @@
-//! Subcommands of `skep bench`, their lists of hosts, and the handling of signals. [`witness`]
-//! prints progress and results.
+//! Subcommands of `skep bench`, the lists of hosts that they share, and the handling of signals.
+//! [`witness`] prints progress and results.
 
 mod args;
 mod io;
@@ -19,7 +19,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Host names that mean this host.
+/// Host names that stand for the host of this process.
 const HERE: [&str; 1] = ["localhost"];
 
 /// Measure the performance of applications and of the parts of a cluster
@@ -63,7 +63,8 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
 }
 
-/// Returns a prefix for titles that names the benchmark program, if it is not skep.
+/// Returns a prefix for titles that names the external benchmark program. Empty for the built-in
+/// benchmark.
 fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
@@ -74,8 +75,8 @@ fn runner(tool: Option<&str>, args: &RunnerArgs) -> Option<Runner> {
     tool.and_then(Tool::named).map(|tool| Runner { tool, mpirun })
 }
 
-/// Converts a path in the arguments to one that is valid on all hosts. In a lab, a relative path is
-/// relative to the mount of each host.
+/// Converts a path in the arguments to a path that is valid on all hosts. In a lab, a relative path
+/// is relative to the mount of each host.
 fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> {
     let lab = match &args.lab {
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
@@ -86,7 +87,8 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
             });
         }
     };
-    // The mount points of all clients are in one directory and named after the clients.
+    // In a lab, the mount points of all clients are in one directory, and each has the name of its
+    // client.
     let first = lab.hosts_of(skep_lab::Role::Client).find_map(|host| host.mount_point.clone());
     let Some(place) = first.as_deref().and_then(Path::parent) else {
         let what = format!(
@@ -99,7 +101,8 @@ fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> 
     Ok(place.join("{host}").join(path))
 }
 
-/// Returns the hosts of a list or a file, or this host if neither is given.
+/// Returns the hosts that the list `hosts` or the host file names, or this host if neither is
+/// given.
 pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Result<Vec<Host>> {
     let names = match file {
         None => hosts.to_vec(),
@@ -129,7 +132,8 @@ pub(super) fn listed(hosts: &[String], file: Option<&Path>, enter: &str) -> Resu
     }
 }
 
-/// Creates hosts from their names. `enter` is the command prefix that runs a command on a host.
+/// Creates hosts from their names. `enter` is a command prefix that makes a command run on another
+/// host.
 pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     let host = |name: &String| Host {
         name: name.clone(),
@@ -141,19 +145,19 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
-/// Makes Ctrl-C and SIGTERM interrupt the run. The run then cleans up and reports the results so
-/// far. Must be called before any other thread starts.
+/// Makes Ctrl-C and SIGTERM interrupt the run. An interrupted run cleans up and reports the results
+/// that it has so far. Must be called before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread, and so in all later threads. The thread below waits for
-    // these signals.
+    // Blocks the signals in this thread. All later threads inherit this. The thread that is started
+    // below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await
         });
-        // If this thread cannot wait for the signals, the signals stay blocked and have no effect.
+        // If waiting fails, the thread ends. The signals then stay blocked and have no effect.
         if waited.is_ok_and(|number| number.is_ok()) {
             skep_bench::interrupt();
         }
@@ -166,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_reached_by_the_configured_command() {
+    fn remote_hosts_are_reached_by_the_configured_command() {
         let names = ["localhost".to_owned(), "n1".to_owned()];
         let found = named(&names, "ip netns exec {host}");
         assert_eq!(found[0], Host::here());

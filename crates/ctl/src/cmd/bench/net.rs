@@ -19,14 +19,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("from this host to all services, and between services", "skep bench net"),
+    ("measure links from this host to all services, and between services", "skep bench net"),
     (
-        "from three hosts to two services, pair by pair, five times",
+        "measure links from three hosts to two services, one link after the other, five times",
         "skep bench net --hosts a,b,c --services storage-1,storage-2 --only-from-hosts \
                  --repetitions 5",
     ),
     (
-        "from all hosts of a lab to all services at the same time",
+        "measure links from all hosts of a lab to all services at the same time",
         "skep bench net --lab lab --all-at-once --messages 256 --output json",
     ),
 ];
@@ -102,8 +102,9 @@ pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns an upper bound for the number and size of the results. Each pair has one result per
-/// measured quantity, with a record for each stream; up to 16 round trips fit into one record.
+/// Returns an upper bound for the number and size of the results. Each pair of a sender and a
+/// service has one result for each measured quantity. A result has one record for each stream, and
+/// one for each 16 round trips.
 fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
     let pairs = (hosts + servers) as u64 * servers as u64 + 1;
     let each = u64::from(plan.streams) + u64::from(plan.round_trips) / 16 + 1;
@@ -129,9 +130,9 @@ fn plan(args: &NetArgs) -> Result<Plan> {
     plan.check().map(|()| plan)
 }
 
-/// Moves this process into the network namespace of the lab's first client, since the network of a
-/// lab cannot be reached from outside. Returns the lab's cluster. Must be called before any thread
-/// starts.
+/// Moves this process into the network namespace of the lab's first client, because only processes
+/// in a lab's namespaces reach its network. Returns the options that name the lab's cluster. Must
+/// be called before any thread starts.
 fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     let none = || {
         let what = format!(
@@ -151,7 +152,7 @@ fn enter_lab(lab: &State) -> Result<ClusterArgs> {
     Ok(ClusterArgs { cluster: Some(lab.cluster.clone()), token_file: Some(lab.token_file.clone()) })
 }
 
-/// Returns the requested services, or all if none is named.
+/// Returns the services that `wanted` names, or all services if it is empty.
 fn chosen(map: &ClusterMap, wanted: &[String]) -> Result<Vec<Server>> {
     let mut nodes: Vec<&Node> = Vec::new();
     if wanted.is_empty() {
@@ -237,7 +238,8 @@ fn about(outcome: &Outcome) -> String {
     )
 }
 
-/// Returns a text that lists the pairs that are slower than the others of their kind.
+/// Returns a text that lists the pairs of hosts and services that are slower than other pairs of
+/// the same kind.
 fn outliers(outcome: &Outcome) -> String {
     let mut text = String::new();
     let mut unclear = Vec::new();
@@ -249,20 +251,20 @@ fn outliers(outcome: &Outcome) -> String {
             continue;
         }
         text += &format!(
-            "\n{from} to {to}, {what}: {:.0} % below the others' median, with a confidence of \
-             {:.1} %",
+            "\n{from} to {to}, {what}: {:.0} % below the median of the other pairs, with a \
+             confidence of {:.1} %",
             compared.slower_by * 100.0,
             compared.confidence * 100.0,
         );
     }
     text = match text.is_empty() {
-        true => "\nNo pair is certainly slower than the others of its kind.\n".into(),
-        false => format!("\nSlower than the others of their kind:{text}\n"),
+        true => "\nNo pair is certainly slower than the other pairs of the same kind.\n".into(),
+        false => format!("\nPairs that are slower than the other pairs of the same kind:{text}\n"),
     };
     if !unclear.is_empty() {
         text += &format!(
-            "Unclear: {}. They seem slower, but with so few measurements that may be chance; use \
-             more --repetitions.\n",
+            "Unclear: {}. These pairs seem slower, but with so few measurements the difference may \
+             be chance; raise --repetitions.\n",
             unclear.join(", ")
         );
     }

@@ -5,7 +5,7 @@
 //! first measurement, so a disk that fills up during the run loses no result. If a line still
 //! cannot be written, the file keeps the earlier lines and the run continues.
 //!
-//! A file without results is removed at the end.
+//! If the run had no result, the file is removed at the end.
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -16,21 +16,21 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a result without the records of single processes, in bytes.
+/// Maximum length of the line of a result in bytes, not counting the records of its processes.
 const LINE_BYTES: u64 = 1 << 10;
 /// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;
-/// Maximum size of the record of one process in bytes, if an external program reports it.
+/// Maximum size of the record of one process in bytes, if an external program writes the record.
 const REPORT_BYTES: u64 = 16 << 10;
 
-/// An upper bound for the results of a run, from which their disk space follows.
+/// Upper bounds for the results of a run. They determine how much disk space is allocated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     /// Number of results, each on one line.
     pub(super) lines: u64,
-    /// Number of records in each result.
+    /// Maximum number of records in one result.
     pub(super) parts: u64,
-    /// Whether an external program does the work, whose reports are longer.
+    /// Whether an external program runs the benchmark. Its records are longer.
     pub(super) is_reported: bool,
 }
 
@@ -41,20 +41,20 @@ impl Size {
     }
 }
 
-/// The file of results while a run writes it.
+/// The file to which a run writes its results.
 #[derive(Debug)]
 pub(super) struct ResultFile {
     path: PathBuf,
     file: File,
     len: u64,
     results: usize,
-    /// The first error of a write. Later results are missing in the file. `None` if all were
-    /// written.
+    /// The first error of a write. Results after this error are missing in the file. `None` if all
+    /// writes succeeded.
     failure: Option<Error>,
 }
 
 impl ResultFile {
-    /// Creates the file, and allocates space for the results.
+    /// Creates the file, writes its first line, and allocates disk space for the results.
     ///
     /// # Errors
     /// - `Exists` if the file exists, because the benchmark overwrites nothing.
@@ -87,7 +87,7 @@ impl ResultFile {
         Ok(made)
     }
 
-    /// Writes a result. After the first error, nothing more is written.
+    /// Appends a result to the file. After the first error, no further result is written.
     pub(super) fn keep(&mut self, result: &impl Serialize) {
         if self.failure.is_none() {
             match self.append(result) {
@@ -100,7 +100,7 @@ impl ResultFile {
     /// Writes the last line, and frees the allocated space that was not used.
     ///
     /// # Errors
-    /// The error that prevented the first missing result from being written.
+    /// The first error of a write. It contains the number of results in the file.
     pub(super) fn finish(&mut self, end: &Value) -> Result<()> {
         let ended = match self.failure.take() {
             Some(error) => Err(error),
@@ -109,7 +109,7 @@ impl ResultFile {
         let _ = self.cut();
         ended.map_err(|error| {
             let what = format!(
-                "{}; the file has only the first {} results",
+                "{}; the result file has only the first {} results",
                 error.context(),
                 self.results
             );
@@ -117,7 +117,7 @@ impl ResultFile {
         })
     }
 
-    /// Returns a sentence that names the file of results.
+    /// Returns a sentence for people with the number of results and the path of their file.
     pub(super) fn place(&self) -> String {
         format!("all {} results are in {}", self.results, self.path.display())
     }
@@ -156,7 +156,7 @@ impl ResultFile {
 impl Drop for ResultFile {
     fn drop(&mut self) {
         if self.results == 0 {
-            // An empty file would make the next run with this name fail with `Exists`.
+            // If the empty file stayed, the next run with this file name would fail with `Exists`.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! `skep bench slow-targets`: finds storage targets that are slower than the others.
+//! `skep bench slow-targets`: finds storage targets that are slower than the other storage targets.
 
 use super::args::HostArgs;
 use super::storage::{StorageOptions, end, finish, measure};
@@ -15,10 +15,13 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     (
-        "measure and judge; the exit code is 1 if a target is slow",
+        "measure all storage targets; the exit code is 1 if a target is slow",
         "skep bench slow-targets --repetitions 5",
     ),
-    ("judge an earlier result", "skep bench slow-targets --result storage.json --slower-by 20"),
+    (
+        "find the slow targets in an earlier result",
+        "skep bench slow-targets --result storage.json --slower-by 20",
+    ),
 ];
 
 /// Find storage targets that are slower than the others, with a given confidence
@@ -40,7 +43,7 @@ pub(crate) struct SlowTargetsArgs {
     confidence: f64,
 }
 
-/// The verdict on each target, as JSON.
+/// The JSON output: the verdict on each target.
 #[derive(Debug, Serialize)]
 struct Report {
     rules: Rules,
@@ -54,8 +57,8 @@ pub(crate) fn run(args: &SlowTargetsArgs) -> Result<ExitCode> {
     let query = &args.query;
     let rules = Rules { slower_by: args.slower_by / 100.0, confidence: args.confidence / 100.0 };
     if !(0.0..1.0).contains(&rules.slower_by) || !(0.5..1.0).contains(&rules.confidence) {
-        let what = "invalid --slower-by or --confidence: expected 0 to 99 percent, and 50 to 99.9 \
-                    percent";
+        let what = "invalid --slower-by or --confidence: expected 0 to 99 percent for --slower-by, \
+                    and 50 to 99.9 percent for --confidence";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     let (measured, witness) = match &args.result {
@@ -66,7 +69,9 @@ pub(crate) fn run(args: &SlowTargetsArgs) -> Result<ExitCode> {
             };
             let text = std::fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
             let outcome = serde_json::from_str(&text).map_err(|error| {
-                named(format!("not a result of `skep bench storage --output json`: {error}"))
+                named(format!(
+                    "the file is not a result of `skep bench storage --output json`: {error}"
+                ))
             })?;
             (outcome, Witness::new(&HostArgs::default()))
         }
@@ -110,13 +115,13 @@ fn in_words(report: &Report) -> String {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let Rules { slower_by, confidence } = report.rules;
     let mut text = match (report.slow.as_slice(), report.measured.targets.len()) {
-        (_, 0 | 1) => "A single target cannot be compared with others.\n".to_owned(),
+        (_, 0 | 1) => "Only one target was measured; a comparison needs two or more.\n".to_owned(),
         ([], _) => format!(
-            "No target is certainly slower than the others by {} or more.\n",
+            "No target is certainly slower than the other targets by {} or more.\n",
             percent(slower_by)
         ),
         (slow, _) => format!(
-            "Slower than the others by {} or more, with a confidence of at least {}: {}.\n",
+            "Slower than the other targets by {} or more, with a confidence of at least {}: {}.\n",
             percent(slower_by),
             percent(confidence),
             list(slow)
@@ -124,8 +129,8 @@ fn in_words(report: &Report) -> String {
     };
     if !report.unclear.is_empty() {
         text += &format!(
-            "Unclear: {}. They seem slower, but with so few measurements that may be chance; use \
-             more --repetitions.\n",
+            "Unclear: {}. These targets seem slower, but with so few measurements the difference \
+             may be chance; raise --repetitions.\n",
             list(&report.unclear)
         );
     }

@@ -1,5 +1,5 @@
-//! `skep bench storage`: measures the speed of each target. `skep bench slow-targets` shares its
-//! options.
+//! `skep bench storage`: measures the speed of each storage target. `skep bench slow-targets` has
+//! the same options.
 
 use super::args::{HostArgs, ResultArgs, parse_size};
 use super::end_on_signals;
@@ -15,9 +15,9 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetKind};
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("all targets at the same time", "skep bench storage"),
+    ("measure all storage targets at the same time", "skep bench storage"),
     (
-        "two targets one after the other, with large files, five times",
+        "measure two targets one after the other, with large files, five times",
         "skep bench storage --targets 3,7 --one-by-one --size 4g --repetitions 5",
     ),
 ];
@@ -32,7 +32,7 @@ pub(crate) struct StorageArgs {
     options: StorageOptions,
 }
 
-/// How targets are measured. Shared by `storage` and `slow-targets`.
+/// How storage targets are measured. `storage` and `slow-targets` share these options.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StorageOptions {
     /// Only these targets: ids separated by commas [default: all]
@@ -59,7 +59,7 @@ pub(super) struct StorageOptions {
     /// Measure one target after the other, instead of all at the same time
     #[arg(long)]
     one_by_one: bool,
-    /// Give up after this time without progress of any target
+    /// Stop the benchmark after this time in which no target makes progress
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     patience: u32,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &StorageArgs) -> Result<ExitCode> {
     finish(&outcome)
 }
 
-/// Returns the last line of a file of results.
+/// Returns the JSON of the last line in the file of results.
 pub(super) fn end(outcome: &Outcome) -> Value {
     json!({"kind": "end", "failure": outcome.failure})
 }
@@ -103,7 +103,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
     let access = query.access(None)?;
     end_on_signals()?;
     let (wanted, results) = (args.targets.clone(), args.results.clone());
-    // This benchmark starts no processes on hosts, and never runs in a lab.
+    // The default arguments name no lab, because this benchmark starts no processes on hosts.
     let witness = Witness::new(&HostArgs::default());
     let result = crate::cmd::block_on(async move {
         let map = access.map().await?;
@@ -122,7 +122,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
     result
 }
 
-/// Connects to the requested storage targets, or to all if none is named.
+/// Connects to the storage targets in `wanted`, or to all storage targets if it is empty.
 async fn connect(access: &Access, map: &ClusterMap, wanted: &[u32]) -> Result<Vec<Connected>> {
     let mut connected = Vec::new();
     for id in wanted {
@@ -188,8 +188,8 @@ fn as_table(outcome: &Outcome) -> String {
     let cached = outcome.samples.iter().any(|sample| !sample.is_direct);
     let note = match cached {
         true => {
-            "\nSome file systems cannot bypass the page cache: their rates are those of \
-                 memory.\n"
+            "\nThe file systems of some targets cannot bypass the page cache, so the rates of \
+             these targets are rates of memory.\n"
         }
         false => "",
     };

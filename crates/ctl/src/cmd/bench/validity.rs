@@ -1,5 +1,5 @@
-//! Decides whether a measurement in a lab is valid. It is invalid if the CPUs of this machine
-//! limited it.
+//! Decides whether a measurement in a lab is valid. It is invalid if the CPUs of the machine that
+//! runs the lab were the bottleneck.
 //!
 //! Outside of labs this check does not apply, because the CPUs are part of the measured system.
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 use skep_bench::Progress;
 use skep_lab::{CpuUse, CpuWatch};
 
-/// A result and its validity, as JSON.
+/// The JSON output: a result, and whether it is valid.
 #[derive(Debug, Serialize)]
 pub(super) struct Report<T> {
     /// The measurement.
     #[serde(flatten)]
     pub(super) outcome: T,
-    /// CPU use of this machine, measured from the first phase on. `None` outside of labs.
+    /// CPU use of this machine from the first phase to the end. `None` outside of labs.
     pub(super) cpu: Option<CpuUse>,
     /// Whether the measurement is valid. `None` outside of labs.
     pub(super) is_valid: Option<bool>,
@@ -47,8 +47,8 @@ impl Watch {
         Self { is_in_lab: place.lab.is_some(), running: None }
     }
 
-    /// Starts to measure at the first phase. Before the first phase, the run only connects to hosts
-    /// and starts processes.
+    /// Starts to measure the CPU use when the first phase begins. Before that, the run only
+    /// connects to hosts and starts processes.
     pub(super) fn look(&mut self, progress: &Progress) {
         if self.is_in_lab && self.running.is_none() && matches!(progress, Progress::Phase { .. }) {
             self.running = Some(CpuWatch::start());

@@ -1,9 +1,10 @@
 //! Observes a run of a benchmark: shows progress, measures the CPU use in a lab, writes each result
-//! to the file, and prints the report.
+//! to the file of results, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. If a file of results is requested, it contains
-//! all results. A report that cannot be written to standard output is written to standard error.
+//! Results are lost only if no output accepts them. If the user requested a file of results, it
+//! contains all results. If the report cannot be written to standard output, it is written to
+//! standard error.
 
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
@@ -29,10 +30,10 @@ impl Witness {
         Self { show: Box::new(show_progress()), watch: Watch::new(place), results: None }
     }
 
-    /// Creates the file of results, if one is requested.
+    /// Creates the file of results, if the user requested one.
     ///
     /// # Errors
-    /// The error of creating the file. After an error the caller must not start the run.
+    /// The error of creating the file. After such an error the caller must not start the benchmark.
     pub(super) fn keep(
         mut self,
         args: &ResultArgs,
@@ -46,7 +47,8 @@ impl Witness {
         Ok(self)
     }
 
-    /// Processes a progress event of the run.
+    /// Processes a progress event of the run: shows it, and writes the results that it carries to
+    /// the file of results.
     pub(super) fn see(&mut self, progress: Progress) {
         self.watch.look(&progress);
         if let (Progress::Measured(result), Some(file)) = (&progress, &mut self.results) {
@@ -95,8 +97,8 @@ impl Witness {
             _ => {
                 // Standard error is the last resort, so a failed write to it is ignored.
                 let _ = writeln!(std::io::stderr().lock(), "{text}");
-                "the report is on standard error instead; --result-file FILE writes each result as \
-                 soon as it is measured"
+                "the report is on standard error instead; use --result-file FILE to write each \
+                 result to a file as soon as it is measured"
                     .to_owned()
             }
         };
@@ -105,8 +107,8 @@ impl Witness {
     }
 }
 
-/// Returns a function that shows progress on standard error: on a terminal as one changing line,
-/// otherwise as one line per phase. The function prints nothing if the output format is JSON and
+/// Returns a function that shows progress on standard error: one line that changes on a terminal,
+/// otherwise one line per phase. The function prints nothing if the output format is JSON and
 /// standard error is not a terminal.
 fn show_progress() -> impl FnMut(Progress) {
     let is_terminal = std::io::stderr().is_terminal();
@@ -140,10 +142,10 @@ fn show_progress() -> impl FnMut(Progress) {
     }
 }
 
-/// Counts the phases of a run. Their number may be known beforehand.
+/// Counts the phases that have begun, and estimates the time left.
 #[derive(Default)]
 struct PlannedPhases {
-    /// Number of phases. Zero means that the number is not known.
+    /// Planned number of phases. Zero means that this number is not known.
     phases: u64,
     begun: u64,
     first: Duration,
@@ -185,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_show_their_number_and_the_time_left() {
+    fn progress_shows_phase_number_and_remaining_time() {
         let mut plan = PlannedPhases { phases: 4, ..PlannedPhases::default() };
         let mut at = |second| plan.begin(Duration::from_secs(second));
         assert_eq!(at(100), " (1 of 4)");
         assert_eq!(at(130), " (2 of 4, 1.5min left)");
         assert_eq!(at(150), " (3 of 4, 50.0s left)");
         at(160);
-        // A run with more phases than planned shows no number, because the planned number is wrong.
+        // If more phases run than planned, the planned number is wrong, so the text is empty.
         assert_eq!(at(170), "");
         assert_eq!(PlannedPhases::default().begin(Duration::ZERO), "");
     }

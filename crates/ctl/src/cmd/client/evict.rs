@@ -1,5 +1,5 @@
-//! `skep client evict`: removes clients from the cluster, and waits until metadata targets have
-//! released their files and locks.
+//! `skep client evict`: removes clients from the cluster, and waits until the metadata targets have
+//! released the files and locks of these clients.
 
 use crate::access::{ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     ("evict a client that hangs and holds a lock", "skep client evict 7"),
-    ("show what would be released", "skep client evict 7 8 --dry-run"),
+    ("show which files and locks would be released", "skep client evict 7 8 --dry-run"),
     (
         "evict a client that is alive, although its programs get errors",
         "skep client evict 7 --force",
@@ -47,7 +47,7 @@ pub(crate) struct EvictArgs {
 /// Interval between checks whether metadata targets have ended the sessions of evicted clients.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An evicted client, as JSON. With `--dry-run`, a client that would be evicted.
+/// An evicted client, as JSON. With `--dry-run`, a client that the command would evict.
 #[derive(Debug, Serialize)]
 struct Eviction {
     id: u32,
@@ -56,7 +56,7 @@ struct Eviction {
     mount_point: String,
     pid: u32,
     reachability: &'static str,
-    /// Number of files that the client has open, or had open before the eviction.
+    /// Number of files that the client has open, or had open at its eviction.
     open_files: u64,
     locks: u64,
     is_dry_run: bool,
@@ -132,7 +132,8 @@ async fn line(users: &Users, client: NodeId, is_dry_run: bool) -> Result<Evictio
     })
 }
 
-/// Refuses to evict a client that is alive, because its programs would get errors without a reason.
+/// Returns an error for a client that is alive. An eviction would only cause errors in the programs
+/// of this client.
 fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());
@@ -140,8 +141,8 @@ fn refuse_alive(line: &Eviction) -> Result<()> {
     let Eviction { name, id, host, mount_point, pid, .. } = line;
     let what = format!(
         "cannot evict {name} [ID: {id}]: it is alive, and its programs would get EIO for files \
-         that they write; end them, run `skep umount {mount_point}` on {host} (process {pid}), or \
-         evict it anyway with --force"
+         that they write; end these programs, run `skep umount {mount_point}` on {host} (process \
+         {pid}), or evict it anyway with --force"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }

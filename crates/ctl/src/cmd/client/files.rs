@@ -11,8 +11,8 @@ use skep_wire::file_locks::FileUse;
 
 const EXAMPLES: &[Example] = &[
     ("all open files", "skep client files"),
-    ("the open files of client 7, with their paths", "skep client files --paths 7"),
-    ("the open files of all mounts of some hosts", "skep client files node-*"),
+    ("list the open files of client 7, with their paths", "skep client files --paths 7"),
+    ("list the open files of all mounts on some hosts", "skep client files node-*"),
 ];
 
 /// List the files that clients have open
@@ -28,7 +28,7 @@ pub(crate) struct FilesArgs {
     client: Option<String>,
 }
 
-/// A file that a client has open.
+/// An open file, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct OpenFile {
     client: u32,
@@ -36,7 +36,7 @@ struct OpenFile {
     mount_point: String,
     session: String,
     entry_id: String,
-    /// The path of the file. `None` without `--paths`.
+    /// The path of the file. `None` if `--paths` is missing.
     path: Option<String>,
     readers: u32,
     writers: u32,
@@ -87,7 +87,7 @@ fn line(users: &Users, used: &FileUse) -> OpenFile {
 
 fn as_table(lines: &[OpenFile], with_paths: bool) -> String {
     if lines.is_empty() {
-        return "Nothing is open.\n".into();
+        return "No client has a file open.\n".into();
     }
     let titles =
         ["CLIENT", "HOST", "MOUNT POINT", "ENTRY", ">READERS", ">WRITERS", ">LOCKS", "PATH"];

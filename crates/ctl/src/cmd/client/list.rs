@@ -1,4 +1,4 @@
-//! `skep client list`: lists the mounts of the cluster, or the last evictions.
+//! `skep client list`: lists the mounts of the cluster, or the recent evictions.
 
 use crate::access::ClusterArgs;
 use crate::evictions;
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
     is_of_evicted: bool,
 }
 
-/// A client, with its sessions and open files.
+/// A client with its numbers of sessions and open files, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct ClientReport {
     id: u32,
@@ -40,7 +40,7 @@ struct ClientReport {
     pid: u32,
     version: String,
     reachability: &'static str,
-    /// Time of the mount in UTC, by the clock of management.
+    /// Time at which the client mounted the cluster in UTC, by the clock of management.
     mounted_at: String,
     silent_ms: Option<u64>,
     /// Number of metadata targets at which the client has a session.

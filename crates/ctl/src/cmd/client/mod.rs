@@ -1,4 +1,4 @@
-//! Verbs of `skep client`.
+//! Subcommands of `skep client`.
 
 mod evict;
 mod files;

@@ -6,8 +6,11 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("the load of each client, each second until Ctrl-C", "skep client stats"),
-    ("what each client has done since the services started", "skep client stats --total"),
+    ("show the load of each client, each second until Ctrl-C", "skep client stats"),
+    (
+        "show the operations and bytes of each client since the services started",
+        "skep client stats --total",
+    ),
 ];
 
 /// Show the load by client, as `skep stats --by client`

@@ -1,4 +1,4 @@
-//! `skep cluster backup`: copies the directory of management while management runs.
+//! `skep cluster backup`: copies the directory of management, also while management runs.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -8,7 +8,7 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[(
-    "on the management host",
+    "copy the directory of management, on the management host",
     "skep cluster backup --directory /srv/skep/management /srv/backup/management-monday",
 )];
 
@@ -26,7 +26,7 @@ pub(crate) struct BackupArgs {
     copy: PathBuf,
 }
 
-/// A finished copy, as JSON.
+/// The JSON output about a finished copy.
 #[derive(Debug, Serialize)]
 struct Backup {
     cluster: String,
@@ -44,7 +44,8 @@ pub(crate) fn run(args: &BackupArgs) -> Result<()> {
     };
     print(&backup, |Backup { cluster, copy, last_command }| {
         format!(
-            "{} has the state of cluster {cluster} after command {last_command}. Keep it secret.\n",
+            "{} has the state of cluster {cluster} after command {last_command}, and the secret of \
+             the cluster. Do not let other users read this directory.\n",
             copy.display()
         )
     })

@@ -1,5 +1,5 @@
-//! `skep cluster format`: assigns parts of the namespace to the metadata targets, only once in the
-//! life of a cluster.
+//! `skep cluster format`: assigns all virtual shards of the namespace to the metadata targets. This
+//! happens only once for a cluster.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -9,7 +9,7 @@ use skep_types::Result;
 use skep_wire::management::Format;
 
 const EXAMPLES: &[Example] = &[(
-    "once, after all metadata services have registered",
+    "format a new cluster once, after all metadata services have registered",
     "skep cluster format --cluster /srv/skep/management",
 )];
 
@@ -21,7 +21,7 @@ pub(crate) struct FormatArgs {
     query: ClusterArgs,
 }
 
-/// The result, as JSON.
+/// The JSON output of the command.
 #[derive(Debug, Serialize)]
 struct FormatReport {
     metadata_targets: usize,

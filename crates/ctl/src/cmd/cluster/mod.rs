@@ -1,4 +1,4 @@
-//! Verbs of `skep cluster`.
+//! Subcommands of `skep cluster`.
 
 mod backup;
 mod format;

@@ -1,4 +1,5 @@
-//! `skep cluster restore`: makes a directory of management from a copy of `skep cluster backup`.
+//! `skep cluster restore`: creates a directory of management from a copy that `skep cluster backup`
+//! made.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -8,15 +9,15 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[(
-    "after the disk of management was lost",
+    "make a new directory of management after its disk was lost",
     "skep cluster restore --directory /srv/skep/management /srv/backup/management-monday",
 )];
 
 /// Make a directory of management from a copy, after a check of the copy
 ///
 /// Refuses a directory that is not empty. Afterwards start management. Services and mounts
-/// continue. Mounts that were made after the copy join again, and their files open for writing
-/// return EIO.
+/// then continue without a restart. Mounts that were made after the copy join again, and their
+/// files open for writing return EIO.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoreArgs {
@@ -27,7 +28,7 @@ pub(crate) struct RestoreArgs {
     copy: PathBuf,
 }
 
-/// The restored directory, as JSON.
+/// The JSON output about the restored directory.
 #[derive(Debug, Serialize)]
 struct Restored {
     cluster: String,
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Result<()> {
     print(&restored, |Restored { cluster, directory, last_command }| {
         format!(
             "{} has the state of cluster {cluster} after command {last_command}. Start management \
-             with this directory. Services and mounts continue.\n",
+             with this directory. Services and mounts then continue without a restart.\n",
             directory.display()
         )
     })

@@ -1,5 +1,5 @@
 //! `skep cluster token`: prints the token that other nodes need to join. The command reads it from
-//! the directory of management, so only users with access to that directory get it.
+//! the directory of management, so only users who may read this directory can print the token.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -10,8 +10,10 @@ use skep_store::identity::read_identity;
 use skep_types::Result;
 use std::path::Path;
 
-const EXAMPLES: &[Example] =
-    &[("on the management host", "skep cluster token --cluster /srv/skep/management")];
+const EXAMPLES: &[Example] = &[(
+    "print the newest token, on the management host",
+    "skep cluster token --cluster /srv/skep/management",
+)];
 
 /// Print the token that nodes need to join and clients to mount; keep it secret
 #[derive(Debug, clap::Args)]
@@ -21,7 +23,7 @@ pub(crate) struct TokenArgs {
     query: ClusterArgs,
 }
 
-/// The token of a cluster, as JSON.
+/// The JSON output: the token of a cluster.
 #[derive(Serialize)]
 struct Token {
     token: String,
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_directory_of_management_has_the_newest_token() {
+    fn token_outside_of_a_management_directory_counts_as_a_copy() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("management/join-token");
         assert!(!is_of_management(&file), "a copied token");

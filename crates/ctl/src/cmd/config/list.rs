@@ -1,4 +1,5 @@
-//! `skep config list`, and the output of `skep config get`: the current settings of the cluster.
+//! `skep config list`: lists the current settings of the cluster. Also prints the output of `skep
+//! config get`.
 
 use super::{SettingLine, in_unit, line};
 use crate::access::ClusterArgs;
@@ -25,7 +26,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     show(args.query, None)
 }
 
-/// Prints one setting, or all if `name` is `None`.
+/// Prints the setting `name`, or all settings if `name` is `None`.
 pub(super) fn show(query: ClusterArgs, name: Option<&str>) -> Result<()> {
     let settings = match name {
         Some(name) => std::slice::from_ref(Setting::named(name)?),
@@ -57,7 +58,7 @@ fn as_table(lines: &[SettingLine]) -> String {
             line.meaning.to_owned(),
         ]);
     }
-    // Long meanings are wrapped to several lines.
+    // The table wraps the text about a setting if it is longer than its column.
     shown.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
     render(&shown)
 }

@@ -1,4 +1,5 @@
-//! Subcommands of `skep config`, and how they parse and show settings of the cluster.
+//! Subcommands of `skep config`, and the functions that parse and show settings of the cluster for
+//! them.
 
 mod get;
 mod list;
@@ -32,16 +33,16 @@ impl ConfigVerb {
     }
 }
 
-/// A setting, as JSON.
+/// A setting of the cluster, as JSON.
 #[derive(Debug, Serialize)]
 struct SettingLine {
     name: &'static str,
     value: u64,
     default: u64,
-    /// The name of the value, if the setting is a choice between names.
+    /// The name of the setting's value, if the possible values have names.
     word: Option<&'static str>,
-    /// The names of all choices, in ascending order of their values. Empty if the value is a
-    /// number.
+    /// The names of all possible values, in ascending order of the values. Empty if the setting is
+    /// a number.
     words: Vec<&'static str>,
     unit: &'static str,
     min: u64,
@@ -71,7 +72,7 @@ fn line(setting: &'static Setting, map: &ClusterMap) -> SettingLine {
     }
 }
 
-/// Returns a value with its unit, or its name, for people.
+/// Returns a value as text for people: its name, or its number with the unit.
 fn in_unit(setting: &Setting, value: u64) -> String {
     match setting.unit {
         Unit::Milliseconds => Interval(Duration::from_millis(value)).to_string(),
@@ -85,7 +86,7 @@ fn in_unit(setting: &Setting, value: u64) -> String {
     }
 }
 
-/// Parses a number with its unit, or the name of a choice.
+/// Parses a number with its unit, or the name of a value.
 fn parse(setting: &Setting, text: &str) -> Result<u64> {
     let wrong =
         |what: String| Error::new(ErrorCode::InvalidArgument, format!("{}: {what}", setting.name));

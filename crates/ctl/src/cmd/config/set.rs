@@ -12,7 +12,7 @@ use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
 const EXAMPLES: &[Example] = &[
     ("new files get chunks of 1 MiB", "skep config set chunk-size 1MiB"),
-    ("check whether a value is possible", "skep config set lease 20s --dry-run"),
+    ("check whether a value is valid", "skep config set lease 20s --dry-run"),
     ("restore the default", "skep config set chunk-size default"),
 ];
 
@@ -33,16 +33,16 @@ pub(crate) struct SetArgs {
     value: String,
 }
 
-/// The argument that sets a setting back to the value it has in a new cluster.
+/// The word that sets a setting back to its value in a new cluster.
 const DEFAULT: &str = "default";
 
-/// A change, as JSON. With `--dry-run`, the change that would be made.
+/// A changed setting, as JSON. With `--dry-run`, the change that the command would make.
 #[derive(Debug, Serialize)]
 struct SettingChange {
     name: &'static str,
     before: u64,
     value: u64,
-    /// The name of the new value, if the setting is a choice between names.
+    /// The name of the new value, if the possible values have names.
     word: Option<&'static str>,
     unit: &'static str,
     is_dry_run: bool,

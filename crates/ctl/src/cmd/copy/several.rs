@@ -1,31 +1,32 @@
-//! Copies by several hosts: which hosts, and how a process is started on one.
+//! Copies by several hosts: chooses the hosts, and starts a process on each of them.
 
+use super::store::{Stores, is_store};
 use super::with_progress;
-use crate::cmd::ondemand::{job_hosts, read_hosts};
+use crate::slurm_job::job_hosts;
 use skep_copy::context::Options;
 use skep_copy::hosts::{Hosts, HostsOutcome, Lost, copy};
 use skep_copy::shares::Part;
 use skep_deploy::hosts::Deployment;
-use skep_deploy::ondemand::deployment;
+use skep_deploy::ondemand::{deployment, read_hosts};
 use skep_deploy::ssh::Ssh;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// Longest reason of an error that is shown.
+/// Maximum length of a process's error text in a message.
 const MOST_REASON: usize = 500;
 
-/// The way to start processes on hosts.
+/// How processes are started on the hosts.
 #[derive(Debug)]
 pub(in crate::cmd) enum Transport {
-    /// By ssh.
+    /// Processes are started by ssh on the hosts of a deployment.
     Ssh {
-        /// The hosts.
+        /// The hosts and how to reach them.
         deployment: Deployment,
-        /// Whether the processes run as root, and not as the user of the session.
+        /// Whether the processes run as root instead of as the user who logs in by ssh.
         as_root: bool,
     },
-    /// As steps of the Slurm job that this process belongs to.
+    /// Processes are started as steps of the Slurm job to which this process belongs.
     Slurm {
         /// The nodes of the job.
         nodes: Vec<String>,
@@ -33,7 +34,7 @@ pub(in crate::cmd) enum Transport {
 }
 
 impl Transport {
-    /// Returns the transport that the user has chosen. `None` means this host alone.
+    /// Returns the transport that the options request. `None` means that this host copies alone.
     pub(super) fn chosen(hosts: Option<&Path>, is_job: bool) -> Result<Option<Self>> {
         Ok(match (hosts, is_job) {
             (Some(file), _) => Some(Self::ssh(&read_hosts(file)?, false)),
@@ -42,7 +43,7 @@ impl Transport {
         })
     }
 
-    /// Returns the transport to hosts by ssh.
+    /// Returns the transport that reaches `hosts` by ssh.
     pub(in crate::cmd) fn ssh(hosts: &[String], as_root: bool) -> Self {
         Self::Ssh { deployment: deployment("copy", "", hosts), as_root }
     }
@@ -56,24 +57,28 @@ impl Transport {
         }
     }
 
-    /// Copies with all hosts, and shows the progress.
+    /// Copies with all hosts, and shows the progress. `stores` is the access to object stores. This
+    /// process sends its credentials to the processes on the hosts.
     pub(in crate::cmd) fn copy(
         &self,
         sources: &[PathBuf],
         destination: &Path,
         options: &Options,
+        stores: Option<&Stores>,
     ) -> Result<HostsOutcome> {
         let paths = sources.iter().map(PathBuf::as_path).chain([destination]);
         let paths = paths.map(shared_path).collect::<Result<Vec<_>>>()?;
         let names = self.names();
         let count = names.len();
         let command = |host: &str, part: Part| {
-            let words = words(options, part, count, &paths);
+            let more = stores.map(Stores::words).unwrap_or_default();
+            let words = words(options, part, count, (&more, &paths));
             self.command(host, &words)
         };
         let explain =
             |host: &str, status: ExitStatus, errors: &str| self.explain(host, status, errors);
-        let hosts = Hosts { names: &names, command: &command, explain: &explain };
+        let line = || stores.map(Stores::line).unwrap_or_default();
+        let hosts = Hosts { names: &names, command: &command, explain: &explain, line: &line };
         with_progress(|report| copy(&hosts, report))
     }
 
@@ -85,7 +90,7 @@ impl Transport {
             }
             Self::Slurm { .. } => {
                 let mut step = Command::new("srun");
-                // Beside the other steps of the job, on the same processors.
+                // `--overlap` lets the step share its processors with the other steps of the job.
                 step.args(["--overlap", "--nodes=1", "--ntasks=1", "--quiet", "--unbuffered"]);
                 step.arg(format!("--nodelist={host}")).args(words);
                 step
@@ -102,27 +107,39 @@ impl Transport {
             }
             Self::Slurm { .. } => {
                 let errors: String = errors.trim().chars().take(MOST_REASON).collect();
-                // A step of a node that does not answer ends without its process.
+                // If a node does not answer, `srun` ends although the process on the node may still
+                // run. So an exit of `srun` does not show that the process has ended.
                 Lost { problem: format!("srun: {status}: {errors}"), has_ended: false }
             }
         }
     }
 }
 
-/// Returns a path that has the same meaning on all hosts.
+/// Returns the absolute form of a path, which processes on all hosts can use. Refuses a path that
+/// is not UTF-8.
 fn shared_path(path: &Path) -> Result<String> {
-    let absolute = std::path::absolute(path)?;
+    let absolute = match is_store(path) {
+        true => path.to_owned(),
+        false => std::path::absolute(path)?,
+    };
     absolute.into_os_string().into_string().map_err(|path| {
         let what = format!(
-            "cannot copy {}: several hosts copy only paths of UTF-8; copy the directory above it",
+            "cannot copy {}: its path is not UTF-8, which a copy by several hosts needs; copy the \
+             directory above it",
             path.display()
         );
         Error::new(ErrorCode::InvalidArgument, what)
     })
 }
 
-/// Returns the command line of a part.
-fn words(options: &Options, part: Part, hosts: usize, paths: &[String]) -> Vec<String> {
+/// Returns the command line of a process that copies one part. `more` are the options of object
+/// stores.
+fn words(
+    options: &Options,
+    part: Part,
+    hosts: usize,
+    (more, paths): (&[String], &[String]),
+) -> Vec<String> {
     let mut words = vec!["skep".to_owned(), "copy".to_owned()];
     words.extend(["--part".to_owned(), part.to_string()]);
     words.extend(["--threads".to_owned(), options.threads.to_string()]);
@@ -139,6 +156,7 @@ fn words(options: &Options, part: Part, hosts: usize, paths: &[String]) -> Vec<S
         (!options.xattrs, "--no-xattrs"),
     ];
     words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| (*flag).to_owned()));
+    words.extend(more.iter().cloned());
     words.push("--".to_owned());
     words.extend(paths.iter().cloned());
     words
@@ -165,11 +183,11 @@ mod tests {
         let paths = ["/a".to_owned(), "/b/".to_owned()];
         let share = "1/3+".parse().unwrap();
         assert_eq!(
-            words(&options, share, 3, &paths).join(" "),
+            words(&options, share, 3, (&["--s3-anonymous".to_owned()], &paths)).join(" "),
             "skep copy --part 1/3+ --threads 3 --rate 34 --resume --verify --no-sync \
-             --one-file-system --no-owners --no-xattrs -- /a /b/"
+             --one-file-system --no-owners --no-xattrs --s3-anonymous -- /a /b/"
         );
-        let plain = words(&Options::default(), Part::Finish, 3, &paths);
+        let plain = words(&Options::default(), Part::Finish, 3, (&[], &paths));
         assert_eq!(plain.join(" "), "skep copy --part finish --threads 16 -- /a /b/");
     }
 }

@@ -1,4 +1,4 @@
-//! An archive in the format `ustar`, which every `tar` reads.
+//! An archive in the format `ustar`, which every version of `tar` can read.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Length of a block of the archive.
+/// Length of a block of the archive in bytes.
 const BLOCK: usize = 512;
 /// Maximum length of the name of a member, in bytes.
 const MAX_NAME: usize = 100;
@@ -21,8 +21,8 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Creates an archive that only the user can read. `modified_s` is the time of its members in
-    /// seconds since 1970.
+    /// Creates an archive that only the user of this process can read. `modified_s` is the time of
+    /// its members in seconds since 1970.
     ///
     /// # Errors
     /// - `Exists` if the file exists.
@@ -43,7 +43,8 @@ impl Archive {
         Ok(Self { file, modified_s, members: Vec::new(), bytes: 0 })
     }
 
-    /// Adds a member. Characters of the name other than letters, digits and `/._-` become `_`.
+    /// Adds a file to the archive. In its name, characters other than letters, digits and `/._-`
+    /// become `_`.
     ///
     /// # Errors
     /// The errors of the file system.

@@ -1,8 +1,8 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
 //! The bundle contains the output of read-only commands, the figures of all services, and the logs,
-//! settings and kernel facts of this host. Secrets are removed ([`super::redaction`]). If a part
-//! cannot be read, the bundle contains the reason instead.
+//! settings and kernel facts of this host. Secrets are removed ([`super::redaction`]). If something
+//! cannot be read, the bundle contains the reason in its place.
 
 use super::archive::Archive;
 use super::redaction::redacted;
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const EXAMPLES: &[Example] = &[
-    ("write a bundle of the cluster of this host", "skep debug bundle"),
+    ("write a bundle about the cluster of this host", "skep debug bundle"),
     (
-        "add another log, and choose the file",
+        "add another log to the bundle, and name the file of the bundle",
         "skep debug bundle --log /var/log/mount.log --file /tmp/problem.tar",
     ),
 ];
 
-/// Number of bytes at the end of each log that a bundle contains.
+/// Number of bytes that a bundle contains of each log. They are taken from the end of the log.
 const LOG_BYTES: u64 = 4 << 20;
-/// Maximum number of logs and settings files of a directory.
+/// Maximum number of logs and settings files that a bundle takes from one directory.
 const MAX_FILES: usize = 500;
 
-/// Read-only commands, each with the name of its member in the archive.
+/// Read-only commands whose output a bundle contains, each with its file name in the archive.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("health-check", &["health", "check"]),
     ("health-df", &["health", "df"]),
@@ -48,7 +48,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("stats-user", &["stats", "--total", "--by", "user"]),
 ];
 
-/// Facts about this host and its kernel.
+/// Files of this host with facts about it and its kernel.
 const FACTS: &[&str] = &[
     "/proc/version",
     "/proc/cpuinfo",
@@ -90,7 +90,7 @@ pub(crate) struct BundleArgs {
     log: Vec<PathBuf>,
 }
 
-/// A written bundle, as JSON.
+/// The JSON output about a written bundle.
 #[derive(Debug, Serialize)]
 struct Bundle {
     file: String,
@@ -112,7 +112,8 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     };
     let written = writer.write_all(args, &access);
     if let Err(error) = written {
-        // An archive without its end would look like a complete archive.
+        // Removes the file, because readers would take an archive without its end for a complete
+        // one.
         let _ = std::fs::remove_file(&path);
         return Err(error.within(path.display()));
     }
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     })
 }
 
-/// Returns the secret of a cluster in hexadecimal digits.
+/// Returns the secret of the cluster in hexadecimal digits, as it may appear in texts.
 fn secret_of(access: &Access) -> String {
     let token = access.token.to_text();
     let secrets = token.split('@').next().unwrap_or_default();
@@ -179,13 +180,13 @@ impl Writer {
         self.archive.finish()
     }
 
-    /// Adds a text without its secrets.
+    /// Adds a text after its secrets are removed.
     fn add(&mut self, name: &str, text: &str) -> Result<()> {
         let text = redacted(text, &self.secret);
         self.archive.add(&format!("{}/{name}", self.folder), text.as_bytes())
     }
 
-    /// Adds the end of a file, or the reason why it cannot be read.
+    /// Adds the last bytes of a file, or the reason why it cannot be read.
     fn add_file(&mut self, name: &str, path: &Path) -> Result<()> {
         let text = end_of(path).unwrap_or_else(|error| format!("cannot read {name}: {error}\n"));
         self.add(name, &text)
@@ -212,7 +213,7 @@ fn name_cluster(command: &mut Command, args: &BundleArgs, access: &Access) {
     }
 }
 
-/// Returns the files of a directory with one of the extensions, in the order of their names.
+/// Returns the files of a directory that have one of these extensions, in the order of their names.
 fn files_in(directory: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_meant = |path: &PathBuf| {
@@ -225,7 +226,7 @@ fn files_in(directory: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Reads the last bytes of a file as text.
+/// Reads the last [`LOG_BYTES`] bytes of a file as text.
 fn end_of(path: &Path) -> Result<String> {
     let mut file = std::fs::File::open(path).map_err(Error::from)?;
     let len = file.metadata().map_err(Error::from)?.len();

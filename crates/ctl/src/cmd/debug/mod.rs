@@ -1,4 +1,4 @@
-//! Verbs of `skep debug`.
+//! Subcommands of `skep debug`.
 
 mod archive;
 mod bundle;

@@ -1,14 +1,14 @@
 //! Removes secrets from texts before they leave the host.
 //!
-//! Owns the rules. Secrets are: the secret of the cluster, join tokens, passwords in addresses, and
-//! the values of settings with names such as `password`.
+//! The module owns the rules that find secrets. These are: the secret of the cluster, join tokens,
+//! passwords in addresses, and the values of settings with names such as `password`.
 
-/// Text in place of a secret.
+/// The text that replaces a secret.
 const REMOVED: &str = "[removed]";
 /// Beginning of a join token.
 const TOKEN: &str = "skep1-";
-/// Words in the names of settings whose values are secrets. Values of settings that name files
-/// stay.
+/// Words that mark the name of a setting whose value is a secret. If the setting names a file, its
+/// value is not removed.
 const SECRET_WORDS: [&str; 4] = ["password", "secret", "token", "passwd"];
 
 /// Returns the text without secrets. `secret` is the secret of the cluster in hexadecimal digits.
@@ -49,7 +49,8 @@ fn without_passwords(line: &str) -> String {
     text
 }
 
-/// Removes the value of `name = value` if `name` names a secret, and not a file with a secret.
+/// Removes the value of `name = value` if `name` is the name of a secret. Leaves the value if it is
+/// the name of a file that contains a secret.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
     let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();

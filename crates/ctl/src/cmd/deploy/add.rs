@@ -1,11 +1,13 @@
-//! `skep deploy add`: adds a host of the hosts file to a running cluster.
+//! `skep deploy add`: adds a host that the hosts file describes to a running cluster.
 
 use super::args::DeployArgs;
 use crate::help::{Example, examples};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] =
-    &[("after the host was added to the file", "skep deploy add storage-3 --hosts hosts.toml")];
+const EXAMPLES: &[Example] = &[(
+    "add host storage-3, after it was added to the hosts file",
+    "skep deploy add storage-3 --hosts hosts.toml",
+)];
 
 /// Add a host of the hosts file to the cluster, while the cluster serves
 #[derive(Debug, clap::Args)]

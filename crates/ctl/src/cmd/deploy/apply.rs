@@ -5,8 +5,11 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("make the cluster, or continue after an interruption", "skep deploy apply --hosts hosts.toml"),
-    ("with a program that was built elsewhere", "skep deploy apply --program ./skep-el9"),
+    (
+        "create the cluster, or continue an interrupted deployment",
+        "skep deploy apply --hosts hosts.toml",
+    ),
+    ("install a program that was built elsewhere", "skep deploy apply --program ./skep-el9"),
 ];
 
 /// Make the cluster of the hosts file: install, format disks, start, join, mount and verify. Steps

@@ -26,16 +26,18 @@ pub(super) struct DeployArgs {
 }
 
 impl DeployArgs {
-    /// Runs a command on the hosts.
+    /// Prepares the deployment to the hosts of the hosts file, and runs a command with it.
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
-        // The lock is held until the command ends, so that two runs do not work on the same hosts.
+        // The lock on the hosts file is held until the command ends, so that two runs do not work
+        // on the same hosts.
         let lock = File::open(&self.hosts)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::new(
                 ErrorCode::Busy,
                 format!(
-                    "cannot use {}: another deployment works with it; wait until it ends",
+                    "cannot use {}: another command of skep deploy uses this hosts file; wait until \
+                     that command ends",
                     self.hosts.display()
                 ),
             ),
@@ -84,7 +86,7 @@ fn progress(number: usize, total: usize, step: &StepReport) {
     if is_for_people() {
         let seconds = step.seconds.unwrap_or_default();
         let failed = if step.error.is_some() { ": failed" } else { "" };
-        // A closed standard error must not stop the deployment.
+        // If standard error is closed, the deployment continues without this output.
         let _ = writeln!(
             std::io::stderr(),
             "[{number}/{total}] {}: {}{failed} ({seconds:.1} s)",
@@ -94,13 +96,13 @@ fn progress(number: usize, total: usize, step: &StepReport) {
     }
 }
 
-/// Returns the error of a command that stopped before its first step. `None` means that no problem
-/// was found.
+/// Returns the error of a command that stopped before its first step because of problems. `None`
+/// means that no problem was found.
 fn refusal(outcome: &Outcome) -> Option<Error> {
     if outcome.problems.is_empty() {
         return None;
     }
-    let mut text = "cannot begin; no host was changed:".to_owned();
+    let mut text = "cannot begin the deployment; no host was changed:".to_owned();
     for it in &outcome.problems {
         let _ = write!(text, "\n  {}: {}", it.host, it.problem);
     }
@@ -115,7 +117,7 @@ fn warnings(outcome: &Outcome) -> String {
     text
 }
 
-/// Formats the hosts, warnings and problems.
+/// Formats the state of the hosts, the warnings and the problems.
 pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
     let mut shown = table(&["Host", "Address", "Kernel", "Program", "Services", "Mount"]);
     for host in &outcome.hosts {

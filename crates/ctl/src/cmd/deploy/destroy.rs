@@ -1,4 +1,4 @@
-//! `skep deploy destroy`: removes a whole cluster.
+//! `skep deploy destroy`: removes a whole cluster from its hosts.
 
 use super::args::DeployArgs;
 use crate::help::{Example, examples};

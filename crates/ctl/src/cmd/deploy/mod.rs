@@ -1,4 +1,4 @@
-//! Verbs of `skep deploy`: clusters of several hosts, over ssh.
+//! Subcommands of `skep deploy`, which manages clusters of several hosts over ssh.
 
 mod add;
 mod apply;

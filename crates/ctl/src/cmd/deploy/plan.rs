@@ -1,4 +1,4 @@
-//! `skep deploy plan`: checks the hosts and lists the steps of `skep deploy apply`.
+//! `skep deploy plan`: checks the hosts, and lists the steps that `skep deploy apply` would do.
 
 use super::args::{DeployArgs, hosts_as_text};
 use crate::help::{Example, examples};
@@ -7,8 +7,10 @@ use skep_deploy::commands::Outcome;
 use skep_types::Result;
 use std::process::ExitCode;
 
-const EXAMPLES: &[Example] =
-    &[("check hosts and list the steps", "skep deploy plan --hosts hosts.toml")];
+const EXAMPLES: &[Example] = &[(
+    "check the hosts, and list the steps of a deployment",
+    "skep deploy plan --hosts hosts.toml",
+)];
 
 /// Check the hosts, and list the steps of `skep deploy apply`. Changes nothing. Exit code 1 means
 /// that a problem prevents the deployment
@@ -35,7 +37,9 @@ fn as_text(outcome: &Outcome) -> String {
     }
     let end = match outcome.problems.len() {
         0 => "No problem found; nothing was changed.".to_owned(),
-        count => format!("Problems: {count}; `skep deploy apply` would change nothing."),
+        count => format!(
+            "Problems: {count}. `skep deploy apply` fails without a change until they are solved."
+        ),
     };
     format!("{}\n{}\n{end}", hosts_as_text(outcome), render(&shown))
 }

@@ -7,7 +7,7 @@ use skep_types::Result;
 const EXAMPLES: &[Example] = &[
     ("remove a client", "skep deploy remove client-3 --hosts hosts.toml"),
     (
-        "remove a server; the files that it stores are lost",
+        "remove a server with all files that it stores",
         "skep deploy remove storage-3 --destroy-data",
     ),
 ];

@@ -6,7 +6,8 @@ use crate::output::print;
 use skep_types::Result;
 use std::process::ExitCode;
 
-const EXAMPLES: &[Example] = &[("state of all hosts", "skep deploy status --hosts hosts.toml")];
+const EXAMPLES: &[Example] =
+    &[("show the state of all hosts", "skep deploy status --hosts hosts.toml")];
 
 /// Show services, versions and mounts of all hosts. Exit code 1 means that the cluster is not
 /// complete

@@ -5,8 +5,14 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("to the version of this program", "skep deploy upgrade --hosts hosts.toml"),
-    ("to another program, and mount anew", "skep deploy upgrade --program ./skep --remount"),
+    (
+        "upgrade the cluster to the version of this program",
+        "skep deploy upgrade --hosts hosts.toml",
+    ),
+    (
+        "upgrade to another program, and remount the clients",
+        "skep deploy upgrade --program ./skep --remount",
+    ),
 ];
 
 /// Replace the program on all hosts, and restart one service after the other while the cluster

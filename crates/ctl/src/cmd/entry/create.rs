@@ -10,8 +10,14 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
-    ("an empty file over all targets", "skep entry create --num-targets all /mnt/skep/checkpoint"),
-    ("on two targets by id", "skep entry create --targets 3,7 /mnt/skep/file"),
+    (
+        "create an empty file that is striped over all targets",
+        "skep entry create --num-targets all /mnt/skep/checkpoint",
+    ),
+    (
+        "create a file on the two targets with these ids",
+        "skep entry create --targets 3,7 /mnt/skep/file",
+    ),
 ];
 
 /// Create an empty file with its own stripe pattern
@@ -27,7 +33,7 @@ pub(crate) struct CreateArgs {
     path: PathBuf,
 }
 
-/// The new file, as JSON.
+/// The JSON output about the new file.
 #[derive(Debug, Serialize)]
 struct NewFile {
     #[serde(serialize_with = "crate::output::path")]
@@ -53,7 +59,7 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;
     if let Err(error) = pattern::set(path, &text) {
-        // The user did not request a file with another pattern, so remove the file.
+        // Removes the file, because its stripe pattern is not the one that the user requested.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }

@@ -7,6 +7,7 @@ use crate::tree_walk::walk;
 use crate::{through_mount, view};
 use serde::Serialize;
 use skep_cluster::patterns;
+use skep_cluster::state::closed_groups;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     Chooser, ChunkFileKey, ClusterMap, Component, FileKind, GroupId, InodeId, NodeId,
@@ -20,10 +21,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("the targets of a file", "skep entry info /mnt/skep/file"),
-    ("with its chunk files", "skep entry info --verbose /mnt/skep/file"),
+    ("show the targets of a file", "skep entry info /mnt/skep/file"),
+    ("also show the chunk files of the file", "skep entry info --verbose /mnt/skep/file"),
     (
-        "all files below a directory, one line of JSON for each",
+        "show all files below a directory, with one line of JSON for each file",
         "skep entry info --recursive --output ndjson /mnt/skep/results",
     ),
 ];
@@ -40,7 +41,7 @@ pub(crate) struct InfoArgs {
     /// Also show chunk files, size, links and open sessions
     #[arg(long)]
     verbose: bool,
-    /// Show everything below the directories too
+    /// Also show all files and directories below the given directories
     #[arg(long = "recursive", short = 'r')]
     is_recursive: bool,
     /// Paths of files or directories in a mount
@@ -51,7 +52,7 @@ pub(crate) struct InfoArgs {
 /// Timeout of the request to the metadata target.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The details, as JSON.
+/// The details of an entry, as JSON.
 #[derive(Debug, Serialize)]
 struct Info {
     #[serde(serialize_with = "crate::output::path")]
@@ -68,7 +69,7 @@ struct Info {
     pattern: Option<PatternInfo>,
 }
 
-/// A target with its server.
+/// A target and the server that owns it.
 #[derive(Debug, Serialize)]
 struct TargetLocation {
     target: u32,
@@ -83,8 +84,8 @@ struct TargetLocation {
 #[derive(Debug, Serialize)]
 struct PatternInfo {
     generation: u32,
-    /// Where the pattern comes from: the settings of the cluster, the directory, or the request
-    /// that created the file.
+    /// The origin of the pattern: the settings of the cluster, the directory, or the request that
+    /// created the file.
     origin: &'static str,
     components: Vec<ComponentInfo>,
 }
@@ -96,13 +97,14 @@ struct ComponentInfo {
     chunk_bytes: u64,
     targets_wanted: u16,
     chooser: &'static str,
-    /// Explains how the targets were chosen, and why there are fewer than requested.
+    /// Explains how the targets were chosen, and why there may be fewer than requested.
     why: String,
     targets: Vec<Stripe>,
-    /// Smallest and largest number of the file's targets on one storage server.
+    /// The number of the file's targets on a storage server: the smallest and the largest such
+    /// number.
     targets_per_server: Option<(usize, usize)>,
-    /// Smallest and largest number of the file's targets in one failure domain. `None` if no server
-    /// has a domain.
+    /// The number of the file's targets in a failure domain: the smallest and the largest such
+    /// number. `None` if no server has a domain.
     targets_per_domain: Option<(usize, usize)>,
 }
 
@@ -128,7 +130,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             list.push(info);
             return Ok(());
         }
-        // The other formats print each file at once, so they need no memory for all files.
+        // The other output formats print each file as soon as it is read, so they need no memory
+        // for all files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
@@ -136,10 +139,11 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     if is_list { print(&list, |_| String::new()) } else { Ok(()) }
 }
 
-/// The source of the records: the mount of each path, or the cluster that the options name.
+/// Where the details come from: the mount of each path, or the cluster that the options name.
 struct Source {
     query: ClusterArgs,
-    /// The cluster map of the first path, and the device of its mount.
+    /// The device number of a mount, and the cluster map that was read from it. Paths of the same
+    /// mount share this map.
     map: Option<(u64, ClusterMap)>,
 }
 
@@ -147,7 +151,7 @@ impl Source {
     fn info(&mut self, path: &Path) -> Result<Info> {
         let (inode, place) = entry_at(path)?;
         let device = std::fs::metadata(&place).map_or(0, |found| found.dev());
-        // Without an option that names a cluster, the mount answers, and no token is needed.
+        // If no option names a cluster, the details come from the mount, which needs no token.
         if !self.query.is_explicit()
             && let Some(info) = through_mount::entry_info(path)?
             && let Some(map) = self.map_at(device, &place)?
@@ -214,11 +218,12 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
         links: attributes.links,
         open_sessions: info.open_sessions,
         modified_at: utc(attributes.modified),
-        pattern: effective(map, info)?.map(|pattern| describe_pattern(map, inode, &pattern)),
+        pattern: effective(map, info)?
+            .map(|pattern| describe_pattern(map, (inode, attributes.kind), &pattern)),
     })
 }
 
-/// Returns the pattern of a file, or the pattern that new files in a directory get.
+/// Returns the pattern of a file, or the pattern that a new file in a directory gets.
 pub(crate) fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
     Ok(match info.attributes.kind {
         FileKind::Directory => {
@@ -230,8 +235,8 @@ pub(crate) fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<Str
     })
 }
 
-/// Counts the targets of `groups` per value of `place`, such as the server or its failure domain.
-/// Returns the smallest and the largest count; values without targets count as 0.
+/// Counts the targets of `groups` for each value of `place`, such as the server or its failure
+/// domain. Returns the smallest and the largest count. A value without targets counts as 0.
 fn allocation<P: Ord>(
     map: &ClusterMap,
     groups: &[GroupId],
@@ -247,18 +252,47 @@ fn allocation<P: Ord>(
     counts().min().zip(counts().max()).filter(|_| !groups.is_empty())
 }
 
+/// Returns the effect of the lost and closed targets that a component lists, on new files of a
+/// directory or on the bytes of a file. Empty if there are no such targets.
+fn effect_of_absent(map: &ClusterMap, kind: FileKind, groups: &[GroupId]) -> String {
+    let mut text = String::new();
+    for closed in closed_groups(map).iter().filter(|it| groups.contains(&it.group)) {
+        let (target, id) = (closed.target, closed.target.raw());
+        let _ = match (kind, closed.is_lost) {
+            (FileKind::Directory, true) => write!(
+                text,
+                "; target {target} was given up as lost, so new files in this directory fail with \
+                 ENOSPC until `skep entry set --inherit` or `--targets` gives the directory another \
+                 pattern"
+            ),
+            (FileKind::Directory, false) => write!(
+                text,
+                "; target {target} is closed, so new files in this directory fail with ENOSPC until \
+                 `skep target set-state {id} open`, or until `skep entry set` gives the directory \
+                 another pattern"
+            ),
+            (_, true) => write!(
+                text,
+                "; target {target} was given up as lost, so reads of its bytes fail with EIO"
+            ),
+            (_, false) => Ok(()),
+        };
+    }
+    text
+}
+
 fn why(map: &ClusterMap, component: &Component) -> String {
     if component.is_inline() {
         return "stored in metadata, with the inode".to_owned();
     }
     let rule = match component.chooser {
         Chooser::Cluster | Chooser::Balanced if map.has_domains() => {
-            "equally many on each server, or one more on some; then spread evenly over failure \
-             domains; targets with more free space more often"
+            "equally many targets on each server, or one more on some servers; evenly over failure \
+             domains; targets with more free space get more files"
         }
         Chooser::Cluster | Chooser::Balanced => {
-            "equally many on each server, or one more on some; targets with more free space more \
-             often"
+            "equally many targets on each server, or one more on some servers; targets with more \
+             free space get more files"
         }
         Chooser::Randomized => {
             "random targets, one from each of several equal parts of the list of all targets"
@@ -267,17 +301,21 @@ fn why(map: &ClusterMap, component: &Component) -> String {
         Chooser::RandomRobin => "the next targets in the order of their ids, shuffled",
         Chooser::RandomInterNode => "one random target on each of several servers",
         Chooser::RandomIntraNode => "random targets of one random server",
-        Chooser::Listed => "as listed, in that order",
+        Chooser::Listed => "the targets that the pattern lists, in this order",
     };
     let (wanted, found) = (usize::from(component.wanted), component.groups.len());
     match found < wanted && found > 0 {
-        true => format!("{rule}; only {found} were available"),
+        true => format!("{rule}; only {found} targets were available"),
         false => rule.to_owned(),
     }
 }
 
-fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -> PatternInfo {
-    // A server without a domain counts as a domain by itself.
+fn describe_pattern(
+    map: &ClusterMap,
+    (inode, kind): (InodeId, FileKind),
+    pattern: &StripePattern,
+) -> PatternInfo {
+    // A server without a failure domain counts as a domain by itself.
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
@@ -301,7 +339,7 @@ fn describe_pattern(map: &ClusterMap, inode: InodeId, pattern: &StripePattern) -
             chunk_bytes: component.chunk_bytes,
             targets_wanted: component.wanted,
             chooser: if component.is_inline() { "none" } else { component.chooser.word() },
-            why: why(map, component),
+            why: why(map, component) + &effect_of_absent(map, kind, &component.groups),
             targets_per_server: allocation(map, &component.groups, |node| node),
             targets_per_domain: allocation(map, &component.groups, domain_of)
                 .filter(|_| map.has_domains()),
@@ -333,7 +371,9 @@ fn as_text(info: &Info, verbose: bool) -> String {
             it.target,
             if verbose { format!(", group {}, {}", it.group, it.path) } else { String::new() }
         )),
-        None => line("Metadata node: none, no metadata target serves its shard".into()),
+        None => line(
+            "Metadata node: none, since no metadata target serves the shard of this inode".into(),
+        ),
     }
     if verbose {
         line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
@@ -376,8 +416,8 @@ fn describe_component(
         return;
     }
     line(format!("+ Chunksize: {}", size(part.chunk_bytes)));
-    // A directory has no targets itself, unless its pattern lists some: the pattern applies to new
-    // files only.
+    // A directory has no data and so no targets, unless its pattern lists them. Its pattern applies
+    // to new files only.
     let actual = match info.kind {
         "directory" => String::new(),
         _ => format!("; actual: {}", part.targets.len()),

@@ -1,5 +1,5 @@
-//! `skep entry map`: shows the target of each part of a file. Schedulers use the output to run a
-//! task near its data.
+//! `skep entry map`: shows which target stores each part of a file. A scheduler can use this to run
+//! a task near its data.
 
 use super::pattern::{MAX_TEXT_BYTES, explained};
 use crate::access::entry_at;
@@ -15,9 +15,9 @@ use skep_types::{
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the targets of a file", "skep entry map /mnt/skep/file"),
+    ("show the targets of a file", "skep entry map /mnt/skep/file"),
     (
-        "the target of each piece of its first 64 MiB, for a scheduler",
+        "show the target of each piece of the first 64 MiB, for a scheduler",
         "skep entry map --offset 0 --length 64MiB --output json /mnt/skep/file",
     ),
 ];
@@ -37,7 +37,7 @@ pub(crate) struct MapArgs {
     path: PathBuf,
 }
 
-/// Maximum number of pieces of a range that are shown at once.
+/// Maximum number of pieces that the output shows for a range.
 const MAX_PIECES: usize = 65_536;
 
 #[derive(Debug, Serialize)]
@@ -46,19 +46,22 @@ struct Map {
     path: PathBuf,
     size_bytes: u64,
     components: Vec<MapComponent>,
-    /// The requested range, split into pieces of one target each. Empty if no range is requested.
+    /// The pieces of the requested range. Each piece is on one target. Empty if no range is
+    /// requested.
     pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Serialize)]
 struct MapComponent {
     start_byte: u64,
-    /// End of the component. `None` for the last component, which has no end.
+    /// Offset of the first byte after the component. `None` for the last component, which has no
+    /// end.
     end_byte: Option<u64>,
-    /// Chunk size in bytes. Zero means that the metadata target stores the bytes, with the inode.
+    /// Chunk size in bytes. Zero means that the metadata target stores the bytes together with the
+    /// inode.
     chunk_bytes: u64,
-    /// Stripes in order: chunk k of the component is on the stripe with index k modulo the number
-    /// of stripes.
+    /// The targets of the component in stripe order. Chunk k of the component is on the stripe with
+    /// index k modulo the number of stripes.
     stripes: Vec<Stripe>,
 }
 
@@ -68,7 +71,7 @@ struct Stripe {
     group: u32,
     target: Option<u32>,
     node: Option<u32>,
-    /// Address of the node.
+    /// Address of the node that owns the target.
     address: Option<String>,
 }
 
@@ -149,7 +152,7 @@ fn read(text: &str) -> Option<Vec<MapComponent>> {
 
 fn pieces(parts: &[MapComponent], start: u64, length: u64) -> Result<Vec<Piece>> {
     let component = |part: &MapComponent| match part.chunk_bytes {
-        // Inline data is stored with the inode and has no chunks.
+        // A chunk size of 0 means that the bytes are stored with the inode and have no chunks.
         0 => Component::inline(),
         chunk_bytes => Component {
             start: part.start_byte,

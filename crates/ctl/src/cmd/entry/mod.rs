@@ -1,4 +1,4 @@
-//! Verbs of `skep entry`.
+//! Subcommands of `skep entry`.
 
 mod create;
 pub(crate) mod info;

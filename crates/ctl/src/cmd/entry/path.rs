@@ -1,4 +1,4 @@
-//! `skep entry path`: shows the paths of files and directories by their ids.
+//! `skep entry path`: shows the path of each file or directory whose id the user names.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::entry_paths::{EntryPaths, parse_id};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("the path of an entry id that `skep lock list` shows", "skep entry path DAA5-20003"),
+    ("show the path of an entry id that `skep lock list` shows", "skep entry path DAA5-20003"),
     (
-        "the files of two chunk files, without the cluster's token",
+        "show the paths of the files to which two chunk files belong, without the cluster's token",
         "skep entry path --mount /mnt/skep DAA5-20003.1.0.0 DAA5-20004.1.0.0",
     ),
 ];
@@ -36,7 +36,7 @@ pub(crate) struct PathArgs {
     ids: Vec<InodeId>,
 }
 
-/// An id and its path, as JSON.
+/// An entry id and its path, as JSON.
 #[derive(Debug, Serialize)]
 struct EntryPath {
     entry_id: String,
@@ -66,14 +66,14 @@ pub(crate) fn run(args: PathArgs) -> Result<ExitCode> {
     })
 }
 
-/// Returns the directory of a mount in which to search. `None` if the options name a cluster, or if
-/// the working directory is in no mount.
+/// Returns the mounted directory in which the command searches. `None` if the options name a
+/// cluster, or if the working directory is not in a mount.
 fn directory_in_mount(query: &ClusterArgs, mount: Option<PathBuf>) -> Result<Option<PathBuf>> {
     if let Some(directory) = mount {
         if mounts::mounted_at(&directory).is_none() {
             let what = format!(
-                "cannot search in {}: it is not in a mount of Skep; `findmnt -t fuse.skep` lists \
-                 the mounts of this host",
+                "cannot search in {}: this directory is not in a mount of Skep; `findmnt -t \
+                 fuse.skep` lists the mounts of this host",
                 directory.display()
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));

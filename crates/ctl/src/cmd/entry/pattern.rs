@@ -1,5 +1,5 @@
-//! Stripe patterns as text, for `entry set` and `entry create`. Patterns are set through the mount,
-//! which works for root and other users and needs no token of the cluster.
+//! Stripe patterns as text, for `entry set` and `entry create`. A pattern is set through the mount,
+//! which works for all users and needs no token of the cluster.
 
 use crate::{through_mount, values};
 use clap::Args;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use skep_cluster::patterns::check_request;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::pattern::MAX_STRIPE_WIDTH;
-use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(super) struct PatternArgs {
 /// Buffer size for the text of the longest pattern: 16 components of 256 groups.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// Returns the requested pattern in the format of the attribute.
+/// Returns the pattern that the options describe, in the format of the extended attribute.
 ///
 /// # Errors
 /// `InvalidArgument` if no option describes a pattern.
@@ -88,10 +88,10 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     Ok(words.join(","))
 }
 
-/// Checks a pattern as far as this is possible without the cluster map.
+/// Checks the text of a pattern as far as this is possible without the cluster map.
 ///
 /// # Errors
-/// `InvalidArgument` with the wrong word.
+/// `InvalidArgument`. The error names the wrong word of the text.
 pub(super) fn check(text: &str) -> Result<()> {
     let nowhere = skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16]));
     match skep_cluster::pattern_text::parse(text, &nowhere) {
@@ -100,18 +100,18 @@ pub(super) fn check(text: &str) -> Result<()> {
     }
 }
 
-/// Sets the pattern at a path.
+/// Sets the pattern of the file or directory at `path`.
 ///
 /// # Errors
-/// The errors of the mount, with their meaning and a fix.
+/// The error that the mount returned, with an explanation and a fix.
 pub(crate) fn set(path: &Path, text: &str) -> Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(path, PATTERN_XATTR, text.as_bytes(), flags)
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// Returns a note for people if a file got fewer targets than requested. `pattern` is the pattern
-/// of the file.
+/// Returns a note for people if the file got fewer targets than `asked` requests. `pattern` is the
+/// pattern that the file got.
 pub(super) fn fewer_targets(asked: &PatternArgs, pattern: &str) -> Option<String> {
     let asked = asked.num_targets.as_deref()?.parse::<usize>().ok()?;
     let words = pattern.split(['/', ',']);
@@ -120,13 +120,13 @@ pub(super) fn fewer_targets(asked: &PatternArgs, pattern: &str) -> Option<String
     (given < asked).then(|| {
         format!(
             "the file is on {given} targets instead of {asked}: no more storage targets accept new \
-             files; `skep health df` shows all"
+             files; `skep health df` shows all targets"
         )
     })
 }
 
-/// Returns the pattern at a path. `None` means a directory without its own pattern, to which the
-/// cluster's settings apply.
+/// Returns the pattern of the file or directory at `path`. `None` means a directory without its own
+/// pattern, to which the cluster's settings apply.
 pub(super) fn get(path: &Path) -> Result<Option<String>> {
     let mut bytes = vec![0; MAX_TEXT_BYTES];
     match rustix::fs::getxattr(path, PATTERN_XATTR, &mut bytes) {
@@ -136,17 +136,35 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
+/// Replaces the groups in the text of a pattern by their targets, which users list in patterns. A
+/// group of several targets, or a group that the map does not have, stays.
+pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
+    let target = |id: &str| {
+        let id = id.strip_prefix('g').unwrap_or(id).parse().ok()?;
+        let group = map.group(GroupId::new(id)).filter(|group| group.members.len() == 1)?;
+        Some(group.primary.raw().to_string())
+    };
+    let word = |word: &str| {
+        let targets: Option<Vec<_>> =
+            word.strip_prefix("groups=").and_then(|ids| ids.split(':').map(target).collect());
+        targets.map_or_else(|| word.to_owned(), |ids| format!("targets={}", ids.join(":")))
+    };
+    let component = |text: &str| text.split(',').map(word).collect::<Vec<_>>().join(",");
+    pattern.split('/').map(component).collect::<Vec<_>>().join("/")
+}
+
 /// Returns the reason why this user may not set the pattern of `path`.
 fn not_owner(path: &Path) -> String {
     let owner = std::fs::symlink_metadata(path).ok().map(|found| found.uid());
     let owner = owner.map_or_else(String::new, |uid| format!(" ({})", user_name(uid)));
     format!(
-        "only its owner{owner} and root set the pattern, and only of directories and regular files"
+        "only the owner of a file or directory{owner} and root can set its pattern, and entries of \
+         other kinds have no pattern"
     )
 }
 
-/// Returns the reason why a user's pattern is refused. The mount replies with the same errno if the
-/// user may not write the file and if a setting forbids the pattern.
+/// Returns the reason why the mount has refused a user's pattern. The mount uses the same errno for
+/// a user who may not write the file and for a setting that forbids the pattern.
 fn not_allowed(path: &Path, text: &str) -> String {
     let uid = rustix::process::geteuid().as_raw();
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.uid() != uid) {
@@ -156,14 +174,14 @@ fn not_allowed(path: &Path, text: &str) -> String {
     match map.and_then(|map| limit_of(&map, text, uid)) {
         Some(limit) => limit,
         None => format!(
-            "pattern '{text}' exceeds the limits that root has set for users; root sees them with \
-             `skep config list` (user-...)"
+            "pattern '{text}' exceeds the limits that root has set for users; `skep config list`, \
+             run by root, shows these settings (user-...)"
         ),
     }
 }
 
-/// Returns the limit of the cluster that forbids a pattern to a user. `None` means that the map
-/// shows no such limit.
+/// Returns the cluster setting that forbids the pattern to a user. `None` means that the settings
+/// in the map allow the pattern.
 fn limit_of(map: &ClusterMap, text: &str, uid: u32) -> Option<String> {
     let request = skep_cluster::pattern_text::parse(text, map).ok()?;
     let refused = check_request(map, &request, uid).err()?;
@@ -179,31 +197,40 @@ fn user_name(uid: u32) -> String {
     names.get(&uid.to_string()).cloned().unwrap_or_else(|| format!("user {uid}"))
 }
 
-/// Converts an errno of the mount, which carries no text, to an error with its meaning for this
-/// command and a hint on how to fix the problem.
+/// Converts an errno of the mount to an error with a text. The text contains the meaning of the
+/// errno for this command, and a hint on how to fix the problem.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (ErrorCode::NotPermitted, not_owner(path)),
         Errno::ACCESS => (ErrorCode::PermissionDenied, not_allowed(path, text)),
         Errno::NXIO => (
             ErrorCode::NotFound,
-            format!("pattern '{text}' names an unknown target or group; `skep target list` and \
-                     `skep group list` show all"),
+            format!(
+                "pattern '{text}' names an unknown target or group; `skep target list` and `skep \
+                 group list` show all ids"
+            ),
         ),
         Errno::BUSY => (
             ErrorCode::InUse,
-            "the pattern is fixed, since the file is open or has held data; create a new file with \
-             `skep entry create`, and copy the data"
+            "the pattern is fixed, since the file is open or has stored data; create a new file \
+             with `skep entry create`, and copy the data"
                 .to_owned(),
         ),
-        Errno::INVAL => (ErrorCode::InvalidArgument, format!("invalid pattern '{text}' for this \
-                                                              file or directory")),
+        Errno::INVAL => (
+            ErrorCode::InvalidArgument,
+            format!(
+                "invalid pattern '{text}' for this \
+                                                              file or directory"
+            ),
+        ),
         Errno::EXIST => (ErrorCode::Exists, "the file exists already".to_owned()),
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
-        Errno::NOSPC => {
-            (ErrorCode::NoSpace, "no free space, or no storage target; `skep health check` lists \
-                                  problems".to_owned())
-        }
+        Errno::NOSPC => (
+            ErrorCode::NoSpace,
+            "no storage target has free space, or the pattern lists a target that is lost or \
+             closed; `skep health check` and `skep target list` show the targets"
+                .to_owned(),
+        ),
         other => (ErrorCode::Io, other.to_string()),
     };
     Error::new(code, what).within(path.display())
@@ -212,10 +239,10 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{ClusterId, Group, GroupId, TargetId, TargetKind};
+    use skep_types::{ClusterId, Group, TargetId, TargetKind};
 
     #[test]
-    fn wrong_number_of_targets_names_the_option() {
+    fn error_for_a_wrong_number_of_targets_names_the_option() {
         for count in ["0", "257", "300"] {
             let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
             let refused = text(&asked).unwrap_err().context().to_owned();
@@ -228,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn file_on_fewer_targets_than_asked_for_is_noted() {
+    fn output_notes_a_file_with_fewer_targets_than_requested() {
         let note = |count: &str, pattern| {
             let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
             fewer_targets(&asked, pattern)
@@ -241,7 +268,21 @@ mod tests {
     }
 
     #[test]
-    fn refused_pattern_names_one_reason() {
+    fn listed_groups_are_shown_as_targets() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let of_one = |group, target| {
+            Group::of_one(GroupId::new(group), TargetKind::Storage, TargetId::new(target))
+        };
+        map.groups = vec![of_one(5, 6), of_one(6, 7)];
+        assert_eq!(in_targets("groups=6:5,chunk-size=1MiB", &map), "targets=7:6,chunk-size=1MiB");
+        assert_eq!(in_targets("inline/from=4KiB,groups=6", &map), "inline/from=4KiB,targets=7");
+        for same in ["groups=9", "count=4", ""] {
+            assert_eq!(in_targets(same, &map), same);
+        }
+    }
+
+    #[test]
+    fn error_for_a_refused_pattern_names_one_reason() {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(3)));
         let listed = limit_of(&map, "groups=3", 1000).unwrap();
@@ -253,6 +294,9 @@ mod tests {
         let wide = limit_of(&map, "count=4", 1000).unwrap();
         assert!(wide.contains("more than 2 targets") && !wide.contains("instead"), "{wide}");
         let foreign = not_owner(Path::new("/"));
-        assert!(foreign.contains("only its owner (root) and root"), "{foreign}");
+        assert!(
+            foreign.contains("only the owner of a file or directory (root) and root"),
+            "{foreign}"
+        );
     }
 }

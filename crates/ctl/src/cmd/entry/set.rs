@@ -5,6 +5,7 @@ use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::through_mount;
 use serde::Serialize;
 use skep_fuse::PATTERN_XATTR;
 use skep_types::Result;
@@ -13,11 +14,11 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     (
-        "8 targets and chunks of 1 MiB for new files in a directory",
+        "use 8 targets and chunks of 1 MiB for new files in a directory",
         "skep entry set --num-targets 8 --chunk-size 1MiB /mnt/skep/results",
     ),
     (
-        "one target for the first 16 MiB of each file, all targets for the rest",
+        "use one target for the first 16 MiB of each new file, and all targets for the rest",
         "skep entry set --pattern count=1/from=16MiB,count=all /mnt/skep/results",
     ),
     ("use the cluster's settings again", "skep entry set --inherit /mnt/skep/results"),
@@ -37,12 +38,12 @@ pub(crate) struct SetArgs {
     paths: Vec<PathBuf>,
 }
 
-/// A path and its new pattern, as JSON.
+/// A path and its new stripe pattern, as JSON.
 #[derive(Debug, Serialize)]
 struct PathPattern {
     #[serde(serialize_with = "crate::output::path")]
     path: PathBuf,
-    /// The new pattern. `None` means that the cluster's settings apply.
+    /// The new pattern. `None` means that the pattern of the cluster's settings applies.
     pattern: Option<String>,
 }
 
@@ -55,11 +56,12 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     if let Some(text) = &text {
         pattern::check(text)?;
     }
-    // Checks all paths before any of them is changed.
+    // Checks all paths before it changes any of them.
     for path in paths {
         entry_at(path)?;
     }
     let mut lines = Vec::new();
+    let map = paths.first().and_then(|path| through_mount::cluster_map(path).ok().flatten());
     for path in paths {
         match &text {
             Some(text) => pattern::set(path, text)?,
@@ -71,7 +73,11 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     print(&lines, |lines| {
         let mut shown = String::new();
         for PathPattern { path, pattern } in lines {
-            let pattern = pattern.as_deref().unwrap_or("as in the cluster's settings");
+            let pattern = match (pattern, &map) {
+                (None, _) => "as in the cluster's settings".to_owned(),
+                (Some(pattern), Some(map)) => pattern::in_targets(pattern, map),
+                (Some(pattern), None) => pattern.clone(),
+            };
             let _ = writeln!(shown, "{}: {pattern}", path.display());
         }
         shown

@@ -10,7 +10,7 @@ use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the clients that have a file open", "skep entry who /mnt/skep/file"),
+    ("list the clients that have a file open", "skep entry who /mnt/skep/file"),
     ("of several files", "skep entry who /mnt/skep/a /mnt/skep/b"),
 ];
 
@@ -28,7 +28,7 @@ pub(crate) struct WhoArgs {
     paths: Vec<PathBuf>,
 }
 
-/// A client that uses a file.
+/// A client that has a file open, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct FileUser {
     #[serde(serialize_with = "crate::output::path")]
@@ -84,7 +84,7 @@ fn as_table(lines: &[FileUser], paths: usize) -> String {
         return format!("No client has {what} open.\n");
     }
     let titles = ["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS", "PATH"];
-    // The path of a single file is in the command line, so the table omits it.
+    // If only one path was given, the user knows it, so the table omits the column with the path.
     let columns = if paths == 1 { titles.len() - 1 } else { titles.len() };
     let mut shown = table(&titles[..columns]);
     for line in lines {

@@ -1,24 +1,24 @@
-//! `skep group drop` and `skep group move`: changes of a group's members by an administrator.
+//! `skep group drop` and `skep group move`: change the state of a group's member.
 
-use crate::access::{ClusterArgs, block_on};
+use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{ClusterMap, Error, ErrorCode, Group, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, Group, Result, TargetId};
 use skep_wire::management::ChangeGroup;
 
 const DROP_EXAMPLES: &[Example] =
-    &[("go on without metadata target 5, which does not answer", "skep group drop 2 5")];
+    &[("stop waiting for metadata target 5, which does not answer", "skep group drop 2 5")];
 const MOVE_EXAMPLES: &[Example] =
     &[("make metadata target 5 the primary of group 2", "skep group move 2 5")];
 
 /// Stop waiting for a member of a metadata group
 ///
-/// The primary drops a member that does not follow by itself after two seconds. The target stays in
-/// the group. When its service runs again and reaches the primary, it gets the missing changes and
-/// serves again.
+/// Without this command, the primary drops a member that has not followed for two seconds. The
+/// target stays in the group. When its service runs again and reaches the primary, the target gets
+/// the missing changes and serves again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(DROP_EXAMPLES))]
 pub(crate) struct DropArgs {
@@ -37,30 +37,30 @@ pub(crate) struct MoveArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct MemberArgs {
+pub(super) struct MemberArgs {
     #[command(flatten)]
-    query: ClusterArgs,
+    pub(super) query: ClusterArgs,
     /// Id of the group (`skep group list`)
     #[arg(value_name = "GROUP")]
-    group: u32,
+    pub(super) group: u32,
     /// Id of the member
     #[arg(value_name = "TARGET")]
-    target: String,
+    pub(super) target: String,
 }
 
-/// The group after the change.
+/// The JSON output: the group after the change.
 #[derive(Debug, Serialize)]
-struct ChangedGroup {
-    id: u32,
-    target: u32,
-    epoch: u64,
-    map_version: u64,
+pub(super) struct ChangedGroup {
+    pub(super) id: u32,
+    pub(super) target: u32,
+    pub(super) epoch: u64,
+    pub(super) map_version: u64,
 }
 
 pub(crate) fn drop_member(args: DropArgs) -> Result<()> {
     let changed = change(args.member, MemberChange::Drop)?;
     print(&changed, |it| {
-        format!("Group {} goes on without target {} (epoch {}).", it.id, it.target, it.epoch)
+        format!("Group {} continues without target {} (epoch {}).", it.id, it.target, it.epoch)
     })
 }
 
@@ -78,21 +78,35 @@ fn change(args: MemberArgs, change: MemberChange) -> Result<ChangedGroup> {
         let map = access.map().await?;
         let found = group_named(&map, group)?;
         let target = target_named(&map, &target)?.id;
-        let change = GroupChange { group: found.id, epoch: found.epoch, change, target };
-        let reply = access.ask(&ChangeGroup { change }).await?;
-        Ok(ChangedGroup {
-            id: group,
-            target: target.raw(),
-            epoch: reply.epoch.raw(),
-            map_version: reply.version.raw(),
-        })
+        request(&access, found, change, target).await
     })
 }
 
-/// Returns the group with this id.
+/// Asks management to change a member of `group`. Management refuses the request if the group's
+/// epoch has changed since `group` was read.
+pub(super) async fn request(
+    access: &Access,
+    group: &Group,
+    change: MemberChange,
+    target: TargetId,
+) -> Result<ChangedGroup> {
+    let id = group.id;
+    let change = GroupChange { group: id, epoch: group.epoch, change, target };
+    let reply = access.ask(&ChangeGroup { change }).await?;
+    Ok(ChangedGroup {
+        id: id.raw(),
+        target: target.raw(),
+        epoch: reply.epoch.raw(),
+        map_version: reply.version.raw(),
+    })
+}
+
+/// Returns the group with the id `id`.
 pub(super) fn group_named(map: &ClusterMap, id: u32) -> Result<&Group> {
     map.groups.iter().find(|group| group.id.raw() == id).ok_or_else(|| {
-        let context = format!("cannot find group {id}: `skep group list` lists all groups");
+        let context = format!(
+            "cannot find group {id}: no group has this id; `skep group list` lists all groups"
+        );
         Error::new(ErrorCode::NotFound, context)
     })
 }

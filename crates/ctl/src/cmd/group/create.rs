@@ -5,18 +5,22 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
-use skep_types::{ClusterMap, Error, ErrorCode, Result, Target};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetKind};
 use skep_wire::management::CreateGroup;
 
 const EXAMPLES: &[Example] = &[
-    ("make a group of metadata target 3, which then serves", "skep group create 3"),
-    ("make a group of two metadata targets, with target 3 as the primary", "skep group create 3 5"),
+    ("create a group of metadata target 3", "skep group create 3"),
+    (
+        "create a group of two metadata targets, with target 3 as the primary",
+        "skep group create 3 5",
+    ),
 ];
 
 /// Create a group from targets that have no group and no data
 ///
-/// A new metadata target waits for a group if the setting metadata-copies is above 1. It serves as
-/// soon as it is in a group. All targets of a group hold the same data; the first one is the
+/// A new metadata target waits for a group if the setting metadata-copies is above 1. `skep cluster
+/// format` divides the namespace over the groups that exist then: a group that is created later
+/// serves no part of it. All targets of a group hold the same data; the first one is the
 /// primary. The targets must lie on different nodes and in different failure domains, unless
 /// --allow-same-node is given.
 #[derive(Debug, clap::Args)]
@@ -27,20 +31,22 @@ pub(crate) struct CreateArgs {
     /// Ids of targets without a group (`skep target list`)
     #[arg(value_name = "TARGET", required = true, num_args = 1..=3)]
     targets: Vec<String>,
-    /// Accept targets on one node or in one failure domain: all are lost with it
+    /// Accept targets on one node or in one failure domain, although one failure may lose them all
     #[arg(long)]
     allow_same_node: bool,
 }
 
-/// The new group.
+/// The JSON output: the new group.
 #[derive(Debug, Serialize)]
 struct CreatedGroup {
     id: u32,
-    /// The primary.
+    /// Id of the primary.
     target: u32,
-    /// All members.
+    /// Ids of all members, with the primary first.
     targets: Vec<u32>,
     map_version: u64,
+    /// Facts about the group that an administrator may not expect.
+    notes: Vec<String>,
 }
 
 pub(crate) fn run(args: CreateArgs) -> Result<()> {
@@ -57,23 +63,51 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
         let targets: Vec<_> = named.iter().map(|target| target.id).collect();
         let reply = access.ask(&CreateGroup { targets: targets.clone() }).await?;
         Ok(CreatedGroup {
+            notes: notes(&map, &named, reply.group.raw()),
             id: reply.group.raw(),
             target: targets.first().map_or(0, |target| target.raw()),
             targets: targets.iter().map(|target| target.raw()).collect(),
             map_version: reply.version.raw(),
         })
     })?;
-    print(&created, |created| match created.targets.as_slice() {
-        [target] => format!("Target {target} is group {}.", created.id),
-        targets => {
-            let targets: Vec<_> = targets.iter().map(u32::to_string).collect();
-            format!("Targets {} are group {}.", targets.join(", "), created.id)
-        }
+    print(&created, |created| {
+        let first = match created.targets.as_slice() {
+            [target] => format!("Target {target} is group {}.", created.id),
+            targets => {
+                let targets: Vec<_> = targets.iter().map(u32::to_string).collect();
+                format!("Targets {} are group {}.", targets.join(", "), created.id)
+            }
+        };
+        let notes = created.notes.iter().map(|note| format!("\nNote: {note}"));
+        first + &notes.collect::<String>()
     })
 }
 
-/// Refuses two targets that one failure can take away.
-fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
+/// Returns the facts about a new group that an administrator may not expect. `map` is older than
+/// the group.
+fn notes(map: &ClusterMap, members: &[&Target], group: u32) -> Vec<String> {
+    let is_metadata = members.iter().all(|target| target.kind == TargetKind::Metadata);
+    let (found, wanted) = (members.len(), usize::from(map.policy.metadata_copies));
+    let mut notes = Vec::new();
+    if is_metadata && found < wanted {
+        notes.push(format!(
+            "the group has {found} of the {wanted} copies that the setting metadata-copies asks \
+             for; `skep group add {group} TARGET` adds one"
+        ));
+    }
+    if is_metadata && map.formatted {
+        notes.push(
+            "the namespace was divided over the metadata groups at `skep cluster format`, so this \
+             group serves no part of it, and gets no files and directories"
+                .into(),
+        );
+    }
+    notes
+}
+
+/// Returns an error if two of the targets are on the same node or in the same failure domain,
+/// because one failure would lose both.
+pub(super) fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
     for (index, target) in targets.iter().enumerate() {
         for other in &targets[index + 1..] {
             let domain = |target: &Target| map.node(target.node).map(|node| node.domain.as_str());
@@ -84,8 +118,9 @@ fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
                 false => continue,
             };
             let context = format!(
-                "cannot create a group of targets {} and {}: they are in the same {shared}, and \
-                 are lost together; choose others (`skep target list`), or add --allow-same-node",
+                "cannot put targets {} and {} into one group: both are on the same {shared}, so one \
+                 failure would lose both; choose other targets (`skep target list`), or add \
+                 --allow-same-node",
                 target.id, other.id
             );
             return Err(Error::new(ErrorCode::InvalidArgument, context));
@@ -98,7 +133,7 @@ fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
 mod tests {
     use super::*;
     use skep_types::map::{Node, Reachability};
-    use skep_types::{ClusterId, NodeId, NodeKind, TargetId, TargetKind};
+    use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
 
     fn target(id: u32, node: u32) -> Target {
         Target {
@@ -108,7 +143,24 @@ mod tests {
     }
 
     #[test]
-    fn members_lie_on_different_nodes_and_domains() {
+    fn new_group_without_copies_or_files_has_notes() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let (one, two) = (target(1, 1), target(2, 2));
+        assert!(notes(&map, &[&one], 8).is_empty());
+        map.policy.metadata_copies = 2;
+        assert!(notes(&map, &[&one, &two], 8).is_empty());
+        let found = notes(&map, &[&one], 8);
+        assert!(found[0].contains("1 of the 2 copies"), "{found:?}");
+        assert!(found[0].contains("skep group add 8"), "{found:?}");
+        map.formatted = true;
+        let found = notes(&map, &[&one, &two], 8);
+        assert!(found.len() == 1 && found[0].contains("serves no part of it"), "{found:?}");
+        let storage = Target { kind: TargetKind::Storage, ..target(3, 3) };
+        assert!(notes(&map, &[&storage], 8).is_empty());
+    }
+
+    #[test]
+    fn group_members_are_chosen_on_different_nodes_and_domains() {
         let mut map = ClusterMap::empty(ClusterId::default());
         for (id, domain) in [(1, "a"), (2, "a"), (3, "b"), (4, ""), (5, "")] {
             map.nodes.push(Node {

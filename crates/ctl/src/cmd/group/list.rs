@@ -9,7 +9,7 @@ use serde::Serialize;
 use skep_types::map::{Consistency, MemberState, Reachability};
 use skep_types::{ClusterMap, Group, Result};
 
-const EXAMPLES: &[Example] = &[("all groups with their members", "skep group list")];
+const EXAMPLES: &[Example] = &[("list all groups with their members", "skep group list")];
 
 /// List all groups with their members, and the state of each member
 #[derive(Debug, clap::Args)]
@@ -19,13 +19,13 @@ pub(crate) struct ListArgs {
     query: ClusterArgs,
 }
 
-/// A group.
+/// A group, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct GroupEntry {
     id: u32,
     kind: &'static str,
     epoch: u64,
-    /// Id of the target that serves the requests.
+    /// Id of the target that serves the requests for the group.
     primary: u32,
     state: &'static str,
     /// The targets in the group, in the order in which they were added.
@@ -44,7 +44,7 @@ struct Member {
     consistency: &'static str,
 }
 
-/// The state of a target that was given up as lost, and of a group without another target.
+/// The state of a target that was given up as lost, and of a group that has no other target.
 const LOST: &str = "Lost";
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {
@@ -105,7 +105,7 @@ fn part(state: MemberState) -> &'static str {
     }
 }
 
-/// Returns a table with a line for each member.
+/// Returns a table with one line for each member of each group.
 fn as_table(lines: &[GroupEntry]) -> String {
     let titles = [
         "GROUP",

@@ -1,5 +1,6 @@
-//! Verbs of `skep group`.
+//! Subcommands of `skep group`.
 
+mod add;
 mod change;
 mod create;
 mod list;
@@ -16,6 +17,8 @@ pub(crate) enum GroupVerb {
     List(list::ListArgs),
     Status(status::StatusArgs),
     Create(create::CreateArgs),
+    Add(add::AddArgs),
+    Remove(add::RemoveArgs),
     Drop(change::DropArgs),
     Move(change::MoveArgs),
 }
@@ -27,6 +30,8 @@ impl GroupVerb {
             Self::List(args) => done(list::run(args)),
             Self::Status(args) => done(status::run(args)),
             Self::Create(args) => done(create::run(args)),
+            Self::Add(args) => done(add::add_member(args)),
+            Self::Remove(args) => done(add::remove_member(args)),
             Self::Drop(args) => done(change::drop_member(args)),
             Self::Move(args) => done(change::move_primary(args)),
         }

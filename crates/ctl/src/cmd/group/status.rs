@@ -1,29 +1,29 @@
-//! `skep group status`: shows how far the members of metadata groups follow their primary.
+//! `skep group status`: shows how many log records each member of a metadata group lacks.
 
 use super::change::group_named;
 use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};
-use crate::output::{print, render, table};
+use crate::output::{print, render, size, span, table};
 use serde::Serialize;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::map::MemberState;
 use skep_types::{ClusterMap, Group, NodeId, Result, TargetKind};
-use skep_wire::log_shipping::{AskGroup, GroupProgress};
+use skep_wire::log_shipping::{AskGroup, CopyProgress, GroupProgress};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("the members of all metadata groups", "skep group status"),
-    ("the same of group 2, for a program", "skep group status 2 --output json"),
+    ("show the members of all metadata groups", "skep group status"),
+    ("show the members of group 2 as JSON, for a program", "skep group status 2 --output json"),
 ];
 
-/// Time for which a primary may not reply.
+/// Time limit for the reply of a primary.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Show how far the members of metadata groups follow their primary
+/// Show how far the members of metadata groups are behind their primary
 ///
 /// APPENDED and SYNCED are numbers of log records. Replies to clients wait until every counted
-/// member has appended their records. A member needs a copy if the primary no longer keeps
-/// the records that the member lacks.
+/// member has appended their records. A member that lacks more than the primary keeps gets a copy
+/// of the store: COPY shows how much of it the member has, and how long the rest takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {
@@ -34,39 +34,92 @@ pub(crate) struct StatusArgs {
     group: Option<u32>,
 }
 
-/// The progress of a group.
+/// The progress of a group, as JSON.
 #[derive(Debug, Serialize)]
 struct GroupStatus {
     id: u32,
     epoch: u64,
     primary: u32,
-    /// Last record of the primary. Missing if the primary does not answer.
+    /// Number of the primary's last log record. `None` if the primary does not answer.
     last: Option<u64>,
-    /// Last record that every counted member has appended.
+    /// Number of the last log record that the primary and all members that its replies wait for
+    /// have appended.
     held: Option<u64>,
-    /// Last record that every counted member has synced.
+    /// Number of the last log record that the primary and all members that its replies wait for
+    /// have synced.
     safe: Option<u64>,
     /// Whether the primary may reply to clients.
     may_answer: Option<bool>,
-    /// Bytes of the records that the primary keeps for other members.
+    /// Total size of the log records that the primary retains for members that still lack them.
     kept_bytes: Option<u64>,
-    /// Why the primary does not answer.
+    /// The reason why the status of the group is not known: the error of the request to the
+    /// primary.
     error: Option<String>,
     members: Vec<MemberStatus>,
 }
 
-/// The progress of a member.
+/// The progress of a member of a group.
 #[derive(Debug, Serialize)]
 struct MemberStatus {
     target: u32,
     role: &'static str,
     appended: Option<u64>,
     synced: Option<u64>,
-    /// Number of records of the primary that the member has not appended.
+    /// Number of the primary's log records that the member has not appended.
     lag: Option<u64>,
     /// Age of the newest request of the primary that the member has acknowledged.
     silent_ms: Option<u64>,
     needs_copy: bool,
+    /// The copy of the store that the primary sends to the member.
+    copy: Option<CopyStatus>,
+}
+
+/// The progress of a copy of the primary's store.
+#[derive(Debug, Serialize)]
+struct CopyStatus {
+    /// Total size of the keys and values that the member has received.
+    bytes: u64,
+    pairs: u64,
+    /// Estimated number of key-value pairs in the whole store.
+    total_pairs: u64,
+    bytes_per_second: Option<u64>,
+    /// Estimated number of seconds until the member has received all pairs.
+    seconds_left: Option<u64>,
+    /// The reason why the copy does not continue. `None` if it continues.
+    problem: Option<String>,
+}
+
+impl CopyStatus {
+    fn of(progress: &CopyProgress) -> Self {
+        let CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, .. } = *progress;
+        let missing = u128::from(total_pairs.saturating_sub(pair_count));
+        let left = bytes_per_second.and_then(|rate| {
+            // Assumes that the missing pairs have the mean size of the copied pairs.
+            let bytes = u128::from(pair_bytes) * missing / u128::from(pair_count.max(1));
+            u64::try_from(bytes.checked_div(u128::from(rate))?).ok()
+        });
+        Self {
+            bytes: pair_bytes,
+            pairs: pair_count,
+            total_pairs,
+            bytes_per_second,
+            seconds_left: left.filter(|_| pair_count > 0),
+            problem: Some(progress.problem.clone()).filter(|it| !it.is_empty()),
+        }
+    }
+
+    /// Returns the progress as a short text.
+    fn words(&self) -> String {
+        let percent = (self.pairs * 100).checked_div(self.total_pairs).unwrap_or(0).min(99);
+        let mut words = format!("{percent} %, {}", size(self.bytes));
+        if let Some(rate) = self.bytes_per_second {
+            words.push_str(&format!(", {}/s", size(rate)));
+        }
+        if let Some(left) = self.seconds_left {
+            words.push_str(&format!(", {} left", span(left.saturating_mul(1000))));
+        }
+        words
+    }
 }
 
 pub(crate) fn run(args: StatusArgs) -> Result<()> {
@@ -113,6 +166,7 @@ fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
             lag: of.zip(appended).map(|(it, appended)| it.last.raw().saturating_sub(appended)),
             silent_ms: known.and_then(|it| it.silent_ms),
             needs_copy: known.is_some_and(|it| it.needs_copy),
+            copy: known.and_then(|it| it.copy.as_ref()).map(CopyStatus::of),
         }
     };
     GroupStatus {
@@ -139,27 +193,27 @@ fn role(is_primary: bool, state: MemberState, is_counted: bool) -> &'static str 
 }
 
 fn as_table(lines: &[GroupStatus]) -> String {
-    let titles =
-        ["GROUP", "EPOCH", "HELD", "SAFE", "TARGET", "ROLE", "APPENDED", "SYNCED", "LAG", "SILENT"];
+    let titles = [
+        "GROUP", "EPOCH", "HELD", "SAFE", "TARGET", "ROLE", "APPENDED", "SYNCED", "LAG", "SILENT",
+        "COPY",
+    ];
     let mut shown = table(&titles);
     let text = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
     for line in lines {
         for member in &line.members {
-            let role = match member.needs_copy {
-                true => format!("{} (needs a copy)", member.role),
-                false => member.role.to_owned(),
-            };
+            let role = if member.copy.is_some() { "copying" } else { member.role };
             shown.add_row([
                 line.id.to_string(),
                 line.epoch.to_string(),
                 text(line.held),
                 text(line.safe),
                 member.target.to_string(),
-                role,
+                role.to_owned(),
                 text(member.appended),
                 text(member.synced),
                 text(member.lag),
                 member.silent_ms.map_or_else(|| "-".to_owned(), |it| format!("{it} ms")),
+                member.copy.as_ref().map_or_else(|| "-".to_owned(), CopyStatus::words),
             ]);
         }
     }
@@ -170,6 +224,11 @@ fn as_table(lines: &[GroupStatus]) -> String {
             "\nThe primary of group {} does not answer: {error}; `skep health check` lists problems",
             line.id
         ));
+    }
+    let copied = lines.iter().flat_map(|line| &line.members);
+    let stopped = copied.filter_map(|it| Some((it.target, it.copy.as_ref()?.problem.as_ref()?)));
+    for (target, problem) in stopped {
+        shown.push_str(&format!("\nThe copy for target {target} waits: {problem}"));
     }
     shown
 }

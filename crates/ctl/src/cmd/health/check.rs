@@ -1,9 +1,9 @@
-//! `skep health check`: connects to every server as a client would, measures for a moment, and
-//! lists problems and causes of slowness with their remedies. While management does not answer, the
-//! command takes the services from the map of a mount of this host.
+//! `skep health check`: connects to every server as a client would, and measures latencies for a
+//! moment. Lists problems and causes of slowness, each with its remedy. If management does not
+//! answer, the command takes the cluster map from a mount on this host.
 //!
-//! Does not own the connections to services ([`super::services`]), nor the loop of `--watch`
-//! ([`super::watch`]).
+//! The module [`super::services`] connects to services, and [`super::watch`] has the loop of
+//! `--watch`.
 
 use super::problem::{Object, Problem, Since};
 use super::services::{self, NodeReport, visit_all};
@@ -17,11 +17,13 @@ use crate::{mounts, through_mount, view};
 use serde::Serialize;
 use skep_cluster::problems::{lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
+use skep_rpc::management_addresses;
 use skep_service::Interval;
-use skep_stats::why::{Evidence, Thresholds, causes};
+use skep_stats::why::{Evidence, Focus, Thresholds, causes};
 use skep_types::map::Reachability;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetKind};
 use skep_wire::management::{ListRequestWaits, NodeWait};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,78 +54,87 @@ pub(crate) struct CheckArgs {
     /// With --watch: time between two checks
     #[arg(long, default_value = "5s", requires = "is_watch")]
     pub(super) interval: Interval,
-    /// With --watch: also write the changes to this file, which keeps the last 1000
+    /// With --watch: also write each begin and end of a problem to this file, which keeps the last
+    /// 1000
     #[arg(long, value_name = "FILE", requires = "is_watch")]
     pub(super) history: Option<PathBuf>,
 }
 
-/// Time for which latencies are compared.
+/// Time for which the latencies of targets are measured and then compared.
 const SPAN: Duration = Duration::from_secs(2);
 
-/// Age up to which evictions of clients are noted.
+/// Maximum age of an eviction that a note of the report mentions.
 const EVICTIONS_NOTED_MS: u64 = 3_600_000;
-/// Maximum number of evictions in the note: as many as a person reads.
+/// Maximum number of evictions that the note mentions. Users would not read a longer list.
 const MAX_NOTED_EVICTIONS: usize = 5;
 
-/// The result of the check, as JSON.
+/// The JSON output: the result of the check.
 #[derive(Debug, Serialize)]
 struct Report {
     healthy: bool,
     nodes: Vec<NodeReport>,
     problems: Vec<Problem>,
-    /// Permanent damage, such as lost targets, and clients that were evicted in the last hour. Both
-    /// leave the cluster healthy.
+    /// Facts that do not make the cluster unhealthy: permanent damage, such as lost targets, and
+    /// clients that were evicted in the last hour.
     notes: Vec<Problem>,
-    /// The nodes whose requests have waited for more than 5 seconds.
+    /// The nodes that have requests without a reply for more than 5 seconds.
     waits: Vec<WaitReport>,
 }
 
 #[derive(Debug, Serialize)]
 struct WaitReport {
     node: u32,
-    /// Name of the node; for a mount, its host and mount point.
+    /// Name of the node. For a mount: its host and mount point.
     name: String,
-    /// `None` if a service has accepted the requests and does not reply.
+    /// Id of the group that the requests are for. `None` if a service has accepted the requests and
+    /// does not reply.
     group: Option<u32>,
     target: Option<u32>,
     waits_ms: u64,
     requests: u32,
-    /// The last error, or the oldest request without a reply.
+    /// The last error, or a description of the oldest request without a reply.
     error: String,
 }
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let access = args.query.access(None)?;
     let report = crate::cmd::block_on(async move {
-        let map = match access.map().await {
-            Err(error) if is_silence(&error) => return without_management(&access, error).await,
-            map => map?,
-        };
-        let measured = access.clone();
-        let measuring = skep_env::spawn(async move { measure(&measured, SPAN).await });
-        let nodes = visit_all(&access, &map).await;
-        let (evidence, now) = measuring.await?;
-        let waits = waits(&access, &now.map).await?;
-        let times = OutageTimes::fetch(&access).await?;
-        let mut report = report(nodes, waits, &evidence, &now);
-        times.set_in(&mut report.problems);
-        report.notes.extend(eviction_note(&evictions::fetch(&access).await?));
-        Ok(report)
+        match access.map().await {
+            Err(error) if is_silence(&error) => without_management(&access, error).await,
+            map => check(&access, &map?).await,
+        }
     })?;
     let healthy = report.healthy;
     print(&report, as_text)?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether management did not answer. I/O continues meanwhile.
-fn is_silence(error: &Error) -> bool {
-    matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
+/// Checks the cluster while management answers.
+async fn check(access: &Access, map: &ClusterMap) -> Result<Report> {
+    let measured = access.clone();
+    let measuring =
+        skep_env::spawn(async move { measure(&measured, SPAN, Focus::default()).await });
+    let nodes = visit_all(access, map).await;
+    let (evidence, now) = measuring.await?;
+    let waits = waits(access, &now.map).await?;
+    let times = OutageTimes::fetch(access).await?;
+    let mut report = report(nodes, waits, &evidence, &now);
+    times.set_in(&mut report.problems);
+    report.notes.extend(eviction_note(&evictions::fetch(access).await?));
+    Ok(report)
 }
 
-/// Checks the services while management does not answer, by the map of a mount of this host.
+/// Whether management did not answer, or has no leader. I/O continues meanwhile.
+fn is_silence(error: &Error) -> bool {
+    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
+    silence.contains(&error.code())
+}
+
+/// Checks the services while management does not answer. Takes the cluster map from a mount on this
+/// host. If management answers at an address in this map, makes the whole check.
 ///
 /// # Errors
-/// `error`, if this host has no mount of the cluster.
+/// The error `error`, with a hint, if the cluster is not mounted on this host.
 async fn without_management(access: &Access, error: Error) -> Result<Report> {
     let Some(map) = mounted_map(access) else {
         let what = format!(
@@ -133,9 +144,18 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
         );
         return Err(Error::new(error.code(), what));
     };
+    // The mount may know management nodes that this host had not learned.
+    let known = access.contacts().addresses;
+    let wider = access.with_learned(management_addresses(&map));
+    if wider.contacts().addresses.iter().any(|it| !known.contains(it))
+        && let Ok(map) = wider.map().await
+    {
+        return check(&wider, &map).await;
+    }
     let nodes = visit_all(access, &map).await;
     let is_other = |problem: &Problem| !is_of_management(problem, &nodes);
-    let mut problems = vec![management_unreachable(&error)];
+    let mut problems =
+        vec![without_leader(&nodes).unwrap_or_else(|| management_unreachable(&error))];
     problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
     let notes = notes(&map);
     Ok(Report { healthy: false, nodes, problems, notes, waits: Vec::new() })
@@ -146,8 +166,8 @@ fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
     management.into_iter().any(|it| problem.key == format!("service-unreachable {}", it.id))
 }
 
-/// Returns the cluster map of a mount of this host. Replaces the states in it, which are as old as
-/// the last contact with management.
+/// Returns the cluster map of a mount on this host. Replaces the reachability of nodes and targets
+/// in it, which is as old as the mount's last contact with management.
 fn mounted_map(access: &Access) -> Option<ClusterMap> {
     let of_cluster = |point: std::path::PathBuf| {
         let map = through_mount::cluster_map(&point).ok().flatten();
@@ -165,15 +185,39 @@ pub(super) fn management_unreachable(error: &Error) -> Problem {
         key: "management".into(),
         rule: "management-unreachable",
         what: format!("management does not answer: {}", error.context()),
-        remedy: "I/O on files continues; new mounts and changes of the cluster wait, and the \
-                 states of targets are not known. Read the log of `skep management` on its host, \
-                 and start it there"
+        remedy: "I/O on files continues, but new mounts and changes of the cluster wait, and this \
+                 command cannot show the states of targets. Read the log of `skep management` on \
+                 its host, and start it there"
             .into(),
         ..Problem::default()
     }
 }
 
-/// Returns the permanent damage that the map shows.
+/// Returns the problem that management nodes answer, but none of them leads. `None` means that no
+/// management node answers.
+fn without_leader(nodes: &[NodeReport]) -> Option<Problem> {
+    let management = || nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
+    let (count, reachable) = (management().count(), management().filter(|it| it.reachable).count());
+    let silent: Vec<_> =
+        management().filter(|it| !it.reachable).map(|it| it.name.as_str()).collect();
+    let silent = match &silent[..] {
+        [] => "all answer this host".to_owned(),
+        silent => format!("{} does not answer this host", silent.join(", ")),
+    };
+    (reachable > 0).then(|| Problem {
+        key: "management".into(),
+        rule: "management-unreachable",
+        what: format!("management has no leader: of its {count} nodes, {silent}"),
+        remedy:
+            "I/O on files continues, but new mounts and changes of the cluster wait until more \
+                 than half of the management nodes run and reach each other. Read the log of `skep \
+                 management` on their hosts, and start it where it does not run"
+                .into(),
+        ..Problem::default()
+    })
+}
+
+/// Returns the permanent damage that the cluster map shows, as notes.
 fn notes(map: &ClusterMap) -> Vec<Problem> {
     let note = |it: skep_cluster::problems::Problem| Problem {
         key: it.what.clone(),
@@ -185,12 +229,15 @@ fn notes(map: &ClusterMap) -> Vec<Problem> {
     lost_targets(map).into_iter().map(note).collect()
 }
 
-/// Checks the cluster once, without the causes of slowness, and returns its problems.
+/// Checks the cluster once and returns its problems. Does not look for causes of slowness.
 pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
     let nodes = visit_all(access, &map).await;
     let waits = waits(access, &map).await?;
-    Ok(problems_of(&nodes, &waits, &map))
+    let times = OutageTimes::fetch(access).await?;
+    let mut problems = problems_of(&nodes, &waits, &map);
+    times.set_in(&mut problems);
+    Ok(problems)
 }
 
 async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
@@ -198,8 +245,8 @@ async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
     Ok(list.waits.iter().map(|waiting| wait_report(map, waiting)).collect())
 }
 
-/// Returns the note about the clients that were evicted in the last hour. `evictions` has the
-/// newest first.
+/// Returns the note about the clients that were evicted in the last hour. `evictions` begins with
+/// the newest eviction.
 fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
     let recent = evictions.iter().filter(|it| it.age_ms <= EVICTIONS_NOTED_MS);
     let recent: Vec<_> =
@@ -213,9 +260,10 @@ fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
         key: "client-evicted".into(),
         rule: "client-evicted",
         what: format!("evicted in the last hour: {}{more}", newest.join("; ")),
-        remedy: "the opens and locks of an evicted client were released, and it joins again with \
-                 another id when it reaches the cluster; check its host and its network, and read \
-                 the log of its mount. `skep client list --evicted` lists all"
+        remedy: "the opens and locks of an evicted client were released, and the client joins \
+                 again with another id when it reaches the cluster; check its host and its \
+                 network, and read the log of its mount. `skep client list --evicted` lists all \
+                 evictions"
             .into(),
         ..Problem::default()
     })
@@ -228,8 +276,8 @@ fn report(
     now: &Fetched,
 ) -> Report {
     let mut problems = problems_of(&nodes, &waits, &now.map);
-    // Load does not make a cluster unhealthy, because scripts that wait for a healthy cluster must
-    // end.
+    // A cause of slowness does not make the cluster unhealthy. Scripts wait for a healthy cluster,
+    // and load must not make them wait for ever.
     let healthy = problems.is_empty();
     let found = causes(evidence, &now.map, &Thresholds::default());
     problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(|cause| Problem {
@@ -245,9 +293,15 @@ fn report(
 
 /// Returns the problems that make the cluster unhealthy.
 fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> Vec<Problem> {
-    let services::ServiceProblems { mut problems, explained } = services::problems(nodes, map);
+    let services::ServiceProblems { mut problems, explained, unserved } =
+        services::problems(nodes, map);
     let is_explained = |problem: &skep_cluster::problems::Problem| {
-        problem.rule == "target-offline" && problem.target.is_some_and(|it| explained.contains(&it))
+        let is_of = |targets: &BTreeSet<_>| problem.target.is_some_and(|it| targets.contains(&it));
+        match problem.rule {
+            "target-offline" => is_of(&explained),
+            "target-down" => is_of(&unserved),
+            _ => false,
+        }
     };
     let of_map = problems_of_map(map).into_iter().filter(|problem| !is_explained(problem));
     problems.extend(of_map.map(|problem| Problem {
@@ -265,7 +319,7 @@ fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> 
     problems
 }
 
-/// Returns the objects whose outage is a problem of the map.
+/// Returns the nodes and targets whose outage is the problem `problem` of the cluster map.
 fn objects_of(problem: &skep_cluster::problems::Problem, map: &ClusterMap) -> Vec<Object> {
     let target = problem.target.and_then(|id| map.target(id));
     match (target, problem.rule) {
@@ -290,7 +344,8 @@ fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
     }
 }
 
-/// Returns the problem of a mount whose requests a service has accepted and does not answer.
+/// Returns the problem of a mount whose requests have no reply, although a service has accepted
+/// them.
 fn unanswered_problem(wait: &WaitReport) -> Problem {
     let WaitReport { node, name, requests, error, .. } = wait;
     let requests = match requests {
@@ -301,12 +356,13 @@ fn unanswered_problem(wait: &WaitReport) -> Problem {
         key: format!("requests-wait {node}"),
         rule: "requests-wait",
         what: format!(
-            "{name}: {requests} for a reply, the first one for {}: {error}",
+            "{name}: {requests} for a reply, the oldest for {}: {error}",
             span(wait.waits_ms)
         ),
-        remedy: "no connection fails: a service has accepted the request, and its disk or another \
-                 service that it needs does not answer; `skep why` names the target, and `skep \
-                 entry path INODE` the file"
+        remedy: "the connection to the service is open: the service waits for its disk or for \
+                 another service, or the network to it was cut in the last seconds, as an \
+                 unreachable service in this list shows; `skep why` names the target, and `skep \
+                 entry path INODE` prints the path of the file"
             .into(),
         since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
         ..Problem::default()
@@ -324,25 +380,25 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
         Some(target) => format!("target {target}"),
         None => format!("group {group}"),
     };
-    // Of the requests from metadata targets to storage targets, a program waits only for
-    // truncations.
+    // Of the requests that a metadata target sends to a storage target, only truncations make a
+    // program wait.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
     let is_to_storage =
         map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
     let remedy = match is_of_metadata && is_to_storage {
         true => {
-            "no program waits for the removal of the chunk files of removed files, which continues \
-             when the target answers; only a program that truncates such a file waits; check its \
-             service"
+            "check the service of the target. The metadata target continues to remove and truncate \
+             chunk files when the target answers. Of all programs, only those that truncate a file \
+             on the target wait"
         }
-        false => "the programs continue when the target answers; check its service",
+        false => "check the service of the target; the programs continue when the target answers",
     };
     Problem {
         key: format!("requests-wait {} {group}", wait.node),
         rule: "requests-wait",
         what: format!(
-            "{name}: {requests} for {target}, the first one for {}: {error}",
+            "{name}: {requests} for {target}, the oldest for {}: {error}",
             span(wait.waits_ms)
         ),
         remedy: remedy.into(),
@@ -388,7 +444,7 @@ mod tests {
     use skep_types::{ClusterId, Group, GroupId, Node, NodeId, TargetId};
 
     #[test]
-    fn clean_up_that_waits_is_not_a_program_that_waits() {
+    fn waiting_request_of_a_service_is_not_counted_as_a_program() {
         let mut map = ClusterMap::empty(ClusterId::default());
         for (id, kind) in [(2, NodeKind::Metadata), (9, NodeKind::Client)] {
             map.nodes.push(Node {
@@ -415,17 +471,17 @@ mod tests {
             wait_problem(&wait, &map)
         };
         let remedy = |node| wait(node, Some(4)).remedy;
-        assert!(remedy(2).starts_with("no program waits"), "{}", remedy(2));
-        assert!(remedy(9).starts_with("the programs continue"), "{}", remedy(9));
+        assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
+        assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
         let accepted = wait(9, None);
         assert_eq!(
             accepted.what,
-            "it: 1 request of a program waits for a reply, the first one for 9.0s: no answer"
+            "it: 1 request of a program waits for a reply, the oldest for 9.0s: no answer"
         );
     }
 
     #[test]
-    fn evictions_of_the_last_hour_are_one_note() {
+    fn health_note_lists_the_evictions_of_the_last_hour() {
         let evicted = |number: u32, age_ms| EvictionLine {
             id: number,
             name: format!("cl{number}:/mnt"),
@@ -446,7 +502,19 @@ mod tests {
     }
 
     #[test]
-    fn healthy_cluster_names_the_damage_of_a_lost_target() {
+    fn lack_of_a_leader_is_not_called_silence() {
+        let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
+        assert!(without_leader(&[node("management-1", false)]).is_none());
+        let both = [node("management-1", false), node("management-2", true)];
+        let problem = without_leader(&both).expect("a problem");
+        assert_eq!(
+            problem.what,
+            "management has no leader: of its 2 nodes, management-1 does not answer this host"
+        );
+    }
+
+    #[test]
+    fn report_of_a_healthy_cluster_still_names_a_lost_target() {
         let note = Problem {
             key: String::new(),
             rule: "target-given-up",

@@ -10,9 +10,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
-    ("free space on all targets", "skep health df"),
-    ("the same for a user without the cluster's token", "skep health df /mnt/skep"),
-    ("free space on the targets of a file", "skep health df /mnt/skep/file"),
+    ("show the free space of all targets", "skep health df"),
+    (
+        "show the free space as a user without the cluster's token, through a mount",
+        "skep health df /mnt/skep",
+    ),
+    ("show the free space of the targets of a file", "skep health df /mnt/skep/file"),
 ];
 
 /// Show total and free space of all targets, or of the targets of some files
@@ -23,7 +26,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct DfArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Directories of a mount for all its targets, or files for only their targets
+    /// Directory in a mount, to show all targets, or files, to show only the targets of these files
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -51,8 +54,8 @@ pub(crate) fn run(args: DfArgs) -> Result<()> {
     print(&lines, |lines: &Vec<TargetLine>| view::df(lines))
 }
 
-/// Returns the targets of some files. `None` means all targets, because a path is a directory or
-/// there are no paths.
+/// Returns the targets that store the files at `paths`. `None` means all targets: `paths` is empty
+/// or contains a directory.
 fn targets_of(map: &ClusterMap, paths: &[PathBuf]) -> Result<Option<BTreeSet<u32>>> {
     let mut chosen = BTreeSet::new();
     for path in paths {

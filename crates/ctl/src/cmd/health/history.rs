@@ -1,7 +1,8 @@
-//! The file of `skep health check --watch --history FILE`: the last changes of problems, one JSON
-//! value in each line.
+//! The file of `skep health check --watch --history FILE`. It contains the last changes of
+//! problems, one JSON value in each line.
 //!
-//! Owns the file and its limit. Does not own the changes ([`super::watch`]).
+//! This module writes the file, and limits its length. The module [`super::watch`] finds the
+//! changes.
 
 use serde::Serialize;
 use skep_store::atomic::replace_atomically;
@@ -9,11 +10,12 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of changes in the file; the oldest changes are dropped. A cluster with ten
-/// outages a day reaches it after seven weeks, and the file is then about 300 KiB long.
+/// Maximum number of changes in the file. When it is reached, the oldest changes are removed. A
+/// cluster with ten outages a day reaches it after seven weeks, and the file is then about 300 KiB
+/// long.
 const MAX_CHANGES: usize = 1000;
 
-/// The history of outages in a file.
+/// The history of outages, which is stored in a file.
 #[derive(Debug)]
 pub(super) struct OutageHistory {
     file: PathBuf,
@@ -22,10 +24,10 @@ pub(super) struct OutageHistory {
 }
 
 impl OutageHistory {
-    /// Opens a history. Without a file, the history is empty.
+    /// Reads the history from `file`. If the file does not exist, the history is empty.
     ///
     /// # Errors
-    /// - `Configuration` if the file has a line that is not a change.
+    /// - `Configuration` if a line of the file does not contain a change.
     /// - Errors of the file system, with the path.
     pub(super) fn open(file: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(file) {
@@ -37,8 +39,8 @@ impl OutageHistory {
             let value = serde_json::from_str::<serde_json::Value>(line);
             if !value.is_ok_and(|value| value.get("change").is_some()) {
                 let what = format!(
-                    "cannot keep the history in {}: line {} is not of a history; name another file \
-                     with --history",
+                    "cannot keep the history in {}: line {} is not a record of problems; name \
+                     another file with --history",
                     file.display(),
                     index + 1
                 );
@@ -49,7 +51,8 @@ impl OutageHistory {
         Ok(Self { file: file.to_owned(), lines })
     }
 
-    /// Adds changes, and replaces the file unless `changes` is empty.
+    /// Adds changes to the history, and replaces the file. Leaves the file as it is if `changes` is
+    /// empty.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -94,6 +97,6 @@ mod tests {
         let file = place.path().join("token");
         std::fs::write(&file, "something else\n").unwrap();
         let refused = OutageHistory::open(&file).unwrap_err();
-        assert!(refused.context().contains("line 1 is not of a history"), "{refused}");
+        assert!(refused.context().contains("line 1 is not a record of problems"), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! Verbs of `skep health`.
+//! Subcommands of `skep health`.
 
 mod check;
 mod df;

@@ -1,4 +1,5 @@
-//! A problem of a cluster, as `skep health check` prints it once and `--watch` follows it.
+//! A problem of a cluster. `skep health check` prints it once, and `--watch` prints its begin and
+//! its end.
 
 use crate::output::{span, utc};
 use serde::{Serialize, Serializer};
@@ -7,30 +8,31 @@ use skep_types::{NodeId, TargetId, Timestamp};
 /// A problem with its remedy, as JSON.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Problem {
-    /// Identifies the problem in all checks, although its text may change.
+    /// Identifies the problem. The key is the same in all checks, although the text may change.
     #[serde(skip)]
     pub(super) key: String,
-    /// Name of the rule that found the problem, as in alerts of the monitor.
+    /// Name of the rule that found the problem. Alerts of the monitor have the same names.
     pub(super) rule: &'static str,
     pub(super) what: String,
     pub(super) remedy: String,
-    /// The servers and targets whose outage is the problem.
+    /// The servers and targets that are down. Their outage is the problem.
     #[serde(skip)]
     pub(super) objects: Vec<Object>,
     /// Time in UTC at which the problem began, by the clock of this host. `None` means unknown.
     pub(super) since: Option<Since>,
-    /// Whether the problem may have begun before `since`, when management had another leader.
+    /// Whether the problem may have begun earlier than `since`, because management then had another
+    /// leader.
     pub(super) may_be_older: bool,
 }
 
-/// A server or a target.
+/// A server or a target that has an outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Object {
     Node(NodeId),
     Target(TargetId),
 }
 
-/// The beginning of a problem.
+/// The time at which a problem began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Since {
     time: Timestamp,
@@ -38,12 +40,27 @@ pub(super) struct Since {
 }
 
 impl Since {
-    /// Creates the beginning of a problem that has lasted for `lasted_ms` at `now`.
+    /// Returns the begin of a problem that has lasted for `lasted_ms` at the time `now`.
     pub(super) fn before(now: Timestamp, lasted_ms: u64) -> Self {
         let now_ms = now.seconds.saturating_mul(1000) + i64::from(now.nanoseconds / 1_000_000);
         let begin_ms = now_ms.saturating_sub_unsigned(lasted_ms);
         let time = Timestamp { seconds: begin_ms.div_euclid(1000), nanoseconds: 0 };
         Self { time, lasted_ms }
+    }
+
+    /// Returns for how long the problem had lasted at the time of the check.
+    pub(super) fn lasted_ms(self) -> u64 {
+        self.lasted_ms
+    }
+
+    /// Returns the begin and the duration in parentheses. The caller appends this to the text of a
+    /// problem.
+    pub(super) fn as_text(self, may_be_older: bool) -> String {
+        let (time, lasted) = (utc(self.time), span(self.lasted_ms));
+        match may_be_older {
+            true => format!(" (since {time}, when this management node began to lead, or earlier)"),
+            false => format!(" (since {time}, for {lasted})"),
+        }
     }
 }
 
@@ -54,15 +71,9 @@ impl Serialize for Since {
 }
 
 impl Problem {
-    /// Returns the object and the fact, and since when the problem lasts.
+    /// Returns the text of the problem, followed by its begin.
     pub(super) fn what_and_since(&self) -> String {
-        let Some(Since { time, lasted_ms }) = self.since else { return self.what.clone() };
-        let (what, time) = (&self.what, utc(time));
-        match self.may_be_older {
-            true => format!(
-                "{what} (since {time}, when this management node began to lead, or earlier)"
-            ),
-            false => format!("{what} (since {time}, for {})", span(lasted_ms)),
-        }
+        let since = self.since.map(|since| since.as_text(self.may_be_older));
+        format!("{}{}", self.what, since.unwrap_or_default())
     }
 }

@@ -1,13 +1,14 @@
-//! The services of a cluster for `skep health check`: connects to each service, and names the cause
-//! of each failure with its remedy.
+//! The services of a cluster for `skep health check`. Connects to each service. If this fails,
+//! names the cause and its remedy.
 //!
-//! Owns the difference between a host that does not answer, a service that does not run, a service
-//! without the newest token, and a service that does not reach management. Does not own the
-//! problems that the cluster map shows (`skep_cluster::problems`).
+//! This module distinguishes a host that does not answer, a service that does not run, a service
+//! that lacks the newest token, and a service that does not reach management. The module
+//! `skep_cluster::problems` finds the problems that the cluster map shows.
 
 use super::problem::{Object, Problem};
 use crate::access::Access;
 use serde::Serialize;
+use skep_cluster::outage_effect::effect_of_outage;
 use skep_cluster::problems::has_only_lost_targets;
 use skep_cluster::state::kind_word;
 use skep_types::map::{Condition, Consistency, Reachability};
@@ -19,10 +20,7 @@ use std::time::Duration;
 /// unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The effect of a service that does not answer.
-const EFFECT: &str = "operations on its files wait until it is back, other files are not affected";
-
-/// The result of the connection to a service, as JSON.
+/// Whether a connection to a service succeeded, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeReport {
     pub(super) id: u32,
@@ -38,15 +36,34 @@ pub(super) struct NodeReport {
     pub(super) is_needless: bool,
 }
 
-/// The problems of services, and the targets for which these problems are the cause.
+#[cfg(test)]
+impl NodeReport {
+    /// Returns the report about a management node, for tests.
+    pub(super) fn of_management(name: &str, is_reachable: bool) -> Self {
+        Self {
+            id: 1,
+            name: name.into(),
+            kind: kind_word(NodeKind::Management),
+            reachable: is_reachable,
+            address: is_reachable.then(|| "10.0.0.1:7400".into()),
+            error: (!is_reachable).then(|| "no answer".into()),
+            code: None,
+            is_needless: false,
+        }
+    }
+}
+
+/// The problems of services, and the targets whose outage these problems explain.
 #[derive(Debug, Default)]
 pub(super) struct ServiceProblems {
     pub(super) problems: Vec<Problem>,
-    /// Targets that are offline because of one of the problems.
+    /// Targets that are offline because of one of `problems`.
     pub(super) explained: BTreeSet<TargetId>,
+    /// Targets whose service does not accept connections, so that no service serves them.
+    pub(super) unserved: BTreeSet<TargetId>,
 }
 
-/// Connects to all services of a map.
+/// Connects to all services in a cluster map.
 pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
     let mut nodes = Vec::new();
     for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
@@ -55,10 +72,10 @@ pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeRepo
     nodes
 }
 
-/// Connects to each target of a node, since each target has its own thread. Connects to the node
-/// itself if it has no targets.
+/// Connects to each target of a node, since each target may have its own thread. Connects to the
+/// node itself if no target is left to connect to.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Targets that the node does not serve are reported as separate problems.
+    // Leaves out targets that the node has reported as down, because they are separate problems.
     let mut targets: Vec<TargetId> = kept_targets(map, node)
         .filter(|target| target.health.condition != Condition::Down)
         .map(|target| target.id)
@@ -100,8 +117,8 @@ fn kept_targets<'a>(map: &'a ClusterMap, node: &'a Node) -> impl Iterator<Item =
     all.filter(|target| target.consistency != Consistency::Bad)
 }
 
-/// Returns the problems of services. Each cause appears once, so `explained` lists the targets that
-/// are offline only because of the problem of their service.
+/// Returns the problems of services. Each cause appears once. `explained` lists the targets that
+/// are offline only because of a problem of their service.
 pub(super) fn problems(nodes: &[NodeReport], map: &ClusterMap) -> ServiceProblems {
     let mut found = ServiceProblems::default();
     let mut silent = Vec::new();
@@ -112,6 +129,7 @@ pub(super) fn problems(nodes: &[NodeReport], map: &ClusterMap) -> ServiceProblem
         if !report.reachable {
             found.problems.push(unreachable(report, node, map));
             found.explained.extend(offline);
+            found.unserved.extend(kept_targets(map, node).map(|it| it.id));
         } else if !offline.is_empty() {
             found.explained.extend(offline.iter().copied());
             silent.push((node, offline.len()));
@@ -134,53 +152,52 @@ fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
         key: format!("service-unreachable {id}"),
         rule: "service-unreachable",
         what: format!("{name} [ID: {id}]{targets} is unreachable: {error}"),
-        remedy: remedy(report, node, error),
+        remedy: remedy(report, (map, node), error),
         objects: vec![Object::Node(node.id)],
         ..Problem::default()
     }
 }
 
-fn remedy(report: &NodeReport, node: &Node, error: &str) -> String {
-    let kind = report.kind;
+fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -> String {
+    let (kind, effect) = (report.kind, effect_of_outage(map, node).text);
     let start = format!("read the log of `skep {kind}` on its host, and start the service there");
     if report.code == Some(ErrorCode::AuthenticationFailed) {
         return "the service runs, and its operations continue, but it refuses the token of this \
-                command, because one of the two has an outdated token. `skep cluster token \
-                --cluster DIRECTORY` on the management host prints the newest one; on the host of \
-                the service, `skep token install` gives it to the service"
+                command, because the service or this command has an outdated token. `skep cluster \
+                token --cluster DIRECTORY` on the management host prints the newest token; on the \
+                host of the service, `skep token install` gives this token to the service"
             .into();
     }
     if node.kind == NodeKind::Management {
-        return format!(
-            "operations on files continue, but nodes cannot join, and no state of the cluster \
-             changes; {start}"
-        );
+        return format!("{effect}; {start}");
     }
     if node.reachability == Reachability::Online {
         return format!(
-            "its heartbeats arrive at management, but nothing answers at its registered address \
-             {}: if it died a moment ago or hangs, {start}; if the address of its host has \
-             changed, restart it, so that it registers the new one; otherwise check the network \
-             and its firewall; {EFFECT}",
+            "management receives heartbeats of the service, but nothing answers at its registered \
+             address {}. If the service has just died or hangs, {start}. If its host has a new \
+             address, restart the service, so that it registers the new address. Otherwise check \
+             the network and its firewall. Meanwhile {effect}",
             node.addresses.join(", ")
         );
     }
     match Silence::of(error) {
         Silence::Host => format!(
-            "its host does not answer: check the host, its network and its firewall; if they are \
-             in order, {start}; {EFFECT}"
+            "the host of the service does not answer: check this host, its network and its \
+             firewall; if these are in order, {start}; {effect}"
         ),
         Silence::Service => {
-            format!("its host answers, but the service does not run: {start}; {EFFECT}")
+            format!(
+                "the host of the service answers, but the service does not run: {start}; {effect}"
+            )
         }
-        Silence::Unknown => format!("{start}; {EFFECT}"),
+        Silence::Unknown => format!("{start}; {effect}"),
     }
 }
 
-/// The part that does not answer, as far as the error of a connection shows it.
+/// The party that does not answer: the service or its host. Derived from the text of the error.
 #[derive(Debug, PartialEq, Eq)]
 enum Silence {
-    /// The kernel of the host refuses the connection, so the host is up.
+    /// The service does not run. Its host is up, because its kernel has refused the connection.
     Service,
     Host,
     Unknown,
@@ -189,7 +206,7 @@ enum Silence {
 impl Silence {
     fn of(error: &str) -> Self {
         let has = |word: &&str| error.contains(*word);
-        // ECONNREFUSED; ENETUNREACH, ETIMEDOUT and EHOSTUNREACH.
+        // The numbers are ENETUNREACH, ETIMEDOUT and EHOSTUNREACH. 111 below is ECONNREFUSED.
         let of_host = ["no answer within", "(os error 101)", "(os error 110)", "(os error 113)"];
         match error {
             _ if has(&"(os error 111)") => Self::Service,
@@ -200,8 +217,8 @@ impl Silence {
 }
 
 /// Returns one problem for all services that answer this host although their heartbeats do not
-/// arrive at management. `silent` lists these services, each with the number of its offline
-/// targets.
+/// arrive at management. `silent` lists these services, each with the number of its targets that
+/// management regards as offline.
 fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Option<Problem> {
     let targets = match silent.iter().map(|(_, targets)| targets).sum::<usize>() {
         0 => return None,
@@ -215,13 +232,14 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
         key: "target-offline silent".into(),
         rule: "target-offline",
         what: format!(
-            "{targets} here, but management receives no heartbeats from {}",
+            "{targets} this host, but management receives no heartbeats from {}",
             names.join(", ")
         ),
         remedy: format!(
-            "the services may use an old address of management, which is now at {}: give them \
-             the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
-             with `skep token install`, and restart them; otherwise check their way to management",
+            "the services may use an old address of management, which is now at {}: copy the token \
+             that `skep cluster token --cluster DIRECTORY` prints on the management host, install \
+             this token for these services with `skep token install`, and restart them; otherwise \
+             check the network between them and management",
             addresses.join(", ")
         ),
         objects: silent.iter().map(|(node, _)| Object::Node(node.id)).collect(),
@@ -254,7 +272,8 @@ mod tests {
         }
     }
 
-    /// Returns a map with management, and a storage service with two targets for each state.
+    /// Returns a map with management. For each of `states`, it has a storage service with two
+    /// targets in this state.
     fn map(states: &[Reachability]) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.nodes.push(node(1, NodeKind::Management, "management-1", Reachability::Online));
@@ -266,8 +285,8 @@ mod tests {
         map
     }
 
-    /// Returns the problems if the connection to the last node has the outcome `last`, and the
-    /// other nodes answer.
+    /// Returns the problems if `last` is the result of connecting to the last node, and all other
+    /// nodes answer.
     fn found(map: &ClusterMap, last: Result<String>) -> ServiceProblems {
         let answers = map.nodes.iter().map(|node| report(map, node, Ok("a".into())));
         let mut reports: Vec<_> = answers.collect();
@@ -284,9 +303,9 @@ mod tests {
     fn dead_service_and_its_targets_are_one_problem() {
         let map = map(&[Reachability::Online, Reachability::Offline]);
         for (what, words) in [
-            ("10.0.0.3:7400: no answer within 1s", "host does not answer"),
+            ("10.0.0.3:7400: no answer within 1s", "of the service does not answer"),
             ("10.0.0.3:7400: Connection refused (os error 111)", "service does not run"),
-            ("handshake: the server does not answer", "read the log of `skep storage`"),
+            ("the server does not answer the handshake", "read the log of `skep storage`"),
         ] {
             let found = found(&map, error(ErrorCode::Disconnected, what));
             let [problem] = &found.problems[..] else { panic!("{found:?}") };
@@ -294,6 +313,7 @@ mod tests {
             assert!(problem.remedy.contains(words), "{}", problem.remedy);
             let explained: Vec<_> = found.explained.iter().map(|it| it.raw()).collect();
             assert_eq!(explained, [30, 31]);
+            assert_eq!(found.unserved.len(), 2, "no other problem names them");
         }
     }
 
@@ -307,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn service_at_another_address_must_register_it() {
+    fn remedy_for_an_unregistered_address_is_a_service_restart() {
         let map = map(&[Reachability::Online]);
         let found = found(&map, error(ErrorCode::Disconnected, "no answer within 1s"));
         let remedy = &found.problems[0].remedy;
-        assert!(remedy.contains("heartbeats arrive") && remedy.contains("10.0.0.2"), "{remedy}");
-        assert!(remedy.contains("restart it"), "{remedy}");
+        assert!(remedy.contains("receives heartbeats") && remedy.contains("10.0.0.2"), "{remedy}");
+        assert!(remedy.contains("restart the service"), "{remedy}");
     }
 
     #[test]
@@ -320,7 +340,7 @@ mod tests {
         let map = map(&[Reachability::Offline, Reachability::ProbablyOffline]);
         let found = found(&map, Ok("a".into()));
         let [problem] = &found.problems[..] else { panic!("{found:?}") };
-        assert!(problem.what.starts_with("4 targets answer here"), "{}", problem.what);
+        assert!(problem.what.starts_with("4 targets answer this host"), "{}", problem.what);
         assert!(problem.what.contains("storage-1, storage-2"), "{}", problem.what);
         assert!(problem.remedy.contains("now at 10.0.0.1:7400"), "{}", problem.remedy);
         assert_eq!(found.explained.len(), 4);

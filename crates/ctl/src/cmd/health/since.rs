@@ -1,13 +1,15 @@
-//! Since when the problems of servers and targets last, as the leader of management has seen them.
+//! Finds the time at which each problem of a server or target began, as the leader of management
+//! has observed it.
 //!
-//! Does not own the problems ([`super::check`]).
+//! The module [`super::check`] finds the problems.
 
 use super::problem::{Object, Problem, Since};
 use crate::access::Access;
 use skep_types::{ErrorCode, NodeId, Result, TargetId, Timestamp};
 use skep_wire::management::{ListOutages, OutageList};
 
-/// The outages that management knows, and the time of its reply by the clock of this host.
+/// The outages that management knows. `now` is the time at which its reply arrived, by the clock of
+/// this host.
 #[derive(Debug)]
 pub(super) struct OutageTimes {
     list: OutageList,
@@ -15,10 +17,11 @@ pub(super) struct OutageTimes {
 }
 
 impl OutageTimes {
-    /// Asks management.
+    /// Asks management for the outages.
     ///
     /// # Errors
-    /// Errors of management. A leader of an older version knows no outages, which is no error.
+    /// Errors of management. A leader of an older version does not support this request. In this
+    /// case, the function returns no outages and no error.
     pub(super) async fn fetch(access: &Access) -> Result<Self> {
         let list = match access.ask(&ListOutages {}).await {
             Err(error) if error.code() == ErrorCode::Unsupported => OutageList::default(),
@@ -27,11 +30,12 @@ impl OutageTimes {
         Ok(Self { list, now: skep_env::wall_time() })
     }
 
-    /// Sets the beginning of each problem to the beginning of the outage of its objects.
+    /// Sets the begin of each problem. If several objects have the problem, the longest of their
+    /// outages counts.
     pub(super) fn set_in(&self, problems: &mut [Problem]) {
         for problem in problems {
             let outages = problem.objects.iter().filter_map(|object| self.outage(*object));
-            // The problem of several objects began with the first one.
+            // A problem of several objects began with the first outage, which is the longest one.
             if let Some((since_ms, may_be_older)) = outages.max() {
                 problem.since = Some(Since::before(self.now, since_ms));
                 problem.may_be_older = may_be_older;
@@ -39,7 +43,7 @@ impl OutageTimes {
         }
     }
 
-    /// Returns the duration of an outage in milliseconds, and whether it may be longer.
+    /// Returns the duration of an object's outage in milliseconds, and whether it may be longer.
     fn outage(&self, object: Object) -> Option<(u64, bool)> {
         let of_node = |id: NodeId| {
             let found = self.list.nodes.iter().find(|it| it.node == id);
@@ -62,7 +66,7 @@ mod tests {
     use skep_wire::management::{NodeOutage, TargetOutage};
 
     #[test]
-    fn problem_began_with_the_first_of_its_objects() {
+    fn problem_begins_with_the_earliest_outage_of_its_objects() {
         let node = |id, since_ms, may_be_longer| NodeOutage {
             node: NodeId::new(id),
             since_ms,

@@ -1,11 +1,12 @@
 //! `skep health check --watch`: checks the cluster again and again, and prints each problem when it
-//! begins and when it ends. So the output is a history of the outages since the start.
+//! begins and when it ends. The output is a history of the outages since the command was started.
 //!
-//! Does not own the checks ([`super::check`]), nor the file of the history ([`super::history`]).
+//! The module [`super::check`] has the checks, and [`super::history`] writes the file of the
+//! history.
 
 use super::check::{CheckArgs, management_unreachable, problems};
 use super::history::OutageHistory;
-use super::problem::Problem;
+use super::problem::{Problem, Since};
 use crate::access::Access;
 use crate::output::{OutputFormat, format, say, span, utc};
 use serde::Serialize;
@@ -15,21 +16,27 @@ use std::collections::btree_map::Entry;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A line of the output.
-#[derive(Debug, Serialize, PartialEq, Eq)]
+/// A line of the output: the begin or the end of a problem.
+#[derive(Debug, Serialize)]
 struct Change {
     /// Time of the change in UTC, by the clock of this host.
     time: String,
-    /// `begins` or `ends`.
+    /// The kind of the change: `begins` or `ends`.
     change: &'static str,
-    /// The problem.
+    /// The text of the problem.
     what: String,
     remedy: String,
-    /// For an end: how long the problem has lasted.
+    /// Time in UTC at which the problem began, as management knows it. `None` means that this time
+    /// is unknown. The problem then began at some time before the check that found it.
+    since: Option<Since>,
+    /// Whether the problem may have begun earlier than `since`, because management then had another
+    /// leader.
+    may_be_older: bool,
+    /// For how long the problem has lasted. Only set if the problem ends.
     lasted_ms: Option<u64>,
 }
 
-/// Checks until Ctrl-C.
+/// Checks the cluster again and again until Ctrl-C.
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let (access, interval) = (args.query.access(None)?, args.interval.0);
     let history = args.history.as_deref().map(OutageHistory::open).transpose()?;
@@ -59,14 +66,10 @@ async fn follow(
 }
 
 fn print(change: &Change) -> Result<()> {
-    let Change { time, change: word, what, remedy, lasted_ms } = change;
-    match (format(), lasted_ms) {
-        (OutputFormat::Table, Some(lasted)) => {
-            say(&format!("{time} ends after {}: {what}", span(*lasted)))
-        }
-        (OutputFormat::Table, None) => say(&format!("{time} {word}: {what}\n  {remedy}")),
-        // Each change is printed as a separate JSON value, because the endless output cannot be one
-        // value.
+    match format() {
+        OutputFormat::Table => say(&as_text(change)),
+        // Each change is printed as a separate JSON value, because output without an end cannot be
+        // one value.
         _ => {
             let unwritable =
                 |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
@@ -75,16 +78,38 @@ fn print(change: &Change) -> Result<()> {
     }
 }
 
-/// The problems that have begun and not ended.
+fn as_text(change: &Change) -> String {
+    let Change { time, change: word, what, remedy, since, may_be_older, lasted_ms } = change;
+    match (lasted_ms, since) {
+        (Some(lasted), _) => format!("{time} ends after {}: {what}", span(*lasted)),
+        (None, None) => format!("{time} {word}: {what}\n  {remedy}"),
+        (None, Some(since)) => {
+            format!("{time} {word}: {what}{}\n  {remedy}", since.as_text(*may_be_older))
+        }
+    }
+}
+
+/// A problem that has begun and has not ended yet.
+#[derive(Debug)]
+struct Outage {
+    /// The problem at the last check.
+    problem: Problem,
+    /// Begin of the problem as management knows it, or else the time of the first check that found
+    /// it.
+    begun: Duration,
+}
+
+/// All problems that have begun and have not ended yet.
 #[derive(Debug, Default)]
 struct Outages {
-    /// By the key of the problem: the problem and the time of its first check.
-    open: BTreeMap<String, (Problem, Duration)>,
+    /// The open problems, by their keys.
+    open: BTreeMap<String, Outage>,
 }
 
 impl Outages {
-    /// Compares the problems of a check with the problems of the last one. If management does not
-    /// answer, this is a problem too, and all other problems count as unchanged.
+    /// Compares the problems that a check has found with the open problems, and returns the
+    /// changes. If the check failed because management does not answer, this is a problem too, and
+    /// no other problem ends.
     fn next(&mut self, found: Result<Vec<Problem>>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let (found, is_complete) = match found {
             Ok(found) => (found, true),
@@ -94,19 +119,24 @@ impl Outages {
         let ended: Vec<_> = self.open.keys().filter(|key| is_over(key)).cloned().collect();
         let mut changes = Vec::new();
         for key in ended {
-            let Some((problem, since)) = self.open.remove(&key) else { continue };
-            let lasted = now.saturating_sub(since).as_millis();
+            let Some(Outage { problem, begun }) = self.open.remove(&key) else { continue };
+            let lasted = now.saturating_sub(begun).as_millis();
             let lasted = u64::try_from(lasted).unwrap_or(u64::MAX);
             changes.push(change(wall, "ends", &problem, Some(lasted)));
         }
         for problem in found {
+            let lasted_ms = problem.since.map_or(0, |since| since.lasted_ms());
+            let begun = now.saturating_sub(Duration::from_millis(lasted_ms));
             match self.open.entry(problem.key.clone()) {
                 Entry::Vacant(place) => {
                     changes.push(change(wall, "begins", &problem, None));
-                    place.insert((problem, now));
+                    place.insert(Outage { problem, begun });
                 }
-                // The line of the end shows the last state.
-                Entry::Occupied(mut place) => place.get_mut().0 = problem,
+                // Keeps the newest text of the problem, which is printed when the problem ends.
+                Entry::Occupied(mut place) => {
+                    let begun = begun.min(place.get().begun);
+                    place.insert(Outage { problem, begun });
+                }
             }
         }
         changes
@@ -119,8 +149,8 @@ fn change(
     problem: &Problem,
     lasted_ms: Option<u64>,
 ) -> Change {
-    let Problem { what, remedy, .. } = problem.clone();
-    Change { time: utc(time), change, what, remedy, lasted_ms }
+    let Problem { what, remedy, since, may_be_older, .. } = problem.clone();
+    Change { time: utc(time), change, what, remedy, since, may_be_older, lasted_ms }
 }
 
 #[cfg(test)]
@@ -152,7 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_management_ends_no_other_outage() {
+    fn outage_before_the_first_check_has_its_real_begin_time() {
+        let mut outages = Outages::default();
+        let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let since = Some(Since::before(now, 34_000));
+        let known = Problem { since, ..problem("t3", "down") };
+        let begins = outages.next(Ok(vec![known]), Duration::from_secs(100), now);
+        let begin = "2023-11-14T22:13:20Z begins: down (since 2023-11-14T22:12:46Z, for 34.0s)";
+        assert_eq!(as_text(&begins[0]), format!("{begin}\n  wait"));
+        // A check that does not know when the problem began does not shorten the outage.
+        at(&mut outages, 105, Ok(vec![problem("t3", "down")]));
+        assert_eq!(at(&mut outages, 110, Ok(Vec::new())), ["ends down 44000"]);
+    }
+
+    #[test]
+    fn silent_management_does_not_end_other_outages() {
         let mut outages = Outages::default();
         at(&mut outages, 0, Ok(vec![problem("t3", "down")]));
         let silent = || Err(Error::new(ErrorCode::Disconnected, "refused"));

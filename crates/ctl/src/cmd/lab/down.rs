@@ -6,8 +6,8 @@ use skep_lab::{DEFAULT_NAME, Removed};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("remove the lab and its data", "skep lab down"),
-    ("show what would be removed", "skep lab down --all --dry-run"),
+    ("remove lab `lab` and its data", "skep lab down"),
+    ("show which processes, mounts and data would be removed", "skep lab down --all --dry-run"),
 ];
 
 /// Remove a lab with all its data, or the remains of one

@@ -1,4 +1,4 @@
-//! Verbs of `skep lab`: emulated clusters on this host.
+//! Subcommands of `skep lab`, which emulates clusters on this host.
 
 mod down;
 mod run;

@@ -12,8 +12,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("on all client hosts", "skep lab run -- stat --file-system ."),
-    ("on one host, for at most a minute", "skep lab run --host c1 --timeout 60s -- ls -l"),
+    ("run a command on all client hosts", "skep lab run -- stat --file-system ."),
+    (
+        "run a command on one host, for at most a minute",
+        "skep lab run --host c1 --timeout 60s -- ls -l",
+    ),
 ];
 
 /// Run a command on all client hosts of a lab at the same time
@@ -37,13 +40,13 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Exit code if the command failed on a host.
+/// Exit code if the command failed on at least one host.
 const FAILED: u8 = 1;
-/// Maximum number of bytes of one host's output in the JSON report. Commands with more output
-/// should write files.
+/// Maximum number of bytes of one host's output in the JSON report. A command with more output
+/// should write it to a file.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// The result of a run, as JSON.
+/// The JSON output: the result of a run.
 #[derive(Debug, Serialize)]
 struct RunReport {
     seconds: f64,
@@ -97,14 +100,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Prints a line of the command's output.
+/// Prints a line of the command's output, after the name of its host unless there is only one host.
 fn pass_on(host: &str, stream: Stream, line: &[u8], is_one: bool) {
     let mut text = if is_one { Vec::new() } else { format!("{host}: ").into_bytes() };
     text.extend_from_slice(line);
     if !is_one && !line.ends_with(b"\n") {
         text.push(b'\n');
     }
-    // A closed pipe of standard output or standard error is not an error.
+    // Ignores errors, because a closed pipe of standard output or standard error must not stop the
+    // run.
     let _ = match stream {
         Stream::Out => std::io::stdout().lock().write_all(&text),
         Stream::Err => std::io::stderr().lock().write_all(&text),

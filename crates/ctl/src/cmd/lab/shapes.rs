@@ -1,4 +1,4 @@
-//! `skep lab shapes`: lists the predefined shapes.
+//! `skep lab shapes`: lists the predefined shapes of labs.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};

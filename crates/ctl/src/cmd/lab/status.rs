@@ -7,7 +7,7 @@ use skep_types::Result;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("check that all of it runs", "skep lab status"),
+    ("check that all processes and mounts of lab `two` run", "skep lab status"),
     ("for a script", "skep lab status --name two --output json"),
 ];
 
@@ -20,16 +20,19 @@ pub(crate) struct StatusArgs {
     name: String,
 }
 
-/// Exit code if a process or mount of the lab is not running.
+/// Exit code if a process of the lab does not run, or a mount of the lab does not serve.
 const NOT_WELL: u8 = 1;
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let status = skep_lab::status(&State::load(&args.name)?)?;
     print(&status, |it| {
         let verdict = match it.is_well {
-            true => "Everything is running.".to_owned(),
+            true => "All parts of the lab are running.".to_owned(),
             false => {
-                format!("Some of it is not running; logs are in {}.", it.log_directory.display())
+                format!(
+                    "Some parts of the lab are not running; logs are in {}.",
+                    it.log_directory.display()
+                )
             }
         };
         format!("{}\n{verdict}", as_text(it))
@@ -69,7 +72,7 @@ pub(super) fn as_text(status: &Status) -> String {
     format!("{}\n{}", render(&hosts), render(&targets))
 }
 
-/// Returns a text with the processes of a host.
+/// Returns a text that lists the processes that run on a host.
 fn runs(host: &HostStatus) -> String {
     let mut words: Vec<String> = host
         .processes

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &[Example] = &[
     ("start a small lab with two servers and two clients", "skep lab up"),
-    ("a predefined shape", "skep lab up scenario1"),
+    ("start a lab with a predefined shape", "skep lab up scenario1"),
     (
         "show a shape with other rates, without starting it",
         "skep lab up scenario2 --target-rate 30MB/s --target-variability 20% --dry-run",
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let description = description(args)?;
     let mut report = |step: &str| {
         if is_for_people() {
-            // A closed standard error must not stop the start of the lab.
+            // If standard error is closed, the lab starts without this output.
             let _ = writeln!(std::io::stderr(), "{step}");
         }
     };
@@ -98,13 +98,14 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // The processes of the lab run this program again, so pass its own path to them.
+    // The processes of the lab run the same program as this process, so they get its path.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
 }
 
-/// Returns the requested lab: a shape or a file, overridden by the options.
+/// Returns the description of the requested lab: a predefined shape or a file, with the changes
+/// that the options make.
 fn description(args: &UpArgs) -> Result<Description> {
     let mut description = match skep_lab::shape(&args.shape) {
         Some(shape) => shape.description,
@@ -144,7 +145,7 @@ fn description(args: &UpArgs) -> Result<Description> {
     Ok(description)
 }
 
-/// Returns a text with commands to try next.
+/// Returns a text with commands that the user can try next.
 fn hints(status: &Status) -> String {
     let option = match status.name.as_str() {
         skep_lab::DEFAULT_NAME => String::new(),

@@ -11,8 +11,8 @@ use skep_wire::file_locks::FileUse;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the locks in one file", "skep lock list /mnt/skep/database"),
-    ("the locks in all files, with their paths", "skep lock list --paths"),
+    ("list the locks in one file", "skep lock list /mnt/skep/database"),
+    ("list the locks in all files, with the paths of the files", "skep lock list --paths"),
 ];
 
 /// List the locks that applications hold and wait for, in some files or in all
@@ -32,7 +32,7 @@ pub(crate) struct ListArgs {
     paths: Vec<PathBuf>,
 }
 
-/// A lock that is held or waited for.
+/// A lock that an application holds or waits for, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct LockEntry {
     entry_id: String,
@@ -104,7 +104,7 @@ fn line(clients: &Clients, used: &FileUse, path: Option<&str>, lock: Lock) -> Lo
 
 fn as_table(lines: &[LockEntry], with_paths: bool) -> String {
     if lines.is_empty() {
-        return "Nothing is locked.\n".into();
+        return "No file is locked.\n".into();
     }
     let titles = ["ENTRY", "HOST", "MOUNT POINT", ">PID", "KIND", "MODE", "BYTES", "STATE", "PATH"];
     let columns = if with_paths { titles.len() } else { titles.len() - 1 };

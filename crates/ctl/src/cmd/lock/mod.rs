@@ -1,4 +1,4 @@
-//! Verbs of `skep lock`.
+//! Subcommands of `skep lock`.
 
 mod list;
 

@@ -1,6 +1,7 @@
-//! Manual pages: one for each command and group of commands, and one for the helper `mount.skep`.
+//! Manual pages: one for each command, one for each group of commands, and one for the helper
+//! `mount.skep`.
 //!
-//! Services and the helper are in section 8, other commands in section 1.
+//! The pages of services and of the helper are in section 8, all other pages in section 1.
 
 use crate::cmd::mount::options;
 use crate::help;
@@ -10,13 +11,13 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 /// Commands that run services.
 const SERVICES: &[&str] = &["skep-management", "skep-metadata", "skep-storage"];
-/// The command whose page lists mount options.
+/// The command whose manual page lists the mount options.
 const MOUNT: &str = "skep mount";
 /// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
-/// Returns all pages: for each, its path below the manual directory, such as `man1/skep-up.1`, and
-/// its text.
+/// Returns all manual pages. Each has its path below the manual directory, such as
+/// `man1/skep-up.1`, and its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -40,7 +41,7 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     pages.push(page(command.clone(), &name, section, &options, examples));
 }
 
-/// Returns the page of the helper that mount(8) runs.
+/// Returns the manual page of the helper that mount(8) runs.
 pub(crate) fn page_of_the_helper() -> (String, String) {
     let flag = |letter: &'static str, help: &'static str| {
         Arg::new(letter).short(letter.chars().next()).num_args(0).help(help)
@@ -82,7 +83,7 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
     page(command, "mount.skep", 8, &options, Some(examples.to_owned()))
 }
 
-/// Returns a page with its path below the manual directory.
+/// Returns the manual page of a command, and its path below the manual directory.
 fn page(
     command: Command,
     name: &str,
@@ -119,7 +120,7 @@ fn page(
     }
     if let Some(examples) = examples {
         more.control("SH", ["EXAMPLES"]);
-        // Disables filling, so that roff does not join the lines.
+        // `nf` disables filling, so that roff does not join the lines of the examples.
         more.control("nf", []);
         for line in examples.lines() {
             more.text([Inline::Roman(line.to_owned())]);

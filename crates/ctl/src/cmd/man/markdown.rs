@@ -1,12 +1,13 @@
-//! The pages of docs/commands: the help text of each command.
+//! The pages of docs/commands, which contain the help text of each command.
 
 use clap::Command;
 
-/// Width of the help in columns. A fixed value, since the output is not a terminal.
+/// Width of the help text in columns. It is fixed, because the width of a terminal must not change
+/// the pages.
 const PAGE_COLUMNS: usize = 100;
 
-/// Returns a page for each command that can run without a subcommand: its name with dashes, and its
-/// text.
+/// Returns a page for each command that can run without a subcommand. Each has a name, in which
+/// dashes replace the spaces of the command, and a text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);

@@ -24,7 +24,7 @@ pub(crate) struct ManArgs {
     is_markdown: bool,
 }
 
-/// The written pages, as JSON.
+/// The JSON output: the pages that the command has written.
 #[derive(Debug, Serialize)]
 struct WrittenPages {
     directory: String,
@@ -47,5 +47,5 @@ pub(crate) fn run(args: &ManArgs, command: Command) -> Result<()> {
             .map_err(|error| Error::from(error).within(path.display()))?;
     }
     let written = WrittenPages { directory: directory.display().to_string(), pages: pages.len() };
-    print(&written, |it| format!("{} pages are in {}.", it.pages, it.directory))
+    print(&written, |it| format!("Wrote {} manual pages to {}.", it.pages, it.directory))
 }

@@ -1,4 +1,5 @@
-//! `skep management add`: makes a management node a member, which stores the log and votes.
+//! `skep management add`: makes a management node a member. A member stores the log of management
+//! and votes.
 
 use super::status;
 use crate::access::{ClusterArgs, block_on};
@@ -10,9 +11,10 @@ use skep_types::Result;
 use skep_wire::consensus::AddMember;
 use std::time::Duration;
 
-const EXAMPLES: &[Example] = &[("after the service on the new node runs", "skep management add 9")];
+const EXAMPLES: &[Example] =
+    &[("make node 9 a member, after its service has started", "skep management add 9")];
 
-/// Time limit for the copy of the log.
+/// Time limit for copying the log to the new member.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Make a management node a member
@@ -29,7 +31,7 @@ pub(crate) struct AddArgs {
     node: String,
 }
 
-/// The added member, as JSON.
+/// The new member, as JSON.
 #[derive(Debug, Serialize)]
 struct Added {
     id: u32,

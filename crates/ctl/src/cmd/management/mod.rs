@@ -1,5 +1,5 @@
-//! `skep management`: runs the management service. Its verbs change and show the management nodes
-//! of a cluster.
+//! `skep management`: runs the management service. Its subcommands change and show the management
+//! nodes of a cluster.
 
 mod add;
 mod recover;
@@ -38,7 +38,7 @@ pub(crate) struct ManagementArgs {
     join: bool,
 }
 
-/// Verbs of `skep management`.
+/// Subcommands of `skep management`.
 #[derive(Debug, Subcommand)]
 enum ManagementVerb {
     Status(status::StatusArgs),
@@ -48,7 +48,8 @@ enum ManagementVerb {
 }
 
 impl ManagementArgs {
-    /// Whether this process serves or initialises a management node.
+    /// Whether this process runs the management service, or initialises the directory of a
+    /// management node.
     pub(crate) fn is_service(&self) -> bool {
         self.verb.is_none()
     }
@@ -102,7 +103,7 @@ fn initialise(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
     })
 }
 
-/// The initialised directory of a further management node, as JSON.
+/// The JSON output: the initialised directory of a further management node.
 #[derive(Debug, Serialize)]
 struct JoinReport {
     kind: &'static str,
@@ -125,14 +126,14 @@ fn join(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
     })
 }
 
-/// Returns a hint about addresses of this host that management does not advertise.
+/// Returns a hint that lists the addresses of this host which management does not advertise.
 fn other_addresses(unused: &[skep_env::HostAddress]) -> String {
     if unused.is_empty() {
         return String::new();
     }
     format!(
-        "\nThis host also has {}: start management with --advertise ADDRESS, once for each address \
-         or name, if other hosts use these.",
+        "\nThis host also has {}. If other hosts use one of these addresses, start management with \
+         --advertise ADDRESS, once for each address or name.",
         skep_service::advertise::list(unused)
     )
 }

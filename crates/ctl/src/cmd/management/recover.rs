@@ -1,5 +1,5 @@
-//! `skep management recover`: reduces a cluster's management to one member, after the majority of
-//! the members is lost for ever.
+//! `skep management recover`: reduces the management of a cluster to one member. Used when the
+//! majority of the members is lost for ever.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -9,7 +9,10 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("show what the member has", "skep management recover --directory /srv/skep/management"),
+    (
+        "show which changes the member has",
+        "skep management recover --directory /srv/skep/management",
+    ),
     ("recover it", "skep management recover --directory /srv/skep/management --confirm"),
 ];
 
@@ -25,20 +28,20 @@ pub(crate) struct RecoverArgs {
     /// Directory of the member
     #[arg(long)]
     directory: PathBuf,
-    /// Recover; without this option, only show what would be done
+    /// Make this member the only one; without this option, only show the changes that it has
     #[arg(long = "confirm")]
     is_confirmed: bool,
 }
 
-/// A recovered member, as JSON.
+/// The JSON output: the recovered member.
 #[derive(Debug, Serialize)]
 struct Recovery {
     cluster: String,
     #[serde(serialize_with = "crate::output::path")]
     directory: PathBuf,
-    /// Number of the last change that this member has.
+    /// Number of the last change that this member has stored.
     last: u64,
-    /// The ids of the members, as this member knows them.
+    /// The ids of the members, as stored by this member.
     members: Vec<u64>,
     is_dry_run: bool,
 }
@@ -58,8 +61,8 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<()> {
         match is_dry_run {
             true => format!(
                 "{directory} has the changes up to {last} of cluster {cluster}, whose members were \
-                 {members}. Compare with the other members that are left, and run this command \
-                 with --confirm on the one with the highest number.\n"
+                 {members}. Compare this number with the numbers of the other remaining members, \
+                 and run this command with --confirm on the member with the highest number.\n"
             ),
             false => format!(
                 "{directory} is the only member of cluster {cluster} now, with the changes up to \

@@ -1,4 +1,4 @@
-//! `skep management remove`: removes a management node from the members and from the cluster.
+//! `skep management remove`: removes a management node from the members and from the cluster map.
 
 use super::status;
 use crate::access::{ClusterArgs, block_on};
@@ -9,7 +9,8 @@ use serde::Serialize;
 use skep_types::{NodeId, Result};
 use skep_wire::consensus::RemoveMember;
 
-const EXAMPLES: &[Example] = &[("a node whose host is lost", "skep management remove 9")];
+const EXAMPLES: &[Example] =
+    &[("remove a management node whose host is lost", "skep management remove 9")];
 
 /// Remove a management node, which need not run
 ///
@@ -24,7 +25,7 @@ pub(crate) struct RemoveArgs {
     node: String,
 }
 
-/// The removed member, as JSON.
+/// The JSON output: the removed member.
 #[derive(Debug, Serialize)]
 struct Removed {
     id: u32,
@@ -38,7 +39,8 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     let access = query.access(None)?;
     let removed = block_on(async move {
         let map = access.map().await?;
-        // An earlier attempt may have removed the node from the map, or only from the members.
+        // An earlier attempt may have removed the node from the map, or may have removed it only
+        // from the members.
         let (id, name) = match (node_named(&map, &node), node.parse()) {
             (Ok(node), _) => (node.id, node.name.clone()),
             (Err(_), Ok(id)) => (NodeId::new(id), String::new()),

@@ -1,4 +1,5 @@
-//! `skep management status`: lists the management nodes, and how much of the log each of them has.
+//! `skep management status`: lists the management nodes, and how many changes of the log each of
+//! them has stored.
 
 use crate::access::{Access, ClusterArgs, block_on};
 use crate::help::{Example, examples};
@@ -27,30 +28,31 @@ pub(crate) struct StatusArgs {
 pub(super) struct Status {
     /// Id of the leader.
     leader: u32,
-    /// The leader's term. It counts elections.
+    /// The term of the leader. Each election begins a new term.
     term: u64,
     /// Number of the last change in the log.
     last: u64,
     /// Number of the last change that the leader has applied.
     applied: u64,
-    /// Number of members that vote.
+    /// Number of members that may vote.
     voters: usize,
     nodes: Vec<MemberReport>,
 }
 
-/// A management node.
+/// A management node, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct MemberReport {
     id: u32,
     name: String,
     addresses: Vec<String>,
-    /// `leader`, `follower`, `learner` (receives the log, and does not vote yet), or `none`.
+    /// `leader`, `follower`, `learner` (a node that receives the log, but does not vote yet), or
+    /// `none` (not a member).
     role: &'static str,
     reachability: &'static str,
     /// Number of the last change that the node has stored. `null` means that the node has not
-    /// answered this leader.
+    /// answered the current leader.
     stored: Option<u64>,
-    /// Number of changes that the node has not stored yet.
+    /// Number of changes in the log that the node has not stored yet.
     lag: Option<u64>,
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn run(args: StatusArgs) -> Result<()> {
     print(&status, as_table)
 }
 
-/// Asks management for its nodes.
+/// Asks management for the state of its nodes.
 pub(super) async fn of(access: &Access) -> Result<Status> {
     let list = access.ask(&ListMembers {}).await?;
     let map = access.map().await?;
@@ -68,18 +70,21 @@ pub(super) async fn of(access: &Access) -> Result<Status> {
 }
 
 impl Status {
-    /// Returns the number of members that vote.
+    /// Returns the number of members that may vote.
     pub(super) fn voters(&self) -> usize {
         self.voters
     }
 
-    /// Returns a warning if the loss of one member would stop management although it has several
-    /// members.
+    /// Returns a warning if the loss of one member would stop management, although management has
+    /// several members.
     pub(super) fn warning(&self) -> String {
         match self.voters {
-            2 => "Two members cannot lose any of them: add a third one.\n".to_owned(),
+            2 => "Management has two members, and stops when one of them is lost: add a third \
+                  member.\n"
+                .to_owned(),
             count if count > 2 && count % 2 == 0 => format!(
-                "{count} members survive the loss of no more than {}: use an odd number.\n",
+                "Management has {count} members, and survives the loss of at most {}: use an odd \
+                 number of members.\n",
                 count / 2 - 1
             ),
             _ => String::new(),
@@ -167,6 +172,6 @@ mod tests {
         let status = status(&list, &ClusterMap::empty(ClusterId::new([1; 16])));
         let shown: Vec<_> = status.nodes.iter().map(|it| (it.role, it.lag)).collect();
         assert_eq!(shown, [("leader", Some(0)), ("follower", Some(3)), ("learner", None)]);
-        assert!(as_table(&status).contains("add a third one"));
+        assert!(as_table(&status).contains("add a third member"));
     }
 }

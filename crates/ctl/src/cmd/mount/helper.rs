@@ -1,5 +1,5 @@
-//! `mount.skep`: the helper that mount(8) runs for `mount -t skep` and `/etc/fstab`. The helper is
-//! a link to `skep`.
+//! `mount.skep`: the helper that mount(8) runs for `mount -t skep` and for lines of `/etc/fstab`.
+//! It is a link to the program `skep`.
 //!
 //! mount(8) passes `SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, in any order.
 //! Under the name `mount.fuse.skep` the helper changes an existing mount (`mount -o remount`).
@@ -9,11 +9,11 @@ use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit codes of mount(8): "incorrect invocation" and "mount failure".
+/// Exit codes of mount(8). 1 means "incorrect invocation", 32 means "mount failure".
 const WRONGLY_CALLED: u8 = 1;
 const FAILED: u8 = 32;
 
-/// Mounts as the arguments of mount(8) request.
+/// Mounts the cluster, or changes a mount, as the arguments of mount(8) request.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = parse(arguments).and_then(|args| super::run(&args));
     let Err(error) = result else { return ExitCode::SUCCESS };

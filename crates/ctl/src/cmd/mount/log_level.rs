@@ -1,22 +1,22 @@
 //! Changes the log level of a running mount: SIGUSR1 makes the log one step more detailed, SIGUSR2
 //! restores the configured level.
 //!
-//! `skep node log-level` changes the level through management. Signals also work when management or
-//! the mount no longer replies, which is when the log is needed.
+//! `skep node log-level` changes the level through management. Signals also work if management or
+//! the mount no longer replies. Then the log is needed most.
 
 use skep_service::logging;
 use skep_types::Result;
 
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Starts a thread that waits for the signals and changes the level. Must be called before any
+/// Starts a thread that waits for the two signals and changes the level. Must be called before any
 /// other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the signals in this thread and in all later threads. Only the new thread waits for the
-    // signals.
+    // Blocks the two signals in this thread. All later threads inherit this, so only the new thread
+    // below receives the signals, by waiting for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Also blocks the signals that end the mount, because their default action in the new thread
+    // Also blocks the signals that end the mount. Otherwise their default action in the new thread
     // would kill the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
@@ -44,8 +44,8 @@ pub(super) fn follow_signals() -> Result<()> {
     Ok(())
 }
 
-/// Returns the next more detailed level. For a filter with levels for single modules, returns
-/// `debug` for the whole program.
+/// Returns the level that is one step more detailed than `current`. If `current` is a filter with
+/// levels for single modules, returns `debug` for the whole program.
 fn more_detailed(current: &str) -> &'static str {
     match LEVELS.iter().position(|level| *level == current) {
         Some(index) => LEVELS[(index + 1).min(LEVELS.len() - 1)],
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_signal_raises_the_log_level_up_to_the_last() {
+    fn each_signal_raises_the_log_level_by_one_up_to_trace() {
         assert_eq!(more_detailed("info"), "debug");
         assert_eq!(more_detailed("trace"), "trace");
         assert_eq!(more_detailed("info,skep_client=trace"), "debug");

@@ -1,16 +1,21 @@
 //! The default log file of a mount in the background.
 //!
-//! For a cluster in a local directory, the file is in the same directory as the logs of the
-//! services. For other clusters, each mount point has one file, which later mounts reuse: below
-//! `/var/log` for root, and below the state directory of the XDG base directory specification for
-//! other users. If systemd started the mount, the file is in the log directory that systemd passes
-//! in an environment variable.
+//! - For a cluster in a local directory, the file is in the same directory as the logs of the
+//!   services.
+//! - If systemd started the mount, the file is in the log directory that systemd passes in an
+//!   environment variable.
+//! - Otherwise, the file is in `/var/log/skep` for root. For other users it is in their state
+//!   directory by the XDG base directory specification.
+//!
+//! The name of the file contains the mount point, so later mounts on the same mount point use the
+//! same file.
 //!
 //! # Hazard: files of other users
 //! Root opens these files, and their names are easy to guess. In a directory that other users can
-//! write to, a symbolic link with such a name would make root append to any file. So an existing
-//! log must be a regular file that belongs to the user of the mount. A log in the directory for
-//! temporary files is in a subdirectory that only this user can write to.
+//! write to, one of them could create a symbolic link with such a name, and root would then append
+//! to any file. For this reason, an existing log must be a regular file that belongs to the user of
+//! the mount. A log in the directory for temporary files is in a subdirectory that only this user
+//! can write to.
 
 use super::absolute;
 use crate::access::Access;
@@ -23,8 +28,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of bytes of the mount point in the name of its log. The whole name then stays
-/// below the limit of 255 bytes.
+/// Maximum number of bytes of the mount point that the name of its log contains. With this maximum,
+/// the whole name is shorter than 255 bytes, the limit of file systems.
 const LONGEST_LOG_NAME: usize = 150;
 /// Environment variable that systemd sets for a unit with `LogsDirectory=`. If it lists several
 /// directories, the first one is used.
@@ -34,7 +39,7 @@ const LOGS_OF_ROOT: &str = "/var/log/skep";
 /// Opens the log of a mount for appending, and returns it with its path.
 ///
 /// # Errors
-/// The error of the system for the last path that was tried.
+/// The error of the system for the path that was tried last.
 pub(super) fn open(
     requested: Option<&Path>,
     access: &Access,
@@ -44,7 +49,7 @@ pub(super) fn open(
         return Ok((absolute(path)?, open_log(path)?));
     }
     let name = file_name(mount_point);
-    // The name may be an address, which must not be used as a path below the working directory.
+    // `name` may be an address. It must not be used as a path below the working directory.
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
@@ -61,8 +66,9 @@ pub(super) fn open(
     Ok((path, file))
 }
 
-/// Returns the mount point with dashes instead of slashes. A result that is too long is replaced by
-/// its hash and its end, which differs more between mounts than its start.
+/// Returns the name of the log file: the mount point with dashes instead of slashes. If the mount
+/// point is too long, the name contains its end and a hash of the whole mount point. The end is
+/// used because mount points differ more at their ends than at their beginnings.
 fn file_name(mount_point: &Path) -> String {
     let mut name = mount_point.display().to_string().replace('/', "-");
     if name.len() > LONGEST_LOG_NAME {
@@ -86,21 +92,21 @@ fn usual_directory() -> Option<PathBuf> {
         Err(_) if geteuid().is_root() => return Some(LOGS_OF_ROOT.into()),
         Err(_) => std::env::var_os("XDG_STATE_HOME").map(PathBuf::from),
     };
-    // The specification requires that relative paths be ignored.
+    // The XDG base directory specification requires programs to ignore a relative path.
     let state = state.filter(|path| path.is_absolute());
     let state = state.or_else(|| Some(std::env::home_dir()?.join(".local/state")))?;
     state.is_absolute().then(|| state.join("skep"))
 }
 
-/// Opens a regular file that belongs to this user. Creates the file and its directory if missing.
-/// Does not follow a symbolic link.
+/// Opens a log file for appending, and checks that it is a regular file of this user. Creates the
+/// file and its directory if missing. Does not follow a symbolic link.
 fn open_own(path: &Path) -> io::Result<File> {
     let user = geteuid();
     if let Some(parent) = path.parent() {
         let mode = if user.is_root() { 0o755 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(parent)?;
     }
-    // Without O_NONBLOCK, opening a FIFO without a reader would block.
+    // Without `O_NONBLOCK`, the open would block if the path is a FIFO that no process reads.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
@@ -110,8 +116,8 @@ fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns this user's directory below the directory for temporary files. If another user owns the
-/// usual name, creates a directory with a new name.
+/// Returns this user's directory for logs below the directory for temporary files. If another user
+/// has created a directory with the usual name, creates one with a new name.
 fn temporary_directory() -> Result<PathBuf> {
     let (parent, user) = (std::env::temp_dir(), geteuid());
     let usual = parent.join(format!("skep-{}", user.as_raw()));
@@ -130,14 +136,14 @@ fn temporary_directory() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Creates a directory that only this user can write to, or checks the owner and the permissions of
-/// an existing directory.
+/// Creates a directory that only this user can write to. If it exists, checks that this user owns
+/// it and that no other user can write to it.
 fn make_private(path: &Path, user: Uid) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Does not follow a symbolic link.
+    // The check is for the directory itself, so it must not follow a symbolic link.
     let found = std::fs::symlink_metadata(path)?;
     let is_private = found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0;
     if is_private { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }
@@ -159,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn log_directory_of_another_user_or_link_is_refused() {
+    fn log_at_a_symlink_or_in_a_shared_directory_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let (log, secret) = (place.path().join("new/a.log"), place.path().join("secret"));
         open_own(&log).unwrap();

@@ -1,6 +1,7 @@
 //! `skep mount`: mounts a cluster on a directory, and serves it until it is unmounted.
 
 pub(crate) mod helper;
+mod learned;
 mod log_level;
 mod log_place;
 pub(crate) mod options;
@@ -40,7 +41,7 @@ const EXAMPLES: &[Example] = &[
         "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro /mnt/skep",
     ),
     (
-        "check the command and the token only",
+        "check the command and the token, and do not mount",
         "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
     ),
 ];
@@ -111,16 +112,16 @@ pub(crate) struct MountArgs {
     log_file: Option<PathBuf>,
 }
 
-/// Time limit for a mount in the background to start. The time for which the mount may wait for
-/// management is added.
+/// Time limit for the start of a mount in the background. The time for which the mount retries to
+/// reach management is added to it.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
-/// A mount, as JSON.
+/// The JSON output: the mount.
 #[derive(Debug, Serialize)]
 struct MountReport {
     mount_point: String,
-    /// Transport between kernel and mount. `None` if another program has unmounted the cluster in
-    /// the meantime.
+    /// Transport between kernel and mount. `None` if another program has already unmounted the
+    /// cluster again.
     transport: Option<String>,
 }
 
@@ -165,23 +166,25 @@ fn mount(
     log_level::follow_signals()?;
     follow_token(access)?;
     let cluster = ClusterOptions {
-        cluster: access.token.clone().into(),
+        cluster: access.contacts().into(),
         host: Some(skep_service::host_name())
             .filter(|name| !name.is_empty())
             .unwrap_or_else(|| "unknown".into()),
         version: skep_service::PROGRAM_VERSION.into(),
         patience: args.retry.unwrap_or_default().patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
+        map_observer: learned::observer(access),
         metrics_directory: metrics_directory(),
     };
     let shown = absolute(&args.directory)?.display().to_string();
     let in_background = args.in_background;
     let on_ready = move |transport: TransportKind| {
         if in_background {
-            // Must precede the notification, which makes the waiting parent exit.
+            // `outlive_parent` must come before the notification, because the waiting parent exits
+            // when it receives the notification.
             skep_env::outlive_parent();
         }
-        // In the background, the waiting parent prints the report, and the log has its own line.
+        // A mount in the background prints no report, because the waiting parent prints it.
         if !in_background {
             let transport = Some(transport.to_string());
             let mounted = MountReport { mount_point: shown, transport };
@@ -226,22 +229,26 @@ fn mount(
     served
 }
 
-/// Starts a thread that reads a replaced token from the token file, so that the mount can join
-/// again after its old token was revoked. Must be called after the signals are blocked.
+/// Starts a thread that follows changes of the token file. When the administrator has replaced the
+/// token and revoked the old one, the mount can join again with the new one. Must be called after
+/// the signals are blocked.
 fn follow_token(access: &Access) -> Result<()> {
     let (file, token) = (access.token_file.clone(), access.token.clone());
     skep_env::spawn_thread("skep-token".into(), None, move || {
         let following = follow_file(file, token.cluster, token.secrets);
         let followed = skep_env::block_on(following);
         if let Err(error) = followed {
-            tracing::warn!("this mount cannot take a replaced token before a remount: {error}");
+            tracing::warn!(
+                "this mount cannot follow changes of its token file, so it needs a remount after \
+                 the token was replaced: {error}"
+            );
         }
     })?;
     Ok(())
 }
 
-/// Returns the directory of the sockets on which mounts show their metrics. It belongs to the host
-/// for root, and to the login session for other users.
+/// Returns the directory for the sockets on which mounts offer their metrics. For root, it is a
+/// directory of the host. For other users, it belongs to their login session.
 fn metrics_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/run/skep".into());
@@ -249,7 +256,7 @@ fn metrics_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(|directory| PathBuf::from(directory).join("skep"))
 }
 
-/// Adds a hint about the option `retry` to the error of a mount that could not reach management.
+/// Adds a hint about the option `retry` to an error for management that could not be reached.
 fn with_retry_hint(error: Error) -> Error {
     if !skep_client::has_given_up(&error) {
         return error;
@@ -258,14 +265,14 @@ fn with_retry_hint(error: Error) -> Error {
     Error::new(error.code(), format!("{} ({hint})", error.context()))
 }
 
-/// Refuses to change options that are fixed when a mount starts. Equal values are accepted, since
-/// mount(8) passes the whole line of `/etc/fstab` again.
+/// Returns an error if `asked` changes options that are fixed when a mount starts. Equal values are
+/// accepted, since mount(8) passes the whole line of `/etc/fstab` again.
 fn refuse_fixed_options(args: &MountArgs, asked: Options) -> Result<()> {
     let found = |name: &str| attribute(&args.directory, name);
     let refused = |option: &str, found: &str, wanted: &str| {
         let what = format!(
-            "cannot change {option} of the mount on {} from {found} to {wanted}: it is fixed while \
-             the cluster is mounted; unmount it and mount it again",
+            "cannot change {option} of the mount on {} from {found} to {wanted}: this option is \
+             fixed while the cluster is mounted; unmount the cluster, and mount it again",
             args.directory.display()
         );
         Err(Error::new(ErrorCode::Configuration, what))
@@ -298,8 +305,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Starts this program again in the background, and waits until the new process has mounted the
-/// cluster. Until then the new process is killed when this process exits, so that no mount appears
-/// after the command has failed.
+/// cluster. If this process exits before that, the kernel kills the new process, so that no mount
+/// appears after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -346,8 +353,8 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// Returns the error of the background process if that process has exited: the last error in its
-/// log, or the last lines of the log if it was killed. `None` means that the process runs.
+/// Returns the error of the background process if it has exited, and `None` while it runs. The
+/// error is the last error in its log, or the last lines of the log if it was killed.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     let status = child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);
@@ -359,20 +366,22 @@ fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> 
         }
         None => {
             let how = describe(status);
-            let what =
-                format!("cannot mount the cluster: its process ended ({how}):\n{lines}\n{place}");
+            let what = format!(
+                "cannot mount the cluster: the process of the mount ended \
+                 ({how}):\n{lines}\n{place}"
+            );
             Error::new(ErrorCode::NotReady, what)
         }
     })
 }
 
-/// Precedes the message of an error in a log file, after the time.
+/// Text in a log line between the time and the message of an error.
 const ERROR_MARK: &str = "Z ERROR ";
-/// Precedes the message of a warning in a log file, after the time.
+/// Text in a log line between the time and the message of a warning.
 const WARNING_MARK: &str = "Z  WARN ";
 
-/// Prints the warnings in the log of a mount that is starting, so that the user sees the reason for
-/// a wait at once.
+/// Prints the warnings in the log of a mount that is starting, so that the user sees at once why
+/// the mount waits.
 struct Warnings {
     log: PathBuf,
     /// Number of bytes of the log that have been read.
@@ -386,7 +395,7 @@ impl Warnings {
         }
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let new = bytes.get(self.read..).unwrap_or_default();
-        // A line without its end is still being written.
+        // The last line may have no end yet, because the mount is still writing it.
         let Some(end) = new.iter().rposition(|byte| *byte == b'\n') else { return };
         for line in String::from_utf8_lossy(&new[..end]).lines() {
             if let Some((_, text)) = line.split_once(WARNING_MARK) {

@@ -11,28 +11,27 @@ use std::time::Duration;
 /// Width of the text that explains an option, in columns.
 const TEXT_COLUMNS: usize = 70;
 
-/// Upper limit of the time for which the kernel may cache names and attributes. For files that
-/// never change, an hour is as good as a day, and the effect of a mistaken value ends within the
-/// hour.
+/// Maximum time for which the kernel may cache names and attributes. For files that never change,
+/// an hour is as good as a day. If the value is a mistake, its effect ends within the hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Options for mount(8) and systemd. Skep accepts and ignores them.
+/// Options that are addressed to mount(8) and systemd. Skep accepts and ignores them.
 const OF_OTHERS: &[&str] = &[
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "nousers",
     "owner", "noowner", "group", "nogroup", "silent", "loud", "nomand",
 ];
 const PREFIXES_OF_OTHERS: &[&str] = &["x-", "X-", "comment="];
-/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them for `mount -o
-/// remount`, so Skep accepts and ignores them.
+/// Options that `/proc/mounts` shows for every FUSE mount. mount(8) passes them to the helper for
+/// `mount -o remount`, so Skep accepts and ignores them.
 const OF_THE_KERNEL: &[&str] = &["default_permissions"];
 const ALLOW_OTHER: &str = "allow_other";
 const PREFIXES_OF_THE_KERNEL: &[&str] = &["user_id=", "group_id=", "max_read="];
 
-/// One of Skep's own options, with its text in the manual.
+/// One of Skep's own mount options, with its text in the manual.
 #[derive(Debug)]
 pub(crate) struct OwnOption {
     pub(crate) name: &'static str,
-    /// Name of the value in the help. `None` for an option without a value.
+    /// Name of the value in the help text, such as `SIZE`. `None` for an option without a value.
     pub(crate) value: Option<&'static str>,
     pub(crate) meaning: &'static str,
 }
@@ -43,7 +42,7 @@ impl OwnOption {
     }
 }
 
-/// Skep's own options.
+/// The mount options that only Skep has.
 pub(crate) const OWN: &[OwnOption] = &[
     OwnOption::new("token_file", Some("FILE"), "file that holds the cluster's token"),
     OwnOption::new(
@@ -100,7 +99,7 @@ pub(crate) const OWN: &[OwnOption] = &[
     ),
 ];
 
-/// Other options that Skep accepts, with their meaning in the manual.
+/// Mount options of all file systems that Skep accepts, with their meaning in the manual.
 pub(crate) const COMMON: &[(&str, &str)] = &[
     (
         "ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...",
@@ -155,7 +154,7 @@ fn is_own(name: &str) -> bool {
 /// The parsed mount options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// The mount flags that every file system has, such as read-only.
+    /// The mount flags that all file systems have, such as read-only.
     pub(crate) flags: MountFlags,
     /// Whether to change the flags of an existing mount.
     pub(crate) is_remount: bool,
@@ -166,8 +165,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns an option list that [`read`] parses to this value. The list contains only the
-    /// options without an equivalent on the command line.
+    /// Returns a list of options from which [`read`] parses the same value. The list leaves out the
+    /// options that `skep mount` also has as arguments.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
@@ -180,10 +179,11 @@ fn refused(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Parses option lists. An option with an equivalent on the command line is stored in `args`.
+/// Parses lists of mount options. An option that `skep mount` also has as an argument is stored in
+/// `args`.
 ///
 /// # Errors
-/// `Configuration` with the invalid option.
+/// `Configuration`. The error names the invalid option.
 pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> Result<Options> {
     let mut options = Options::default();
     for option in lists.iter().flat_map(|list| list.split(',')).filter(|it| !it.is_empty()) {
@@ -209,7 +209,11 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 args.cluster.token_file = Some(file.into());
             }
             ("transport", name) if !name.is_empty() => name.clone_into(&mut args.transport),
-            ("log", filter) if !filter.is_empty() => filter.clone_into(&mut args.log),
+            ("log", filter) => {
+                let checked = skep_service::logging::check(filter);
+                checked.map_err(|why| refused(format!("option log: {why}")))?;
+                filter.clone_into(&mut args.log);
+            }
             ("log_file", file) if !file.is_empty() => args.log_file = Some(file.into()),
             ("retry", time) => {
                 let retry: Result<Retry, _> = time.parse();
@@ -270,7 +274,7 @@ mod tests {
     /// The table in docs/operations/mounting.md and the help of the command list exactly the same
     /// options.
     #[test]
-    fn manual_and_help_have_all_options() {
+    fn manual_and_help_list_all_mount_options() {
         let page = include_str!("../../../../../docs/operations/mounting.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
         let mut described = Vec::new();
@@ -282,9 +286,11 @@ mod tests {
                 let typed = match value {
                     "SECONDS" => format!("{name}=1.5"),
                     "SIZE" => format!("{name}=16MiB"),
+                    "LEVEL" => format!("{name}=debug"),
                     _ => word.to_owned(),
                 };
-                // Values of the option `transport=`, which are in the same row as the option.
+                // These words are values of the option `transport=`. They are in the table row of
+                // this option.
                 if ["uring", "device"].contains(&word) {
                     continue;
                 }
@@ -304,7 +310,7 @@ mod tests {
             let option =
                 value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"));
             for help in &helps {
-                // Removes bold markup and the escapes of dashes, as roff writes them.
+                // Removes the markup of roff for bold text, and its escapes of dashes.
                 let plain = help.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-");
                 assert!(plain.lines().any(|line| line.trim() == option), "{option}: {help}");
             }
@@ -313,11 +319,12 @@ mod tests {
 
     /// The parser accepts each option of the table.
     #[test]
-    fn options_of_skep_are_accepted() {
+    fn parser_accepts_each_mount_option_of_skep() {
         for OwnOption { name, value, .. } in OWN {
             let typed = match *value {
                 None => (*name).to_owned(),
                 Some("SIZE") => format!("{name}=1MiB"),
+                Some("LEVEL") => format!("{name}=debug"),
                 Some(value) => match value.split('|').next().unwrap() {
                     "SECONDS" => format!("{name}=1"),
                     word => format!("{name}={word}"),
@@ -329,12 +336,12 @@ mod tests {
     }
 
     #[test]
-    fn retry_option_is_stored_in_the_arguments() {
+    fn last_value_of_the_retry_option_is_used() {
         let mut args = MountArgs::default();
         let list = ["retry=80,ro".to_owned(), "retry=forever".to_owned()];
         read(&list[..1], false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::For(Duration::from_secs(80))));
-        // If an option is repeated, the last value counts, as with other file systems.
+        // If an option is repeated, the last value is used, as in other file systems.
         read(&list, false, &mut args).unwrap();
         assert_eq!(args.retry, Some(Retry::Forever));
         let error = read(&["retry=soon".to_owned()], true, &mut args).unwrap_err();
@@ -345,12 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_ignores_unknown_options_but_not_wrong_values() {
+    fn sloppy_option_ignores_unknown_options_but_not_wrong_values() {
         let read =
             |option: &str| read(&[option.to_owned()], true, &mut MountArgs::default()).map(|_| ());
         read("colour=red,sunny").unwrap();
         assert!(read("log_limit=many").is_err());
         assert!(read("transport=").is_err());
+        let wrong = read("log=loud").unwrap_err();
+        assert!(wrong.context().contains("unknown level 'loud'"), "{wrong}");
     }
 
     #[test]

@@ -4,14 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default time: long enough for a restart of management, and short enough for a user who mistyped
-/// the address.
+/// Default time for retries. It is long enough for a restart of management, and short enough for a
+/// user who has mistyped the address.
 const USUAL: Duration = Duration::from_secs(15);
-/// Upper limit: a longer time makes no practical difference to `forever`.
+/// Maximum time for retries. In practice, a longer time would be the same as `forever`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const FOREVER: &str = "forever";
 
-/// How long to retry.
+/// How long a mount retries while management is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// Retry for this time. At least one attempt is made, even if the time is zero.
@@ -20,7 +20,7 @@ pub(crate) enum Retry {
 }
 
 impl Retry {
-    /// Returns the time as a duration. `None` means without a limit.
+    /// Returns the time limit for retries. `None` means that there is no limit.
     pub(crate) fn patience(self) -> Option<Duration> {
         match self {
             Self::For(span) => Some(span),
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_survives_formatting_and_parsing() {
+    fn retry_option_survives_formatting_and_parsing() {
         for (text, expected) in [
             ("80", Retry::For(Duration::from_secs(80))),
             ("0", Retry::For(Duration::ZERO)),

@@ -1,4 +1,4 @@
-//! `skep node list`: lists all nodes.
+//! `skep node list`: lists all nodes of the cluster.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -8,7 +8,10 @@ use skep_types::{ErrorCode, Result};
 use skep_wire::management::ListHosts;
 
 const EXAMPLES: &[Example] = &[
-    ("nodes of the cluster that is mounted here, or of the one in ./skep-data", "skep node list"),
+    (
+        "list the nodes of the cluster that is mounted here, or of the cluster in ./skep-data",
+        "skep node list",
+    ),
     ("for a script", "skep node list --cluster 10.0.0.1:7400 --token-file token --output json"),
 ];
 
@@ -25,7 +28,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     let (map, hosts) = crate::cmd::block_on(async move {
         let map = access.map().await?;
         let hosts = match access.ask(&ListHosts {}).await {
-            // A leader of an older version knows no hosts.
+            // A management leader of an older version cannot list the hosts of servers.
             Err(error) if error.code() == ErrorCode::Unsupported => Vec::new(),
             list => list?.hosts,
         };

@@ -17,10 +17,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("show the level of all services", "skep node log-level all"),
-    ("log more on one service", "skep node log-level storage-1 debug"),
-    ("log more in one part of a mount", "skep node log-level n12 info,skep_client=debug"),
-    ("return to the configured level", "skep node log-level storage-1 default"),
+    ("show the log level of all services", "skep node log-level all"),
+    ("raise the log level of one service", "skep node log-level storage-1 debug"),
+    (
+        "raise the log level of one part of a mount",
+        "skep node log-level n12 info,skep_client=debug",
+    ),
+    ("restore the configured log level", "skep node log-level storage-1 default"),
 ];
 
 /// Show the log level of running services and mounts, or change it until they restart
@@ -37,13 +40,14 @@ pub(crate) struct LogLevelArgs {
     level: Option<String>,
 }
 
-/// Maximum number of requests in flight at the same time.
+/// Maximum number of requests that are in flight at the same time.
 const AT_ONCE: usize = 100;
-/// Number of heartbeats to wait for a mount. The mount receives the level in the reply to its next
-/// heartbeat; the second heartbeat covers the loss of the first.
+/// Number of heartbeats for which the command waits for a mount. The mount receives the level in
+/// the reply to its next heartbeat. The command also waits for a second heartbeat, since the first
+/// may be lost.
 const HEARTBEATS: u32 = 2;
 
-/// A node and its log level.
+/// A node and its log level, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct NodeLogLevel {
     id: u32,
@@ -66,8 +70,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
         let nodes = chosen(&map, &node)?;
         let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
         let mut lines = Vec::new();
-        // A mount replies only at its next heartbeat, so the requests to many mounts wait
-        // concurrently.
+        // A mount replies only at its next heartbeat, so the command waits for many mounts at the
+        // same time.
         for some in nodes.chunks(AT_ONCE) {
             let asked: Vec<_> = some
                 .iter()
@@ -77,8 +81,8 @@ pub(crate) fn run(args: LogLevelArgs) -> Result<ExitCode> {
                 })
                 .collect();
             for (node, outcome) in some.iter().zip(asked) {
-                // The error of a single node is shown in its line. An invalid level ends the
-                // command, since it is invalid for all nodes.
+                // If a single node fails, the line of this node shows the error. If the level is
+                // invalid, the command ends, since the level is invalid for all nodes.
                 match outcome.await {
                     Err(error) if is_one || error.code() == ErrorCode::InvalidArgument => {
                         return Err(error.within(format_args!("{} ({})", node.name, node.id)));
@@ -107,7 +111,7 @@ fn chosen<'a>(map: &'a ClusterMap, wanted: &str) -> Result<Vec<&'a Node>> {
     }
 }
 
-/// Sends the request directly to a service, or through management to a mount.
+/// Sends the request to a service directly. For a mount, sends the request to management.
 async fn ask(
     access: &Access,
     node: &Node,
@@ -125,7 +129,7 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// Adds a hint on how to fix the problem to the error of a mount that does not reply.
+/// Adds a hint on how to fix the problem to the error for a mount that does not reply.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;

@@ -1,4 +1,4 @@
-//! Verbs of `skep node`.
+//! Subcommands of `skep node`.
 
 mod list;
 mod log_level;

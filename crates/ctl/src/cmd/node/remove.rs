@@ -10,7 +10,7 @@ use skep_wire::management::RemoveServer;
 
 const EXAMPLES: &[Example] = &[
     ("check whether a retired server can be removed", "skep node remove --dry-run storage-2"),
-    ("remove it from all lists", "skep node remove storage-2"),
+    ("remove server storage-2 from the cluster", "skep node remove storage-2"),
 ];
 
 /// Remove a server that has no targets
@@ -29,7 +29,7 @@ pub(crate) struct RemoveArgs {
     node: String,
 }
 
-/// The removed server, as JSON.
+/// The JSON output: the removed server.
 #[derive(Debug, Serialize)]
 struct Removal {
     id: u32,

@@ -9,7 +9,7 @@ use skep_types::Result;
 use skep_wire::management::RenameServer;
 
 const EXAMPLES: &[Example] =
-    &[("a name that says where a server is", "skep node rename storage-1 rack1-a")];
+    &[("name a server by its place in the rack", "skep node rename storage-1 rack1-a")];
 
 /// Give a server another name
 ///
@@ -26,7 +26,7 @@ pub(crate) struct RenameArgs {
     name: String,
 }
 
-/// The renamed server, as JSON.
+/// The JSON output: the renamed server.
 #[derive(Debug, Serialize)]
 struct Renaming {
     id: u32,

@@ -1,5 +1,6 @@
 //! Options that the subcommands of `skep ondemand` share.
 
+use crate::slurm_job::{job_hosts, job_variable, name_of_job};
 use clap::Args;
 use skep_deploy::ondemand::{
     OnDemand, OnDemandOutcome, Reach, Removal, Run, read_hosts, run_of_job, shown,
@@ -7,7 +8,7 @@ use skep_deploy::ondemand::{
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// The hosts, and the directories and ports of the file system on them.
+/// The hosts of a file system on demand, and its directories and ports on these hosts.
 #[derive(Debug, Args)]
 pub(super) struct OndemandArgs {
     /// List of hosts, one per line; the command works on all of them by ssh. The first host serves
@@ -34,15 +35,15 @@ pub(super) struct OndemandArgs {
     /// With --job: file with the secret of the site, at least 32 random bytes
     #[arg(long, value_name = "FILE", default_value = "/etc/skep/ondemand.secret")]
     secret: PathBuf,
-    /// Seconds after which a host gives up
+    /// Seconds for which a host waits for its services, its mount, or another command
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
         value_parser = clap::value_parser!(u32).range(1..3600))]
     patience: u32,
 }
 
 impl OndemandArgs {
-    /// Returns the file system for a start, its run, and the hosts to work on. `owner` is the user
-    /// that owns the top directory; `None` means the user of the job.
+    /// Returns what a start needs: the file system, a new run of it, and how to reach its hosts.
+    /// `owner` is the user that owns the top directory. `None` means the user of the job.
     pub(super) fn start(&self, owner: Option<u32>) -> Result<(OnDemand, Run, Reach)> {
         if let Some(file) = &self.hosts {
             let system = self.system("ondemand", read_hosts(file)?, owner)?;
@@ -50,8 +51,8 @@ impl OndemandArgs {
         }
         let name = name_of_job()?;
         let hosts = job_hosts()?;
-        let here = variable(&["SLURMD_NODENAME"])?;
-        let user = variable(&["SLURM_JOB_UID"])?;
+        let here = job_variable(&["SLURMD_NODENAME"])?;
+        let user = job_variable(&["SLURM_JOB_UID"])?;
         let user = user.parse::<u32>().map_err(|_| {
             let what = format!("invalid SLURM_JOB_UID '{user}': expected a number");
             Error::new(ErrorCode::Configuration, what)
@@ -61,7 +62,7 @@ impl OndemandArgs {
         Ok((system, run, Reach::Here(here)))
     }
 
-    /// Returns the file system for `status` and `stop`, and the hosts to work on.
+    /// Returns what `status` and `stop` need: the file system, and how to reach its hosts.
     pub(super) fn existing(&self) -> Result<(OnDemand, Reach)> {
         if let Some(file) = &self.hosts {
             return Ok((self.system("ondemand", read_hosts(file)?, None)?, Reach::Ssh));
@@ -88,43 +89,6 @@ impl OndemandArgs {
     }
 }
 
-/// Returns the nodes of the Slurm job of this process.
-pub(in crate::cmd) fn job_hosts() -> Result<Vec<String>> {
-    node_names(&variable(&["SLURM_JOB_NODELIST", "SLURM_NODELIST"])?)
-}
-
-fn name_of_job() -> Result<String> {
-    Ok(format!("job-{}", variable(&["SLURM_JOB_ID"])?))
-}
-
-/// Returns the value of the first of these environment variables that is set.
-fn variable(names: &[&str]) -> Result<String> {
-    let value = names.iter().find_map(|name| std::env::var(name).ok());
-    value.filter(|value| !value.is_empty()).ok_or_else(|| {
-        let what = format!(
-            "cannot use --job: {} is not set; run the command in the job (skep copy), or in the \
-             prolog or epilog of slurmd (skep ondemand), or name the hosts with --hosts",
-            names.join(" or ")
-        );
-        Error::new(ErrorCode::Configuration, what)
-    })
-}
-
-/// Expands a list of nodes of Slurm, such as `n[1-4]`, by Slurm's own program.
-fn node_names(list: &str) -> Result<Vec<String>> {
-    let refuse = |reason: String| {
-        let what = format!("cannot expand the list of nodes '{list}' with scontrol: {reason}");
-        Error::new(ErrorCode::NotFound, format!("{what}; check that scontrol is in the PATH"))
-    };
-    let mut scontrol = std::process::Command::new("scontrol");
-    let output = scontrol.args(["show", "hostnames", list]).output();
-    let output = output.map_err(|error| refuse(error.to_string()))?;
-    if !output.status.success() {
-        return Err(refuse(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
-}
-
 /// Returns the error of a command that failed on some hosts. `None` means that the command
 /// succeeded on all hosts.
 pub(super) fn failure(what: &str, outcome: &OnDemandOutcome) -> Option<Error> {
@@ -135,7 +99,7 @@ pub(super) fn failure(what: &str, outcome: &OnDemandOutcome) -> Option<Error> {
     Some(Error::new(ErrorCode::Io, what))
 }
 
-/// Returns the problems of hosts, one per line. Hosts with the same problem are in one line.
+/// Returns the problems of hosts as text. Hosts that have the same problem share one line.
 pub(super) fn problems(outcome: &OnDemandOutcome) -> String {
     let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
     for it in &outcome.problems {
@@ -189,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn options_reach_the_file_system_of_the_hosts() {
+    fn options_set_name_port_and_paths_of_the_file_system() {
         let args = parse("--hosts n --name a --directory /local --mount /s --port 9000");
         let system = args.unwrap().system("ondemand", vec!["n1".into()], Some(7)).unwrap();
         assert_eq!((system.name.as_str(), system.port, system.owner), ("a", 9000, Some(7)));

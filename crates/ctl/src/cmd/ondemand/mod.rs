@@ -1,4 +1,4 @@
-//! Verbs of `skep ondemand`: a file system of the local disks of a job's hosts.
+//! Subcommands of `skep ondemand`, which makes a file system of the local disks of a job's hosts.
 
 mod args;
 mod staging;
@@ -7,9 +7,7 @@ mod status;
 mod stop;
 
 use crate::cmd::done;
-pub(in crate::cmd) use args::job_hosts;
 use clap::Subcommand;
-pub(in crate::cmd) use skep_deploy::ondemand::read_hosts;
 use skep_types::Result;
 use std::process::ExitCode;
 

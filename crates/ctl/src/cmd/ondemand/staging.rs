@@ -1,24 +1,28 @@
-//! Copies into a file system on demand after its start, and out of it before its removal. Owns the
-//! options and the errors. All hosts of the file system copy, as root.
+//! Copies files into a file system on demand after its start, and out of it before its removal.
+//! This module owns the options for these copies, and the error messages. All hosts of the file
+//! system take part in each copy, as root.
 //!
 //! # Invariant
 //! - If the user has requested a copy, `stop` removes the data only after this copy has succeeded,
 //!   or with `--discard`.
 
 use crate::cmd::copy::several::Transport;
+use crate::cmd::copy::store::{StoreArgs, Stores};
 use crate::cmd::copy::{failure, hosts_as_text};
 use crate::output::is_for_people;
 use skep_copy::context::Options;
 use skep_copy::hosts::HostsOutcome;
 use skep_deploy::ondemand::{OnDemand, OnDemandOutcome, StageOut, shown};
+use skep_s3::location::{Location, is_location};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A copy into a file system on demand.
+/// Files to copy into a file system on demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StageIn {
-    /// Path outside, on all hosts.
+    /// Absolute path outside of the file system, which is valid on all hosts, or a location in an
+    /// object store.
     pub(super) source: String,
     /// Path below the mount point.
     destination: String,
@@ -28,24 +32,32 @@ fn invalid(what: String) -> Error {
     Error::new(ErrorCode::InvalidArgument, what)
 }
 
-/// Returns a path below the mount point. A relative path begins there.
+/// Returns a path below the mount point `mount`. A relative path is relative to the mount point.
 fn inside(mount: &str, path: &str) -> Result<String> {
     let joined = Path::new(mount).join(path);
     let is_plain = joined.components().all(|it| it != std::path::Component::ParentDir);
     match joined.to_str() {
         Some(text) if joined.starts_with(mount) && is_plain => Ok(text.to_owned()),
-        _ => Err(invalid(format!("invalid path '{path}': expected one below {mount}"))),
+        _ => Err(invalid(format!("invalid path '{path}': expected a path below {mount}"))),
     }
 }
 
-/// Reads `SOURCE[:DESTINATION]`.
+/// Splits `SOURCE:DESTINATION`. Both can be locations in an object store.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let scheme = if is_location(text) { "s3:".len() } else { 0 };
+    let colon = scheme + text[scheme..].find(':')?;
+    Some((&text[..colon], &text[colon + 1..]))
+}
+
+/// Parses `SOURCE[:DESTINATION]`.
 pub(super) fn stage_in(mount: &str, text: &str) -> Result<StageIn> {
-    let (source, destination) = match text.split_once(':') {
+    let (source, destination) = match split(text) {
         Some((source, destination)) => (source, destination.to_owned()),
         None => {
             let name = Path::new(text).file_name().and_then(|name| name.to_str());
             let name = name.ok_or_else(|| {
-                let what = "expected an absolute path with a name, as in /home/user/input";
+                let what = "expected an absolute path with a name, as in /home/user/input, or \
+                            s3://bucket/input";
                 invalid(format!("invalid source '{text}' to stage in: {what}"))
             })?;
             (text, name.to_owned())
@@ -55,46 +67,89 @@ pub(super) fn stage_in(mount: &str, text: &str) -> Result<StageIn> {
     Ok(StageIn { source: source.to_owned(), destination })
 }
 
-/// Reads `[SOURCE:]DESTINATION`. Without a source, it means the whole file system.
+/// Parses `[SOURCE:]DESTINATION`. A missing source means the whole file system.
 pub(super) fn stage_out(mount: &str, text: &str) -> Result<StageOut> {
-    let (source, destination) = text.split_once(':').unwrap_or(("", text));
+    let (source, destination) = match is_location(text) {
+        true => ("", text),
+        false => text.split_once(':').unwrap_or(("", text)),
+    };
     let source = inside(mount, source)?;
     let source = source.strip_suffix('/').unwrap_or(&source).to_owned();
     if Path::new(destination).starts_with(mount) {
-        let what = format!("invalid destination '{destination}': expected one outside of {mount}");
+        let what =
+            format!("invalid destination '{destination}': expected a path outside of {mount}");
         return Err(invalid(what));
+    }
+    if is_location(destination) {
+        Location::parse(destination)?;
     }
     Ok(StageOut { source, destination: destination.to_owned() })
 }
 
-/// Copies with all hosts, with a comparison of all bytes. Also continues an interrupted copy.
-fn copy(hosts: &[String], source: &str, destination: &str, sync: bool) -> Result<HostsOutcome> {
+/// Returns the access to the object stores that the copies use, after a test request to each
+/// location. `None` means that no copy uses an object store.
+pub(super) fn stores(
+    args: &StoreArgs,
+    inputs: &[StageIn],
+    outputs: &[StageOut],
+) -> Result<Option<Stores>> {
+    let sources = inputs.iter().map(|it| it.source.as_str()).filter(|it| is_location(it));
+    let targets = outputs.iter().map(|it| it.destination.as_str()).filter(|it| is_location(it));
+    let paths = sources.clone().chain(targets.clone()).map(Path::new);
+    let stores = args.open(paths)?;
+    if let Some(stores) = &stores {
+        for source in sources {
+            stores.check(source, true)?;
+        }
+        for target in targets {
+            stores.check(target, false)?;
+        }
+    }
+    Ok(stores)
+}
+
+/// Returns the sources that are paths of files and not in object stores. All hosts must see these
+/// paths.
+pub(super) fn paths(inputs: &[StageIn]) -> Vec<String> {
+    let sources = inputs.iter().map(|it| &it.source);
+    sources.filter(|it| !is_location(it)).cloned().collect()
+}
+
+/// Copies with all hosts, and compares all bytes afterwards. Continues a copy that was interrupted.
+fn copy(
+    hosts: &[String],
+    (source, destination): (&str, &str),
+    sync: bool,
+    stores: Option<&Stores>,
+) -> Result<HostsOutcome> {
     let options = Options { resume: true, verify: true, sync, ..Options::default() };
     let transport = Transport::ssh(hosts, true);
-    let outcome = transport.copy(&[PathBuf::from(source)], Path::new(destination), &options)?;
+    let sources = [PathBuf::from(source)];
+    let outcome = transport.copy(&sources, Path::new(destination), &options, stores)?;
     match failure(&outcome.outcome) {
         Some(error) => Err(error),
         None => Ok(outcome),
     }
 }
 
-/// Reports a copy to people. The command prints its own result.
+/// Prints the result of a copy for people. With JSON, only the command's own result is printed.
 fn show(what: &str, outcome: &HostsOutcome) {
     if is_for_people() {
-        // A closed standard error must not stop the command.
+        // If standard error is closed, the command continues without this output.
         let _ = writeln!(std::io::stderr(), "{what}: {}", hosts_as_text(outcome));
     }
 }
 
-/// Copies into a file system that was just started.
-pub(super) fn run_in(system: &OnDemand, copies: &[StageIn]) -> Result<()> {
+/// Copies files into a file system that was just started.
+pub(super) fn run_in(system: &OnDemand, copies: &[StageIn], stores: Option<&Stores>) -> Result<()> {
     for it in copies {
-        // Without redundancy, a power loss ends the file system, so nothing is synced.
-        let result = copy(&system.hosts, &it.source, &it.destination, false);
+        // Without redundancy, the data is lost at a power loss anyway, so nothing is synced.
+        let result = copy(&system.hosts, (&it.source, &it.destination), false, stores);
         let outcome = result.map_err(|error| {
             error.within(format!(
-                "cannot stage in {}: the file system {} is mounted on {}, without all of the data; \
-                 continue with `skep copy --resume --verify {} {}` there, or stop it",
+                "cannot stage in {}: the file system {} is mounted on {}, but a part of the data \
+                 is missing; copy the rest with `skep copy --resume --verify {} {}`, or stop the \
+                 file system",
                 it.source, system.name, system.mount, it.source, it.destination
             ))
         })?;
@@ -103,7 +158,8 @@ pub(super) fn run_in(system: &OnDemand, copies: &[StageIn]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the copies that must precede the removal: the copies of earlier commands, and `new`.
+/// Returns the copies that must be finished before the file system is removed. These are the copies
+/// that an earlier command requested, and `new`.
 pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOut> {
     let noted = status.hosts.iter().flat_map(|it| &it.stage_out);
     let mut all: Vec<StageOut> = Vec::new();
@@ -115,36 +171,38 @@ pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOu
     all
 }
 
-/// Copies out of a file system before its removal.
+/// Copies files out of a file system before its removal.
 pub(super) fn run_out(
     system: &OnDemand,
     status: &OnDemandOutcome,
     copies: &[StageOut],
+    stores: Option<&Stores>,
 ) -> Result<()> {
     let place = format!(
-        "nothing was removed: the data are on {} of {}, and in {}/skep-ondemand of each; continue \
-         with the same command, or give them up with --discard",
+        "nothing was removed: the data is on {} of {}, and in the directory {}/skep-ondemand of \
+         each host; run the same command again, or delete the data with --discard",
         system.mount,
         shown(&system.hosts),
         system.directory
     );
-    // A file system without redundancy serves nothing if a host is missing: a copy would wait.
+    // Without redundancy, the file system serves nothing if a host is missing. A copy would wait
+    // for ever.
     let missing = status.hosts.iter().filter(|it| !it.is_mounted).map(|it| it.host.clone());
     let silent = status.problems.iter().map(|it| it.host.clone());
     let missing: Vec<_> = missing.chain(silent).collect();
     if !missing.is_empty() {
         let what = format!(
-            "cannot stage out {}: it is not mounted on {}; {place}",
+            "cannot stage out {}: this file system is not mounted on {}; {place}",
             system.name,
             shown(&missing)
         );
         return Err(Error::new(ErrorCode::Disconnected, what));
     }
     for it in copies {
-        let outcome = copy(&system.hosts, &it.source, &it.destination, true).map_err(|error| {
-            let code = error.code();
+        let result = copy(&system.hosts, (&it.source, &it.destination), true, stores);
+        let outcome = result.map_err(|error| {
             let what = format!("cannot stage out {}: {}\n{place}", it.source, error.context());
-            Error::new(code, what)
+            Error::new(error.code(), what)
         })?;
         show(&format!("Staged out {}", it.source), &outcome);
     }
@@ -163,19 +221,23 @@ mod tests {
         assert_eq!(read("/home/a/input").unwrap(), pair("/home/a/input", "/mnt/s/input"));
         assert_eq!(read("/home/a:x/y").unwrap(), pair("/home/a", "/mnt/s/x/y"));
         assert_eq!(read("/home/a:/mnt/s/b").unwrap(), pair("/home/a", "/mnt/s/b"));
+        assert_eq!(read("s3://bucket/in").unwrap(), pair("s3://bucket/in", "/mnt/s/in"));
+        assert_eq!(read("s3://bucket/in:x").unwrap(), pair("s3://bucket/in", "/mnt/s/x"));
         for wrong in ["/", "/home/a:/mnt/other", "/home/a:../b", "/home/a:/mnt/s/../b"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let out = |text: &str| stage_out("/mnt/s", text).map(|it| it.shown());
         assert_eq!(out("/home/out").unwrap(), "/mnt/s:/home/out");
         assert_eq!(out("results:/home/out").unwrap(), "/mnt/s/results:/home/out");
-        for wrong in ["/mnt/s/x", "/etc:/home", "../x:/home", ".:/mnt/s"] {
+        assert_eq!(out("s3://bucket/out").unwrap(), "/mnt/s:s3://bucket/out");
+        assert_eq!(out("results:s3://bucket/out").unwrap(), "/mnt/s/results:s3://bucket/out");
+        for wrong in ["s3://x", "r:s3://", "/mnt/s/x", "/etc:/home", "../x:/home", ".:/mnt/s"] {
             assert!(out(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn pending_copies_of_hosts_and_commands_count_once() {
+    fn pending_copies_of_hosts_and_options_are_listed_once() {
         let state = |host: &str, notes: &[&str]| HostState {
             host: host.into(),
             running: Vec::new(),

@@ -1,4 +1,4 @@
-//! `skep ondemand status`: shows the processes and mounts of a file system of the hosts of a job.
+//! `skep ondemand status`: shows the processes and mounts of a file system on demand on each host.
 
 use super::args::{OndemandArgs, problems};
 use super::staging;
@@ -9,8 +9,10 @@ use skep_types::Result;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-const EXAMPLES: &[Example] =
-    &[("of the hosts in a file, by ssh", "skep ondemand status --hosts nodes")];
+const EXAMPLES: &[Example] = &[(
+    "show over ssh the state of the hosts that a file lists",
+    "skep ondemand status --hosts nodes",
+)];
 
 /// Show the processes of each host, and whether the file system is mounted. Exit code 1 means that
 /// it is not mounted on all hosts
@@ -44,7 +46,7 @@ fn as_text(outcome: &OnDemandOutcome) -> String {
         let _ = write!(text, "\nTo stage out before the removal: {}", it.shown());
     }
     if let Some(hold) = outcome.hosts.iter().find_map(|it| it.hold.as_ref()) {
-        let _ = write!(text, "\nHeld by {}/.skep-hold: {hold}", outcome.mount);
+        let _ = write!(text, "\nNot removed while {}/.skep-hold exists: {hold}", outcome.mount);
     }
     if outcome.problems.is_empty() {
         return text;

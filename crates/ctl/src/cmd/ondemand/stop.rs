@@ -1,7 +1,8 @@
-//! `skep ondemand stop`: unmounts and removes a file system of the hosts of a job.
+//! `skep ondemand stop`: unmounts a file system on demand on all hosts, and removes it.
 
 use super::args::{OndemandArgs, failure, problems};
 use super::staging;
+use crate::cmd::copy::store::StoreArgs;
 use crate::failure::PARTIAL;
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -10,12 +11,18 @@ use skep_types::{Error, ErrorCode, Result};
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("on the hosts in a file, by ssh", "skep ondemand stop --hosts nodes --mount /scratch"),
     (
-        "save the results before",
+        "remove the file system over ssh from the hosts that a file lists",
+        "skep ondemand stop --hosts nodes --mount /scratch",
+    ),
+    (
+        "copy the results out before the removal",
         "skep ondemand stop --hosts nodes --stage-out output:/home/ada/output",
     ),
-    ("in the epilog of a Slurm job", "skep ondemand stop --job --directory /local"),
+    (
+        "remove the file system in the epilog of a Slurm job",
+        "skep ondemand stop --job --directory /local",
+    ),
 ];
 
 /// Unmount the file system and remove it with all its data. Also removes the remains of an
@@ -26,7 +33,8 @@ const EXAMPLES: &[Example] = &[
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StopArgs {
     /// Data to copy out before the removal, by all hosts. SRC is below the mount point [default:
-    /// the whole file system]. If the copy fails, the command removes nothing. Can be repeated
+    /// the whole file system]. DST is a path or s3://bucket/key. If the copy fails, the command
+    /// removes nothing. Can be repeated
     #[arg(long, value_name = "[SRC:]DST", conflicts_with_all = ["job", "discard"])]
     stage_out: Vec<String>,
     /// Also remove data of a stage-out that has not succeeded, and data that `.skep-hold` holds
@@ -34,13 +42,15 @@ pub(crate) struct StopArgs {
     discard: bool,
     #[command(flatten)]
     ondemand: OndemandArgs,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     let (mut system, reach) = args.ondemand.existing()?;
     match (args.discard, &reach) {
         (true, _) => system.removal = Removal::All,
-        (false, Reach::Ssh) => save(&mut system, &args.stage_out, &reach)?,
+        (false, Reach::Ssh) => save(&mut system, args, &reach)?,
         (false, Reach::Here(_)) => {}
     }
     let outcome = system.run(Command::Stop, None, &reach)?;
@@ -53,15 +63,16 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { PARTIAL.into() })
 }
 
-/// Copies out what the start or this command has named. Fails if data must stay.
-fn save(system: &mut OnDemand, new: &[String], reach: &Reach) -> Result<()> {
-    let new = new.iter().map(|it| staging::stage_out(&system.mount, it));
+/// Runs the stage-out copies that the start or this command has requested. Returns an error, so
+/// that nothing is removed, if a copy fails or if `.skep-hold` protects the data.
+fn save(system: &mut OnDemand, args: &StopArgs, reach: &Reach) -> Result<()> {
+    let new = args.stage_out.iter().map(|it| staging::stage_out(&system.mount, it));
     let new = new.collect::<Result<Vec<_>>>()?;
     let status = system.run(Command::Status, None, reach)?;
     if let Some(hold) = status.hosts.iter().find_map(|it| it.hold.as_ref()) {
         let what = format!(
-            "cannot remove {}: {}/.skep-hold holds its data ({hold}); copy them and remove this \
-             file, or give them up with --discard",
+            "cannot remove {}: the file {}/.skep-hold protects its data ({hold}); copy the data \
+             and remove this file, or delete the data with --discard",
             system.name, system.mount
         );
         return Err(Error::new(ErrorCode::Busy, what));
@@ -70,16 +81,18 @@ fn save(system: &mut OnDemand, new: &[String], reach: &Reach) -> Result<()> {
     if copies.is_empty() {
         return Ok(());
     }
+    let stores = staging::stores(&args.store, &[], &copies)?;
     if !new.is_empty() {
-        // An interrupted copy must keep the data, too.
+        // Records the new copies on the hosts before they run. If such a copy is interrupted, a
+        // later `stop` must not remove the data either.
         system.stage_out = new;
         system.check()?;
         let noted = system.run(Command::Keep, None, reach)?;
-        if let Some(error) = failure("note the copies out of", &noted) {
+        if let Some(error) = failure("record the stage-out of", &noted) {
             return Err(error);
         }
     }
-    staging::run_out(system, &status, &copies)?;
+    staging::run_out(system, &status, &copies, stores.as_ref())?;
     system.removal = Removal::Saved;
     Ok(())
 }
@@ -90,8 +103,8 @@ fn as_text(outcome: &OnDemandOutcome) -> String {
         return format!("Removed {} from {hosts} hosts ({seconds:.1} s)", outcome.name);
     }
     format!(
-        "Removed {} from {hosts} of {} hosts ({seconds:.1} s). Run the command again when these \
-         are repaired:{}",
+        "Removed {} from {hosts} of {} hosts ({seconds:.1} s). Repair these hosts, and run the \
+         command again:{}",
         outcome.name,
         hosts + outcome.problems.len(),
         problems(outcome)

@@ -1,5 +1,5 @@
-//! Options that several subcommands of `skep plan` share: catalogue and tables, and the description
-//! of one system.
+//! Options that several subcommands of `skep plan` share: the catalogue and the measured tables,
+//! and the description of one system.
 
 use clap::Args;
 use skep_plan::calibration::Prediction;
@@ -9,7 +9,7 @@ use skep_plan::{Calibration, Catalogue, bench};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
-/// The data behind predictions.
+/// The options for the data from which predictions are made.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataArgs {
@@ -22,7 +22,7 @@ pub(crate) struct DataArgs {
 }
 
 impl DataArgs {
-    /// Returns the built-in catalogue with the files of the user.
+    /// Returns the built-in catalogue, with the entries of the user's files added.
     pub(super) fn catalogue(&self) -> Result<Catalogue> {
         let mut catalogue = Catalogue::built_in();
         for path in &self.catalogues {
@@ -31,14 +31,14 @@ impl DataArgs {
         Ok(catalogue)
     }
 
-    /// Returns the built-in tables and the user's tables.
+    /// Returns the built-in tables of measurements, followed by the user's tables.
     pub(super) fn all_tables(&self, catalogue: &Catalogue) -> Result<Vec<Table>> {
         let mut tables = table::built_in(catalogue);
         tables.extend(self.own_tables(catalogue)?);
         Ok(tables)
     }
 
-    /// Returns the tables of the user.
+    /// Returns the tables of measurements that the user's files describe.
     pub(super) fn own_tables(&self, catalogue: &Catalogue) -> Result<Vec<Table>> {
         let mut tables = Vec::new();
         for path in &self.tables {
@@ -51,7 +51,7 @@ impl DataArgs {
     }
 }
 
-/// One system and its workload.
+/// The options that describe one system and its workload.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SystemArgs {
     /// Type of the storage servers (`skep plan catalogue`)
@@ -66,11 +66,12 @@ pub(crate) struct SystemArgs {
     /// Number of attached disks of each server
     #[arg(long, value_name = "NUMBER", requires = "disk")]
     disks: Option<u32>,
-    /// Limit of the provider for the disks of a server together, instead of the limit in the
-    /// catalogue
+    /// Limit that the provider sets for the rate of all disks of a server together, instead of the
+    /// limit in the catalogue
     #[arg(long, value_name = "MB/s")]
     vm_limit_mb_s: Option<f64>,
-    /// Limit of the provider for the operations of a server, instead of the limit in the catalogue
+    /// Limit that the provider sets for the operations per second of a server, instead of the limit
+    /// in the catalogue
     #[arg(long, value_name = "NUMBER")]
     vm_limit_iops: Option<f64>,
     /// Redundancy of the disks below a target: none, raid1 or raid6 (8+2)
@@ -126,7 +127,7 @@ impl SystemArgs {
         Ok(system)
     }
 
-    /// Returns the workload of a number of clients.
+    /// Returns the workload that the options describe, for `clients` client hosts.
     pub(super) fn workload(&self, catalogue: &Catalogue, clients: u32) -> Result<Workload> {
         let operation = Operation::named(&self.operation)?;
         let transfer_bytes = match &self.transfer {
@@ -157,7 +158,8 @@ impl SystemArgs {
         })
     }
 
-    /// Returns the calibration by all tables, and by the benchmark of this system.
+    /// Returns the model's calibration by all measured tables, and by the benchmark result of this
+    /// system if there is one.
     pub(super) fn calibration(
         &self,
         data: &DataArgs,
@@ -181,7 +183,7 @@ pub(super) fn redundancy(word: &str) -> Result<Redundancy> {
     })
 }
 
-/// Checks the size of a packet.
+/// Returns the size of a network packet, or an error if the size is out of range.
 pub(super) fn mtu(bytes: u32) -> Result<u32> {
     match bytes {
         576..=65_535 => Ok(bytes),
@@ -189,29 +191,29 @@ pub(super) fn mtu(bytes: u32) -> Result<u32> {
     }
 }
 
-/// Creates the error of an invalid argument.
+/// Returns the error for an argument that is invalid.
 pub(super) fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, context)
 }
 
-/// Reads a text file.
+/// Returns the content of a text file. The error names the file.
 pub(super) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path)
         .map_err(|error| Error::from(error).within(format!("cannot read {}", path.display())))
 }
 
-/// Writes a text file.
+/// Writes a text file. The error names the file.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text)
         .map_err(|error| Error::from(error).within(format!("cannot write {}", path.display())))
 }
 
-/// Formats a rate: MB/s without decimals, or operations per second.
+/// Formats a rate in MB/s or operations per second: with one decimal below 100, otherwise without.
 pub(super) fn rate(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Formats the interval of a prediction.
+/// Formats the interval in which the rate lies by the prediction.
 pub(super) fn interval(prediction: &Prediction) -> String {
     format!("{} to {}", rate(prediction.low), rate(prediction.high))
 }

@@ -1,5 +1,5 @@
-//! `skep plan calibrate`: shows the parameters of the model, their uncertainty, and how well a
-//! calibration predicts tables that it does not include.
+//! `skep plan calibrate`: shows the parameters of the model and their uncertainty. Also shows how
+//! well a calibration predicts tables that were not used for it.
 
 use super::args::{DataArgs, read};
 use crate::help::{Example, examples};
@@ -12,9 +12,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the calibration by the published tables", "skep plan calibrate"),
+    ("show the calibration of the model by the published tables", "skep plan calibrate"),
     (
-        "with a benchmark of your own system",
+        "calibrate the model also with a benchmark of your own system",
         "skep plan calibrate --result io.json --server twelve-nvme-100g --servers 4",
     ),
 ];
@@ -39,16 +39,17 @@ pub(crate) struct CalibrateArgs {
     data: DataArgs,
 }
 
-/// The calibration, as JSON.
+/// The JSON output: the calibration.
 #[derive(Debug, Serialize)]
 struct CalibrationReport {
     measured_points: usize,
     /// Relative deviation of the measured rates from the fitted rates, in percent.
     residual_percent: f64,
     parameters: Vec<ParameterLine>,
-    /// Errors for tables that were left out, one at a time.
+    /// Prediction errors for each table, by a calibration that used all other tables.
     one_table_left_out: Errors,
-    /// Errors for tables of studies that were left out, one study at a time.
+    /// Prediction errors for the tables of each study, by a calibration that used the tables of all
+    /// other studies.
     one_study_left_out: Errors,
 }
 
@@ -58,7 +59,7 @@ struct ParameterLine {
     meaning: &'static str,
     assumed: f64,
     value: f64,
-    /// Relative uncertainty in percent, one standard deviation.
+    /// Relative uncertainty of the value in percent: one standard deviation.
     uncertainty_percent: f64,
 }
 
@@ -117,7 +118,8 @@ fn as_text(report: &CalibrationReport) -> String {
     ] {
         let _ = writeln!(
             text,
-            "Tables left out, {what}: median error {:.1} %, largest {:.1} %",
+            "Error for tables that the calibration left out, {what}: median {:.1} %, largest {:.1} \
+             %",
             it.median_percent, it.largest_percent
         );
     }

@@ -1,4 +1,5 @@
-//! `skep plan catalogue`: lists the known types of servers and disks, with limits and prices.
+//! `skep plan catalogue`: lists the types of servers and disks in the catalogue, with their limits
+//! and prices.
 
 use super::args::DataArgs;
 use crate::help::{Example, examples};
@@ -8,9 +9,9 @@ use skep_plan::catalogue::built_in_file;
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("all types of servers and disks, with the date of their prices", "skep plan catalogue"),
+    ("list all types of servers and disks, with the date of their prices", "skep plan catalogue"),
     (
-        "a file to copy and to change for your own hardware",
+        "print a catalogue, to change it for your own hardware",
         "skep plan catalogue --print-file own.toml",
     ),
 ];

@@ -1,4 +1,4 @@
-//! `skep plan compare`: shows predictions next to measured tables.
+//! `skep plan compare`: shows the measured rates of tables, and next to them the predicted rates.
 
 use super::args::{DataArgs, rate, write};
 use crate::help::{Example, examples};
@@ -11,12 +11,15 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
-    ("the published tables, each predicted without having seen it", "skep plan compare --left-out"),
     (
-        "your own tables, predicted from the published ones only",
+        "compare each published table with a prediction that is calibrated without this table",
+        "skep plan compare --left-out",
+    ),
+    (
+        "compare your own tables with predictions that are calibrated by the published tables only",
         "skep plan compare --tables mine.toml",
     ),
-    ("an example of a description of tables", "skep plan compare --print-tables"),
+    ("print an example of a description of tables", "skep plan compare --print-tables"),
 ];
 
 /// Compare predictions with measured tables. Your own tables (--tables) do not calibrate the model
@@ -37,7 +40,7 @@ pub(crate) struct CompareArgs {
     data: DataArgs,
 }
 
-/// The comparison, as JSON.
+/// The JSON output: the comparison.
 #[derive(Debug, Serialize)]
 struct ComparisonReport {
     errors: Errors,

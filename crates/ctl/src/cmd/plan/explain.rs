@@ -1,4 +1,5 @@
-//! `skep plan explain`: shows all limits of one system, and how its rate and cost follow from them.
+//! `skep plan explain`: shows all limits of one system, and how its predicted rate and its cost
+//! follow from them.
 
 use super::args::{DataArgs, SystemArgs, interval, rate};
 use crate::help::{Example, examples};
@@ -13,11 +14,11 @@ use std::fmt::Write;
 
 const EXAMPLES: &[Example] = &[
     (
-        "why two servers saturate with eight clients",
+        "explain why two servers saturate with eight clients",
         "skep plan explain --server i2.8xlarge --servers 2 --client c4.8xlarge --mtu 9001 --clients 8",
     ),
     (
-        "one shared file with one target on one server and three on the other",
+        "explain the rate of a shared file with one target on one server and three on the other",
         "skep plan explain --server four-raid6-10gbe --servers 2 --processes 8 --allocation 1,3 \
          --clients 8",
     ),
@@ -36,15 +37,15 @@ pub(crate) struct ExplainArgs {
     data: DataArgs,
 }
 
-/// The explanation, as JSON.
+/// The JSON output: the explanation.
 #[derive(Debug, Serialize)]
 struct Explanation {
     operation: &'static str,
     unit: &'static str,
     prediction: Prediction,
-    /// The parameters of the model.
+    /// The calibrated parameters of the model.
     parameters: Parameters,
-    /// Number of measured points that determined the parameters.
+    /// Number of measured rates from which the parameters were determined.
     measured_points: usize,
     cost: Cost,
 }
@@ -73,8 +74,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<()> {
 fn as_text(it: &Explanation) -> String {
     let Explanation { unit, prediction, parameters, .. } = it;
     let mut text = format!(
-        "{} by {} clients: {} {unit}, with a probability of 90 % {} {unit}\n\
-         Binds: {}. The rate is {:.0} % of the hardware's limit, {} {unit}.\n\n",
+        "{} by {} clients: {} {unit}, with a probability of 90 % {} {unit}\nLimited by: {}. The \
+         rate is {:.0} % of the hardware's limit, {} {unit}.\n\n",
         it.operation,
         prediction.clients,
         rate(prediction.rate),

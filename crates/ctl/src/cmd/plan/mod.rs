@@ -1,4 +1,4 @@
-//! Verbs of `skep plan`.
+//! Subcommands of `skep plan`.
 
 mod args;
 mod calibrate;

@@ -1,4 +1,4 @@
-//! `skep plan predict`: predicts the rates of one system by number of clients.
+//! `skep plan predict`: predicts the rates of one system for several numbers of clients.
 
 use super::args::{DataArgs, SystemArgs, interval, rate};
 use crate::help::{Example, examples};
@@ -10,11 +10,11 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     (
-        "eight servers on AWS, with 1 to 32 clients",
+        "predict the rates of eight servers on AWS, with 1 to 32 clients",
         "skep plan predict --server c3.8xlarge --servers 8 --client c4.8xlarge --mtu 9001",
     ),
     (
-        "Azure with attached disks, for random writes",
+        "predict the rate of random writes on Azure with attached disks",
         "skep plan predict --server DS14_v2 --servers 4 --disk P30 --disks 10 --processes 32 \
          --operation random-write --clients 8",
     ),
@@ -33,7 +33,7 @@ pub(crate) struct PredictArgs {
     data: DataArgs,
 }
 
-/// A predicted rate, as JSON.
+/// A predicted rate for one number of clients, as JSON.
 #[derive(Debug, Serialize)]
 struct RateLine {
     clients: u32,

@@ -1,4 +1,5 @@
-//! `skep plan propose`: lists the systems of the catalogue that meet given needs, ranked by price.
+//! `skep plan propose`: lists the systems of the catalogue that meet the user's needs, the cheapest
+//! first.
 
 use super::args::{DataArgs, mtu, redundancy, write};
 use crate::help::{Example, examples};
@@ -15,11 +16,11 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     (
-        "10 TB and 5 GB/s of writes on AWS for 24 clients",
+        "propose systems on AWS with 10 TB and 5 GB/s of writes, for 24 clients",
         "skep plan propose --capacity 10 --write 5 --clients 24 --place aws",
     ),
     (
-        "within a budget, as a page with figures",
+        "propose systems within a budget, as a page with figures",
         "skep plan propose --capacity 50 --read 8 --clients 64 --budget 30 --html plan.html",
     ),
 ];
@@ -47,7 +48,7 @@ pub(crate) struct ProposeArgs {
     /// Files created per second
     #[arg(long, value_name = "NUMBER")]
     creates: Option<f64>,
-    /// Requests of attributes per second
+    /// Requests for file attributes (stat) per second
     #[arg(long, value_name = "NUMBER")]
     stats: Option<f64>,
     /// Number of client hosts
@@ -88,7 +89,7 @@ pub(crate) struct ProposeArgs {
     data: DataArgs,
 }
 
-/// Reads a capacity: a number of TB, or a number with a unit.
+/// Parses a capacity in TB: a number, or a number with a unit.
 fn terabytes(text: &str) -> Result<f64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[number.len()..] {

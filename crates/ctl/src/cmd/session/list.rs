@@ -10,7 +10,7 @@ use skep_wire::metadata::SessionEntry;
 
 const EXAMPLES: &[Example] = &[
     ("all sessions", "skep session list"),
-    ("the sessions of client 7", "skep session list --client 7"),
+    ("list the sessions of client 7", "skep session list --client 7"),
 ];
 
 /// List the sessions at all metadata targets: client, lease, last renewal, open files
@@ -24,7 +24,7 @@ pub(crate) struct ListArgs {
     client: Option<String>,
 }
 
-/// A session of a client at a metadata target.
+/// A session of a client at a metadata target, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct SessionReport {
     session: String,

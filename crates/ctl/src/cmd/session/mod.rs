@@ -1,4 +1,4 @@
-//! Verbs of `skep session`.
+//! Subcommands of `skep session`.
 
 mod list;
 

@@ -1,4 +1,4 @@
-//! Gets the figures of all services at about the same moment.
+//! Gets the figures of all services, as nearly as possible at the same moment.
 
 use crate::access::Access;
 use skep_rpc::CallOptions;
@@ -7,13 +7,13 @@ use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId}
 use skep_wire::node::GetStatistics;
 use std::time::Duration;
 
-/// Time limit for the reply of a service. A slower service is shown as missing, so that the other
-/// services are shown in time.
+/// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
+/// the figures of all others are not late.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Beginning of the names of the metrics to request.
+/// The prefix of the metrics that services are asked for.
 const PREFIX: &str = "skep_";
 
-/// The figures of a cluster.
+/// The figures that the services of a cluster have returned.
 pub(crate) struct Fetched {
     pub(crate) map: ClusterMap,
     pub(crate) round: Round,
@@ -21,10 +21,10 @@ pub(crate) struct Fetched {
     pub(crate) unreachable: Vec<String>,
 }
 
-/// Asks all services concurrently.
+/// Asks all services for their figures at the same time.
 ///
 /// # Errors
-/// Errors of management, from which the list of services comes.
+/// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
     let map = access.map().await?;
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);

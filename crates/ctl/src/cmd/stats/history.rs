@@ -1,4 +1,4 @@
-//! `skep stats --history`: shows the load of a past span, which the monitor has stored.
+//! `skep stats --history`: shows the load of a past span of time. The monitor has stored it.
 
 use crate::access::Access;
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
@@ -8,7 +8,7 @@ use skep_stats::{By, Row};
 use skep_types::Result;
 use std::time::Duration;
 
-/// The past span to show, and the monitor to ask.
+/// The options that select a past span of time and the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorQuery {
     /// Show the load of this past span, such as 10min, 1h or 7d, as the monitor has stored it
@@ -31,7 +31,8 @@ fn dimension(by: By) -> Dimension {
     }
 }
 
-/// Asks the monitor for the load of a span, the heaviest first. The rates are means over the span.
+/// Asks the monitor for the load of a past span. Returns the rows with the heaviest load first. The
+/// rates are means over the span.
 ///
 /// # Errors
 /// - `Disconnected` if the monitor cannot be reached.

@@ -1,41 +1,48 @@
-//! Measures for other commands: the evidence for causes of slowness (`skep why`, `skep health
-//! check`), and the load (`skep advise`).
+//! Measures the load of a cluster for other commands. For `skep why` and `skep health check` it
+//! returns the evidence from which causes of slowness are found. For `skep advise`, it returns the
+//! load.
 //!
-//! Does not own the rules that find causes (`skep_stats::why`).
+//! The rules that find causes are in `skep_stats::why`.
 
 use super::fetch::{Fetched, fetch};
 use crate::access::Access;
-use skep_stats::why::Evidence;
+use skep_stats::why::{Evidence, Focus};
 use skep_stats::{By, Row, rows};
 use skep_types::Result;
 use std::time::Duration;
 
-/// Number of intervals of a measurement. The rules compare the intervals, so that a short
-/// disturbance does not count as a cause.
+/// Number of intervals into which a measurement is divided. The rules compare these intervals, so
+/// that a short disturbance does not count as a cause.
 const INTERVALS: u32 = 3;
 
-/// Measures for `span`. Returns the evidence and the last replies.
+/// Measures for `span`. Returns the evidence, and the last replies of the services. `focus` selects
+/// the client, user or job that the evidence is about.
 ///
 /// # Errors
-/// Errors of management, from which the list of services comes.
-pub(crate) async fn measure(access: &Access, span: Duration) -> Result<(Evidence, Fetched)> {
+/// Errors of the request to management, which lists the services.
+pub(crate) async fn measure(
+    access: &Access,
+    span: Duration,
+    focus: Focus,
+) -> Result<(Evidence, Fetched)> {
     let mut before = fetch(access).await?;
     let started = skep_env::now();
-    let mut evidence = Evidence::default();
+    let mut evidence = Evidence { focus, ..Evidence::default() };
     for number in 1..=INTERVALS {
         let until = started + span * number / INTERVALS;
         skep_env::sleep(until.saturating_sub(skep_env::now())).await;
         let now = fetch(access).await?;
-        evidence.add(&Evidence::between(&before.round, &now.round));
+        evidence.add(&Evidence::between(&before.round, &now.round, focus));
         before = now;
     }
     Ok((evidence, before))
 }
 
-/// Measures the load for `span`. Returns its rows, and the measured time in seconds.
+/// Measures the load for `span`. Returns one row for each object of the kind `by`, and the exact
+/// length of the measurement in seconds.
 ///
 /// # Errors
-/// Errors of management, from which the list of services comes.
+/// Errors of the request to management, which lists the services.
 pub(crate) async fn measured_rows(
     access: &Access,
     by: By,

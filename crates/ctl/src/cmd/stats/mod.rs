@@ -1,40 +1,55 @@
 //! `skep stats`: shows the load of the cluster, live or for one interval.
 //!
-//! The command asks each service for its figures, directly and with the cluster's token, and
-//! compares two replies. So it works without a monitor, and shows what happened between the
-//! replies. Only `--history` asks a monitor, which stores the figures of the past.
+//! The command asks each service for its figures twice, directly and with the cluster's token. The
+//! load is the difference between the two replies. For this reason, the command needs no monitor.
+//! Only `--history` asks a monitor, which stores the figures of the past. A user without the token
+//! gets the load of the user's own programs from a mount ([`own`]).
 
 mod fetch;
 mod history;
 mod measure;
+mod own;
 mod show;
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, print, say};
+use crate::output::{OutputFormat, format, print, say, warn};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
 pub(crate) use history::load as past_rows;
 pub(crate) use measure::{measure, measured_rows};
+pub(crate) use own::mount_of_user;
 use show::Names;
 use skep_stats::{By, Row, rows, sum};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
-    ("the load of each target, each second until Ctrl-C", "skep stats"),
-    ("the users with the most load", "skep stats --by user --interval 5s"),
-    ("the load of one interval, for a script", "skep stats --by operation --once --output json"),
-    ("the users that caused the load of the last hour", "skep stats --by user --history 1h"),
-    ("what each client has done since the services started", "skep stats --by client --total"),
+    ("show the load of each target, each second until Ctrl-C", "skep stats"),
+    ("show the users with the most load", "skep stats --by user --interval 5s"),
+    (
+        "show the load of one interval, for a script",
+        "skep stats --by operation --once --output json",
+    ),
+    ("show the users that caused the load of the last hour", "skep stats --by user --history 1h"),
+    (
+        "show the load of this user's programs through a mount, without the token",
+        "skep stats --mount /mnt/skep",
+    ),
+    (
+        "show the operations and bytes of each client since the services started",
+        "skep stats --by client --total",
+    ),
 ];
 
-/// Shortest interval: the replies themselves take a few milliseconds.
+/// Shortest interval between two requests. A shorter one would be distorted by the few milliseconds
+/// that the replies take.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The kind of objects that the lines of figures are about, one line for each object.
+/// The kind of objects for which the load is shown, with one line for each object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Division {
     /// Services
@@ -45,9 +60,9 @@ pub(crate) enum Division {
     Client,
     /// Users whose programs caused the load
     User,
-    /// Groups of those users
+    /// Groups of the users whose programs caused the load
     Group,
-    /// Batch jobs of those programs, on mounts with the option `job_accounting`
+    /// Batch jobs whose programs caused the load, on mounts with the option `job_accounting`
     Job,
     /// Kinds of requests to services
     Operation,
@@ -71,6 +86,10 @@ impl From<Division> for By {
 ///
 /// Without --once, prints the load of each interval until Ctrl-C. Figures come from the services
 /// themselves; a service that does not reply is named below the table.
+///
+/// A user who cannot read the cluster's token sees only the requests of this user's programs
+/// through a mount of this host. The mount counts these requests while the command runs. Their
+/// times include the time in the network.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatsArgs {
@@ -83,7 +102,7 @@ pub(crate) struct StatsArgs {
     span: SpanArgs,
 }
 
-/// The options that choose the time that figures cover.
+/// The options that select the span of time that the figures cover, and the source of the figures.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SpanArgs {
     /// Time between two outputs, such as 1s or 500ms
@@ -95,6 +114,11 @@ pub(crate) struct SpanArgs {
     /// Show the counts since the services started, without waiting for an interval
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     total: bool,
+    /// Show only the requests of this user's programs through the mount at this path (of all
+    /// users, for root). Needs no token
+    #[arg(long, value_name = "PATH")]
+    #[arg(conflicts_with_all = ["cluster", "token_file", "total", "history"])]
+    mount: Option<PathBuf>,
     #[command(flatten)]
     monitor: MonitorQuery,
 }
@@ -113,8 +137,21 @@ pub(crate) fn run(args: StatsArgs) -> Result<()> {
 
 /// Shows the load of a cluster. `skep client stats` and `skep target stats` call this function too.
 pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<()> {
-    let access = query.access(None)?;
-    crate::cmd::block_on(async move { follow(&access, by, &span).await })
+    let mount = match (&span.mount, query.access(None)) {
+        (Some(mount), _) => mount.clone(),
+        (None, Ok(access)) => {
+            return crate::cmd::block_on(async move { follow(&access, by, &span).await });
+        }
+        (None, Err(error)) => match own::mount_of_user() {
+            Some(mount) if !query.is_explicit() && span.monitor.history.is_none() => {
+                own::explain_source(&mount);
+                mount
+            }
+            _ => return Err(error),
+        },
+    };
+    span.monitor.address.refuse_without("--history")?;
+    crate::cmd::block_on(async move { own::follow(&mount, by, &span).await })
 }
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
@@ -128,8 +165,11 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         let report = Report::of(by, None, &before);
         return report.print();
     }
-    // JSON is one value, and CSV one table, so they show one interval.
+    // JSON is one value and CSV is one table, so these formats show only one interval.
     let is_once = span.once || matches!(format(), OutputFormat::Json | OutputFormat::Csv);
+    if !is_once {
+        announce_series(span.interval);
+    }
     loop {
         skep_env::sleep(span.interval).await;
         let now = fetch(access).await?;
@@ -142,12 +182,26 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     }
 }
 
-/// The load of one interval.
+/// Says that the command does not end by itself, if its output is no terminal: a script would wait
+/// for ever.
+fn announce_series(interval: Duration) {
+    if !std::io::stdout().is_terminal() {
+        warn(&format!(
+            "the load of each {interval:?} follows until the command is interrupted; --once prints \
+             one interval"
+        ));
+    }
+}
+
+/// The load of one interval, as it is printed.
 struct Report {
     lines: Vec<show::Line>,
     sum: Row,
     by: Division,
     is_total: bool,
+    /// Whether the figures come from a mount, which has no queues of requests. Otherwise, they come
+    /// from services.
+    is_own: bool,
     unreachable: Vec<String>,
 }
 
@@ -158,7 +212,7 @@ impl Report {
         Self { is_total: before.is_none(), unreachable, ..Self::of_rows(by, &rows, &now.map) }
     }
 
-    /// Returns the report of rows whose rates are means over a span.
+    /// Returns the report about `rows`, whose rates are means over a span of time.
     fn of_rows(by: Division, rows: &[Row], map: &ClusterMap) -> Self {
         let names = Names::of(map);
         Self {
@@ -166,6 +220,7 @@ impl Report {
             lines: rows.iter().map(|row| show::line(row, by, &names)).collect(),
             by,
             is_total: false,
+            is_own: false,
             unreachable: Vec::new(),
         }
     }
@@ -176,12 +231,12 @@ impl Report {
         self.check_reached()
     }
 
-    /// Prints the report as one of a series. On a terminal, the report replaces the previous
-    /// report.
+    /// Prints the report as one in a series. On a terminal, it replaces the previous report.
     fn print_next(&self) -> Result<()> {
         match format() {
             OutputFormat::Table if std::io::stdout().is_terminal() => {
-                // Moves the cursor to the upper left corner, and clears the screen behind the text.
+                // Moves the cursor to the upper left corner, and clears the rest of the screen
+                // after the text.
                 say(&format!("\x1b[H\x1b[J{}", self.as_text()))
             }
             OutputFormat::Table => say(&(self.as_text() + "\n")),
@@ -190,14 +245,15 @@ impl Report {
     }
 
     fn as_text(&self) -> String {
-        let mut text = show::as_table(&self.lines, &self.sum, self.by, self.is_total);
+        let columns = show::Columns::of(self.by, self.is_own);
+        let mut text = show::as_table(&self.lines, &self.sum, columns, self.is_total);
         for problem in &self.unreachable {
             text += &format!("no figures from {problem}\n");
         }
         text
     }
 
-    /// Returns an error if no service has replied.
+    /// Returns an error if no service has replied, so that the report is empty.
     fn check_reached(&self) -> Result<()> {
         match (&self.unreachable[..], self.sum.operations, self.lines.len()) {
             ([first, ..], 0, 0) => Err(Error::new(

@@ -1,4 +1,5 @@
-//! Lines of `skep stats`: names for ids, and the table, which fits a terminal of 80 columns.
+//! Lines of `skep stats`: finds the names for ids, and formats the table so that it fits a terminal
+//! of 80 columns.
 
 use super::Division;
 use crate::output::{count, render, size, table};
@@ -12,15 +13,16 @@ use std::collections::HashMap;
 /// Maximum length of a name in the table. Longer names are truncated, so that a line has at most 80
 /// columns.
 const NAME_COLUMNS: usize = 18;
-/// Share of operations whose duration is at most the value in the column P99.
+/// The column P99 shows the duration that this share of the operations does not exceed.
 const SLOW_SHARE: f64 = 0.99;
 
-/// One line, as an object for programs.
+/// The figures of one object. Programs get it as JSON, people as a line of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     id: String,
     name: String,
-    /// `management`, `metadata` or `storage`; empty for load by client, user, group or job.
+    /// Kind of the service: `management`, `metadata` or `storage`. Empty if the object is a client,
+    /// user, group or job.
     service: String,
     operations: u64,
     errors: u64,
@@ -28,8 +30,8 @@ pub(super) struct Line {
     written_bytes: u64,
     /// Mean time from the arrival of a request to its reply, in microseconds.
     mean_us: f64,
-    /// 99th percentile of the time from arrival to reply, in microseconds. `null` for load by
-    /// client, user, group or job.
+    /// 99th percentile of the time from arrival to reply, in microseconds. `null` if the object is
+    /// a client, user, group or job.
     p99_us: Option<f64>,
     queued: i64,
     busy: i64,
@@ -38,7 +40,7 @@ pub(super) struct Line {
     written_bytes_per_second: f64,
 }
 
-/// Names of the objects that lines stand for.
+/// The names of the objects that the lines are about.
 pub(super) struct Names {
     nodes: HashMap<String, String>,
     targets: HashMap<String, String>,
@@ -82,7 +84,7 @@ impl Names {
     }
 }
 
-/// Returns the line of a row.
+/// Returns the line for the figures in `row`.
 pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     let has_durations = row.durations.count() > 0;
     let p99 = row.durations.quantile(SLOW_SHARE).filter(|_| has_durations);
@@ -104,11 +106,27 @@ pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
     }
 }
 
-/// Returns the table, whose last line is the sum. Totals are counts since the start of the
-/// services; otherwise the figures are per second.
-pub(super) fn as_table(lines: &[Line], sum: &Row, by: Division, is_total: bool) -> String {
-    let has_queues = matches!(by, Division::Node | Division::Target | Division::Operation);
-    let what = match by {
+/// Selects the columns of the table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns {
+    by: Division,
+    has_durations: bool,
+    has_queues: bool,
+}
+
+impl Columns {
+    /// Returns the columns for lines about objects of the kind `by`. `is_own` means that the
+    /// figures come from a mount and not from services.
+    pub(super) fn of(by: Division, is_own: bool) -> Self {
+        let is_service = matches!(by, Division::Node | Division::Target | Division::Operation);
+        Self { by, has_durations: is_service || is_own, has_queues: is_service && !is_own }
+    }
+}
+
+/// Returns the table. Its last line is the sum. With `is_total`, the figures are counts since the
+/// services started, otherwise rates per second.
+pub(super) fn as_table(lines: &[Line], sum: &Row, columns: Columns, is_total: bool) -> String {
+    let what = match columns.by {
         Division::Node => "SERVICE",
         Division::Target => "TARGET",
         Division::Client => "CLIENT",
@@ -121,8 +139,11 @@ pub(super) fn as_table(lines: &[Line], sum: &Row, by: Division, is_total: bool) 
     let [operations, read, written] =
         ["OPS", "READ", "WRITTEN"].map(|title| format!(">{title}{per}"));
     let mut titles = vec![what, &operations, &read, &written, ">MEAN"];
-    if has_queues {
-        titles.extend([">P99", ">ERR", ">QUEUED", ">BUSY"]);
+    if columns.has_durations {
+        titles.extend([">P99", ">ERR"]);
+    }
+    if columns.has_queues {
+        titles.extend([">QUEUED", ">BUSY"]);
     }
     let mut shown = table(&titles);
     for line in lines {
@@ -135,16 +156,17 @@ pub(super) fn as_table(lines: &[Line], sum: &Row, by: Division, is_total: bool) 
             ],
         };
         let mut cells = vec![
-            shown_name(line, by),
+            shown_name(line, columns.by),
             count(operations),
             size(read),
             size(written),
             time(line.mean_us),
         ];
-        if has_queues {
-            let p99 = line.p99_us.map_or_else(|| "-".into(), time);
-            let queues = [line.queued, line.busy].map(|number| number.to_string());
-            cells.extend([p99, count(line.errors)].into_iter().chain(queues));
+        if columns.has_durations {
+            cells.extend([line.p99_us.map_or_else(|| "-".into(), time), count(line.errors)]);
+        }
+        if columns.has_queues {
+            cells.extend([line.queued, line.busy].map(|number| number.to_string()));
         }
         shown.add_row(cells);
     }
@@ -234,10 +256,11 @@ mod tests {
             Division::Operation,
         ];
         for by in all {
-            for is_total in [false, true] {
+            for (is_total, is_own) in [(false, false), (true, false), (false, true)] {
                 let long = row(&"x".repeat(60));
                 let lines = [line(&long, by, &names), line(&row("4294967295"), by, &names)];
-                let text = as_table(&lines, &row("sum"), by, is_total);
+                let columns = Columns::of(by, is_own);
+                let text = as_table(&lines, &row("sum"), columns, is_total);
                 let widest = text.lines().map(|line| line.chars().count()).max();
                 assert!(widest <= Some(80), "{by:?}: {widest:?}\n{text}");
             }

@@ -1,4 +1,4 @@
-//! Verbs of `skep study`.
+//! Subcommands of `skep study`.
 
 mod plan;
 mod plans;

@@ -1,5 +1,5 @@
-//! `skep study plan`: prints a predefined plan. As text, the output is the plan file. As JSON, it
-//! has all factors of each experiment, including the defaults that the file omits.
+//! `skep study plan`: prints a predefined plan of a study. The text output is the plan file. The
+//! JSON output has all factors of each experiment, including the defaults that the file omits.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -11,7 +11,7 @@ use skep_types::Result;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] =
-    &[("save it to a file, and adapt it to your system", "skep study plan scenario1")];
+    &[("print a predefined plan, to adapt it to your system", "skep study plan scenario1")];
 
 /// Print a predefined plan, to read or to edit
 #[derive(Debug, clap::Args)]
@@ -28,9 +28,10 @@ struct PlanReport {
     title: String,
     about: String,
     seed: u64,
-    /// Number of runs in a block.
+    /// Number of runs in a block of the plan.
     block: u32,
-    /// Minimum wait between blocks, in milliseconds. Null means the default for the system.
+    /// Minimum time between two blocks, in milliseconds. Null means the default for the measured
+    /// system.
     shortest_wait_ms: Option<u64>,
     longest_wait_ms: Option<u64>,
     lab: Option<LabReport>,
@@ -38,7 +39,8 @@ struct PlanReport {
     experiments: Vec<ExperimentReport>,
 }
 
-/// The emulated cluster of the plan. Null in a field means the value of the shape.
+/// The emulated cluster that the plan describes. Null in a field means that the shape of the lab
+/// decides.
 #[derive(Debug, Serialize)]
 struct LabReport {
     shape: String,
@@ -67,12 +69,13 @@ struct ExperimentReport {
 
 #[derive(Debug, Serialize)]
 struct FactorsReport {
-    /// Sizes of the data that a run writes, in bytes. Null means the result of the calibration.
+    /// The amounts of data that a run can write, in bytes. Null stands for the amount that the
+    /// calibration finds.
     data_bytes: Vec<Option<u64>>,
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
-    /// Stripe counts: each is a number of targets that store one file. Null means the default of
-    /// the file system.
+    /// The stripe counts: the numbers of targets over which a file can be striped. Null stands for
+    /// the default of the file system.
     count: Vec<Option<u32>>,
     chooser: Vec<Option<String>>,
     transfer_bytes: Vec<u64>,

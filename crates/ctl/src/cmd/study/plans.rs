@@ -1,4 +1,4 @@
-//! `skep study plans`: lists the predefined plans.
+//! `skep study plans`: lists the predefined plans of studies.
 
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};

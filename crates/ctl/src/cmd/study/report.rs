@@ -1,4 +1,4 @@
-//! `skep study report`: writes the report of a study from the results so far.
+//! `skep study report`: writes the report of a study from the results that the study has so far.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -25,7 +25,7 @@ pub(crate) struct ReportArgs {
     directory: PathBuf,
 }
 
-/// The report and the names of its files, as JSON.
+/// The JSON output: the report, and the names of its files.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportFiles {
     pub(super) directory: PathBuf,
@@ -54,7 +54,7 @@ pub(super) fn write(directory: &Path, includes_invalid: bool) -> Result<ReportFi
     Ok(ReportFiles { directory, files: names, report })
 }
 
-/// Returns the findings as text.
+/// Returns the findings of the report as text.
 pub(super) fn as_text(written: &ReportFiles) -> String {
     let report = &written.report;
     let mut text = format!("{} of {} runs", report.runs_done, report.runs_planned);

@@ -1,4 +1,4 @@
-//! `skep study run`: runs the runs of a plan that have no result yet.
+//! `skep study run`: carries out those runs of a plan that have no result yet.
 
 use super::report;
 use crate::cmd::bench::{listed, named};
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const EXAMPLES: &[Example] = &[
-    ("a short study in its own lab", "skep study run small"),
-    ("the study of scenario 1", "skep study run scenario1 --directory results"),
+    ("run a short study in a lab that it starts and removes", "skep study run small"),
+    ("run the study of scenario 1", "skep study run scenario1 --directory results"),
     ("resume it", "skep study run scenario1 --directory results --resume"),
     (
-        "your own plan on a mounted file system",
+        "run your own plan on a mounted file system",
         "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
     ),
-    ("list the runs only", "skep study run scenario1 --dry-run"),
+    ("list the runs, and run nothing", "skep study run scenario1 --dry-run"),
 ];
 
 /// Run a study or resume one: in its own lab, in a running lab, or on any mounted file system.
@@ -80,26 +80,26 @@ pub(crate) struct RunArgs {
     is_dry_run: bool,
 }
 
-/// Set by the first signal: the study ends after the current run.
+/// Set by the first signal. The study then ends after its current run.
 static STOP: AtomicBool = AtomicBool::new(false);
 /// Default name of the lab that `skep` starts for a study.
 const OWN_LAB: &str = "study";
 
-/// A summary of an ended study, as JSON.
+/// The JSON output: a summary of a study that has ended.
 #[derive(Debug, Serialize)]
 struct StudySummary {
     directory: PathBuf,
     runs_done: usize,
-    /// Number of these runs that are invalid. `--resume` repeats them.
+    /// Number of runs among `runs_done` that are invalid. `--resume` repeats them.
     runs_invalid: usize,
     runs_planned: usize,
-    /// Whether all runs are done and valid.
+    /// Whether all planned runs are done and valid.
     is_finished: bool,
-    /// Path of the report's page.
+    /// Path of the report's HTML page.
     report: PathBuf,
 }
 
-/// The runs of a study that `--dry-run` lists, as JSON.
+/// The JSON output of `--dry-run`: the runs of a study.
 #[derive(Debug, Serialize)]
 struct PlannedStudy {
     name: String,
@@ -107,7 +107,7 @@ struct PlannedStudy {
     runs: usize,
     /// Whether a calibration must first determine the data size and the number of hosts.
     needs_calibration: bool,
-    /// The runs by block, in the order in which a study runs them.
+    /// The runs of each block, in the order in which the study will carry them out.
     blocks: Vec<Vec<PlannedRun>>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         return show_planned(args, &plan);
     }
     stop_on_signals()?;
-    // Checks the directory for the results before anything is started.
+    // Checks the directory for the results before it starts anything.
     let begun = match args.is_resumed {
         true => Some(Journal::resume(&directory, &plan)?),
         false if directory.join(FILE).exists() => return Err(is_taken(&directory)),
@@ -143,8 +143,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     };
     let written = report::write(&directory, false).map_err(|error| {
         error.within(
-            "cannot write the report of the study; all results are kept, and `skep study \
-                      report` writes it again",
+            "cannot write the report of the study; no result is lost, and `skep study report` \
+             writes the report again",
         )
     })?;
     let ended = StudySummary {
@@ -170,7 +170,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         };
         format!("{summary}\n{why}: skep study run {line} --resume")
     })?;
-    // The error of the study precedes the error of removing its lab, which is a smaller problem.
+    // If the study and the removal of its lab both failed, the error of the study was returned
+    // above. If only the removal failed, its error is returned here.
     removed
 }
 
@@ -186,7 +187,7 @@ fn remove(name: &str) -> Result<()> {
     })
 }
 
-/// Returns the error of a study, combined with the error of removing its lab.
+/// Returns the error of a study, with the error of removing its lab added to its text.
 fn with_removal_error(error: &Error, left: &Error) -> Error {
     Error::new(error.code(), format!("{}; also, {}", error.context(), left.context()))
 }
@@ -195,8 +196,8 @@ fn is_taken(directory: &Path) -> Error {
     Error::new(
         ErrorCode::Exists,
         format!(
-            "cannot start a study in {}: it holds one already; continue that with --resume, or \
-             name another --directory",
+            "cannot start a study in {}: this directory has a study already; continue it with \
+             --resume, or name another --directory",
             directory.display()
         ),
     )
@@ -208,15 +209,15 @@ fn print_progress(what: &str) {
     }
 }
 
-/// Makes the first Ctrl-C or SIGTERM end the study after the current run, and the second signal
-/// interrupt that run too. Must be called before any other thread starts.
+/// Makes the first Ctrl-C or SIGTERM end the study after its current run, and the second one
+/// interrupt this run too. Must be called before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread, and so in all later threads. The thread below waits for
-    // these signals.
+    // Blocks the signals in this thread. All later threads inherit this. The thread that is started
+    // below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
-        // If this thread cannot wait for the signals, the signals stay blocked and have no effect.
+        // If waiting fails, the thread ends. The signals then stay blocked and have no effect.
         let _ = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
@@ -230,7 +231,8 @@ fn stop_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Returns the system to measure, and the name of the lab if one was started for it.
+/// Returns the system that the study measures, and the name of the lab if one was started for the
+/// study.
 fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     if let Some(name) = &args.lab {
         return Ok((lab::place(&State::load(name)?)?, None));
@@ -302,7 +304,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     })
 }
 
-/// Runs all missing runs of the study, and removes the files of the study at the end.
+/// Carries out all missing runs of the study, and removes the files of the study at the end.
 fn study(
     text: &str,
     plan: &Plan,
@@ -335,14 +337,14 @@ fn study(
         };
         runner::run(plan, &mut journal, &records, &mut site, &mut control)
     });
-    // The error of a failed run takes precedence over the error of removing the files.
+    // If both a run and the removal of the files failed, the error of the run is returned.
     let cleared = site.clear();
     let end = result?;
     cleared.map(|()| end)
 }
 
-/// Creates the journal of a study, or resumes an existing one. Refuses a journal from a different
-/// system.
+/// Creates the journal of a study, or resumes an existing one. Returns an error if the existing
+/// journal is about another system.
 fn open(
     directory: &Path,
     header: &StudyRecord,
@@ -358,8 +360,9 @@ fn open(
         return Err(Error::new(
             ErrorCode::Configuration,
             format!(
-                "cannot resume the study in {}: it ran on {} with {} client hosts, and this is {} \
-                 with {}, or the targets have changed; name another --directory",
+                "cannot resume the study in {}: it ran on {} with {} client hosts, and would \
+                 continue on {} with {} client hosts, or its targets have changed; name another \
+                 --directory",
                 directory.display(),
                 before.place,
                 before.hosts.len(),
@@ -424,6 +427,6 @@ fn show_planned(args: &RunArgs, plan: &Plan) -> Result<()> {
                 ));
             }
         }
-        text + "\nNothing was run."
+        text + "\nNo run was started."
     })
 }

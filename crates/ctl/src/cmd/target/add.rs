@@ -13,7 +13,7 @@ use skep_wire::node::{AddTarget, AddTargetReply};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[(
-    "a new disk of the service storage-1, mounted at /disk3 on its host",
+    "add a target to the service storage-1, on a new disk that is mounted at /disk3 of its host",
     "skep target add storage-1 /disk3/skep",
 )];
 
@@ -33,10 +33,10 @@ pub(crate) struct AddArgs {
     path: String,
 }
 
-/// Time limit for the service to initialise the directory and to register the target.
+/// Time limit for the service to initialise the directory and register the target with management.
 const ADD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The added target, as JSON.
+/// The JSON output: the added target.
 #[derive(Debug, Serialize)]
 struct Addition {
     id: u32,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: AddArgs) -> Result<()> {
     })
 }
 
-/// Waits until the cluster map shows that a target serves.
+/// Waits until the cluster map shows that a target serves requests.
 async fn await_service(access: &Access, target: TargetId) -> Result<()> {
     let serves = async {
         let mut known = MapVersion::new(0);
@@ -96,7 +96,7 @@ async fn await_service(access: &Access, target: TargetId) -> Result<()> {
     skep_env::timeout(ADD_PATIENCE, serves).await.unwrap_or_else(|| {
         let what = format!(
             "target {target} is added, but does not serve after {} s; `skep target list` shows its \
-             state, and the log of its service the reason",
+             state, and the log of its service shows the reason",
             ADD_PATIENCE.as_secs()
         );
         Err(Error::new(ErrorCode::TimedOut, what))

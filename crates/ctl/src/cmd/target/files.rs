@@ -1,5 +1,5 @@
-//! `skep target files`: lists the files on a storage target, and the directories whose patterns
-//! name the target.
+//! `skep target files`: lists the files on a storage target, and the directories whose stripe
+//! patterns name the target.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::entry_paths::EntryPaths;
@@ -12,8 +12,8 @@ use skep_types::{Error, ErrorCode, FileKind, Result};
 use skep_wire::metadata::GroupFile;
 
 const EXAMPLES: &[Example] = &[
-    ("the files on target 6, with their paths", "skep target files --paths 6"),
-    ("only their entry ids, as JSON", "skep target files 6 --output json"),
+    ("list the files on target 6, with their paths", "skep target files --paths 6"),
+    ("list only the entry ids of these files, as JSON", "skep target files 6 --output json"),
 ];
 
 /// List the files on a storage target, and the directories whose patterns name the target
@@ -32,12 +32,12 @@ pub(crate) struct FilesArgs {
     target: String,
 }
 
-/// A file or directory, as JSON.
+/// A file or directory, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct TargetFile {
     entry_id: String,
     kind: &'static str,
-    /// The path. `None` without `--paths`.
+    /// The path. `None` if `--paths` is missing.
     path: Option<String>,
 }
 

@@ -1,7 +1,8 @@
 //! `skep target remove --lost`: gives up a target whose disk is lost for good.
 //!
-//! Owns the list of the files that lose bytes, and the confirmation. Does not own the effect of a
-//! lost target on requests (`skep_rpc::routing`) or on unfinished work (metadata targets).
+//! This module lists the files that lose bytes, and checks the value of `--confirm`. The effect of
+//! a lost target on requests is in `skep_rpc::routing`. Metadata targets decide what happens to
+//! their unfinished work for the lost target.
 
 use crate::access::{Access, PATIENCE, block_on};
 use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
@@ -14,23 +15,24 @@ use skep_wire::management::RemoveTarget;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Interval between two rounds of requests to metadata targets.
+/// Time between two rounds of requests to metadata targets.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The loss of a target, as JSON.
+/// The JSON output: a lost target, and the files that lose bytes with it.
 #[derive(Debug, Serialize)]
 struct Loss {
     id: u32,
     path: String,
-    /// Whether the target is given up now. `false` if the command only lists the files.
+    /// Whether this command has given the target up. `false` if the command only lists the files.
     is_given_up: bool,
-    /// The reason why the target cannot be given up now. Only for a command that lists the files.
+    /// The reason why the target cannot be given up now. Only set if the command only lists the
+    /// files.
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
-    /// Number of transactions in progress, which may have created files that the list lacks.
+    /// Number of transactions in progress. They may have created files that are missing in `files`.
     transactions: u64,
 }
 
@@ -39,13 +41,13 @@ struct Loss {
 struct DamagedFile {
     entry_id: String,
     path: String,
-    /// Number of lost bytes, if the file has no holes.
+    /// Number of bytes on the target that the file loses, if the file has no holes.
     lost_bytes: u64,
-    /// Whether a client has the file open for writing. Then the file may lose more bytes.
+    /// Whether a client has the file open for writing. In this case, the file may lose more bytes.
     is_written: bool,
 }
 
-/// Lists the lost bytes, and gives up the target if `confirm` is its id.
+/// Lists the files that lose bytes, and gives up the target if `confirm` is its id.
 pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Result<()> {
     let loss = block_on(async move {
         let map = access.map().await?;
@@ -53,14 +55,15 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         check_confirmation(target, confirm.as_deref())?;
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
         let refusal = match access.ask(&request(true)).await {
-            // The list changes nothing, so it is shown even if the target cannot be given up now.
+            // Without `--confirm` nothing is changed, so the list is shown even if the target
+            // cannot be given up now.
             Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
                 Some(error.context().to_owned())
             }
             checked => checked.map(|_| None)?,
         };
-        // List the uses before a confirmed loss too. If a metadata target does not answer, the
-        // command fails here and changes nothing.
+        // Lists the uses of the target also before a confirmed loss. If a metadata target does not
+        // answer, the command fails here, before it has changed anything.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some();
         if is_given_up {
@@ -83,9 +86,9 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
     }
 }
 
-/// Waits until all metadata targets have the map in which the target is lost, so that they place no
-/// more files on it. Then lists the uses of the target. After a time limit, transactions may still
-/// be in progress.
+/// Waits until all metadata targets have a map in which the target is lost, so that they place no
+/// more files on it. Also waits for transactions, but returns after a time limit although some may
+/// still be in progress. Then lists the uses of the target.
 ///
 /// # Errors
 /// `TimedOut` if a metadata target does not get the map, because the list would lack the files that
@@ -183,34 +186,36 @@ fn as_text(loss: &Loss) -> String {
     if written > 0 {
         let _ = writeln!(
             text,
-            "Clients have {written} of the listed files open for writing: these may lose more."
+            "Clients have {written} of the listed files open for writing: these files may lose \
+             more bytes."
         );
     }
     if *transactions > 0 {
         let _ = writeln!(
             text,
-            "{transactions} transactions are in progress: they may have created files that the \
-             list lacks. `skep target files {id}` lists them later."
+            "{transactions} transactions are in progress: these may have created files that the \
+             list lacks. `skep target files {id}` lists such files later."
         );
     }
     for directory in directories {
         let _ = writeln!(
             text,
-            "The pattern of {directory} names the target: give the directory another one with \
+            "The pattern of {directory} names the target: give the directory another pattern with \
              `skep entry set`."
         );
     }
     if files.iter().any(|file| file.path == WITHOUT_NAME) {
         let _ = writeln!(
             text,
-            "For files {WITHOUT_NAME}, `skep client files` shows which mounts have them open: they \
-             vanish when the programs close them."
+            "For files {WITHOUT_NAME}, `skep client files` shows which mounts have these files \
+             open: such a file vanishes when the programs close it."
         );
     }
     text + &last_line(loss)
 }
 
-/// Returns the last line: the change, and the next step.
+/// Returns the last line of the output. It names the change, and the commands that the user can run
+/// next.
 fn last_line(loss: &Loss) -> String {
     let id = loss.id;
     match (loss.is_given_up, &loss.refusal) {
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_about_a_loss_names_the_next_step() {
+    fn output_about_a_lost_target_names_the_next_step() {
         let mut loss = Loss {
             id: 7,
             path: "/disk".into(),

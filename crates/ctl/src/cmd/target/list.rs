@@ -1,4 +1,4 @@
-//! `skep target list`: lists all targets.
+//! `skep target list`: lists all targets of the cluster.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
@@ -7,7 +7,7 @@ use crate::view;
 use skep_types::Result;
 use std::fmt::Write;
 
-const EXAMPLES: &[Example] = &[("all targets with state and location", "skep target list")];
+const EXAMPLES: &[Example] = &[("list all targets with state and location", "skep target list")];
 
 /// List all targets
 #[derive(Debug, clap::Args)]

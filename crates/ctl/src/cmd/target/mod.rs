@@ -1,4 +1,4 @@
-//! Verbs of `skep target`.
+//! Subcommands of `skep target`.
 
 mod add;
 mod files;

@@ -1,5 +1,5 @@
 //! `skep target remove`: removes a target that stores no data from the cluster. With `--lost`,
-//! gives up a target ([`super::give_up`]).
+//! gives up a target whose disk is lost ([`super::give_up`]).
 
 use super::give_up;
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
@@ -18,7 +18,7 @@ use std::time::Duration;
 const EXAMPLES: &[Example] = &[
     ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
-    ("show what is lost with the disk of target 4", "skep target remove --lost 4"),
+    ("list the files that lose bytes with the disk of target 4", "skep target remove --lost 4"),
     ("give target 4 up", "skep target remove --lost --confirm 4 4"),
 ];
 
@@ -50,12 +50,15 @@ pub(crate) struct RemoveArgs {
     target: String,
 }
 
-/// Interval between two rounds of requests to metadata targets, or to management.
+/// Time between two rounds of requests to metadata targets, or between two requests to management.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for a service to stop a target.
 const STOP_PATIENCE: Duration = Duration::from_secs(90);
 
-/// The removed target, as JSON.
+/// The files on a target that could be removed if its service did not serve it.
+const UNUSED: &str = "no file lies on it, and no directory's pattern names it";
+
+/// The JSON output: the removed target.
 #[derive(Debug, Serialize)]
 struct Removal {
     id: u32,
@@ -72,13 +75,18 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     let removal = block_on(async move {
         let map = access.map().await?;
         let target = target_named(&map, &target)?;
-        if target.kind == TargetKind::Storage {
-            refuse_open(target)?;
+        let is_storage = target.kind == TargetKind::Storage;
+        if is_storage {
+            refuse_open(&access, &map, target).await?;
             await_unused(&access, &map, target).await?;
         }
         let is_stopped = stop_added(&access, &map, target, is_dry_run).await?;
         if !(is_stopped && is_dry_run) {
-            remove(&access, &map, target.id, is_dry_run, is_stopped).await?;
+            let removed = remove(&access, &map, target.id, is_dry_run, is_stopped).await;
+            removed.map_err(|error| match is_storage && error.code() == ErrorCode::InUse {
+                true => Error::new(error.code(), format!("{}; {UNUSED}", error.context())),
+                false => error,
+            })?;
         }
         Ok(Removal { id: target.id.raw(), path: target.path.clone(), is_dry_run })
     })?;
@@ -94,9 +102,10 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
     })
 }
 
-/// Asks the service of a target to stop the target, and to remove it from the list of added
-/// targets. Returns `false` if the service is not online, if the target serves shards, or if the
-/// settings of the service name the target. A dry run stops nothing, and returns the same value.
+/// Asks the service of a target to stop the target, and to remove it from its list of targets that
+/// were added while it ran. Returns `false` if the service is not online, if the target serves
+/// shards, or if the settings of the service name the target. A dry run returns the same value, but
+/// stops nothing.
 async fn stop_added(
     access: &Access,
     map: &ClusterMap,
@@ -116,14 +125,15 @@ async fn stop_added(
     connection.close();
     match stopped {
         Ok(_) => Ok(true),
-        // The settings of the service name the target. The refusal of management explains this.
+        // The settings of the service name the target. Management will refuse the removal with an
+        // error that explains this.
         Err(error) if error.code() == ErrorCode::InUse => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Removes a target from the cluster map. After the service has stopped the target, management
-/// still considers the target as served until the next heartbeat of the node.
+/// Removes a target from the cluster map. Retries the request if the service has just stopped the
+/// target, because management considers it as served until the node's next heartbeat.
 async fn remove(
     access: &Access,
     map: &ClusterMap,
@@ -145,23 +155,29 @@ async fn remove(
     }
 }
 
-fn refuse_open(target: &Target) -> Result<()> {
-    // For a faulty target, the map shows the fault instead of the state. Management checks the
-    // state again.
+/// Refuses a target that is open to new files. The error has the number of its files, which the
+/// administrator has to move first.
+async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
+    // For a target with a fault, the map shows the fault, and not whether the target is open.
+    // Management checks this again.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
     let id = target.id.raw();
+    let found = match map.group_of(target.id) {
+        Some(group) => uses_text(&GroupUses::of(access, map, group.id).await?),
+        None => UNUSED.to_owned(),
+    };
     let what = format!(
         "cannot remove target {id}: it is open to new files; close it with `skep target set-state \
-         {id} closed`"
+         {id} closed`. At the moment {found}"
     );
     Err(Error::new(ErrorCode::InUse, what))
 }
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
-/// has a map in which the target is closed, so it places no more files there. The second check
-/// finds each file that the metadata target placed there earlier, or the file is in a prepared
+/// has a map in which the target is closed, so it places no new files there. A file that a metadata
+/// target placed there before is either found by the second check, or it is in a prepared
 /// transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
@@ -174,7 +190,8 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
         if clean_lists == 2 {
             return Ok(());
         }
-        // Chunk files of removed files and transactions disappear by themselves.
+        // Chunk files of removed files, and transactions, disappear without an action of the user,
+        // so it is worth waiting for them.
         if !uses.files.is_empty() || skep_env::now() > deadline {
             return Err(in_use(target, &uses));
         }
@@ -182,33 +199,52 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
     }
 }
 
+/// Returns the files and directories in `uses` as the begin of a sentence.
+fn uses_text(uses: &GroupUses) -> String {
+    let directories = uses.directories();
+    let files = match uses.files.len() - directories {
+        0 => "no file lies on it".to_owned(),
+        1 => "1 file lies on it".to_owned(),
+        count => format!("{count} files lie on it"),
+    };
+    let patterns = match directories {
+        0 => "no directory's pattern names it".to_owned(),
+        1 => "the pattern of 1 directory names it".to_owned(),
+        count => format!("the patterns of {count} directories name it"),
+    };
+    format!("{files}, and {patterns}")
+}
+
 fn in_use(target: &Target, uses: &GroupUses) -> Error {
     let id = target.id.raw();
     let directories = uses.directories();
     let files = uses.files.len() - directories;
+    let found = uses_text(uses);
     let what = match (files, directories) {
         (0, 0) if uses.removals > 0 => format!(
-            "cannot remove target {id}: {} chunk files of removed files are still on it; the \
-             metadata targets remove them as soon as the target is reachable",
-            uses.removals
+            "cannot remove target {id}: {} still on it; the metadata targets remove them as soon as \
+             the target is reachable",
+            match uses.removals {
+                1 => "1 chunk file of a removed file is".to_owned(),
+                count => format!("{count} chunk files of removed files are"),
+            }
         ),
         (0, 0) => format!(
             "cannot remove target {id}: metadata targets are still finishing earlier requests; try \
              again in some seconds"
         ),
         _ if target.consistency == Consistency::Bad => format!(
-            "cannot remove target {id}: it is given up as lost, {files} files lie on it, and the \
-             patterns of {directories} directories name it; `skep target files --paths {id}` lists \
-             them. Restore each file from a backup or remove it; a file without bytes on this \
-             target can be copied (`cp -a FILE FILE.new && mv FILE.new FILE`). For files that are \
-             shown as (without a name), `skep client files` shows which mounts have them open. Set \
-             other patterns for the directories with `skep entry set`"
+            "cannot remove target {id}: it is given up as lost, {found}; `skep target files --paths \
+             {id}` lists them. Restore each file that has lost bytes from a backup, or remove it. An \
+             empty file, or a file without bytes on this target, has lost nothing: `cp -a FILE \
+             FILE.new && mv FILE.new FILE` places it on other targets. For files that are shown as \
+             (without a name), `skep client files` shows which mounts have them open. Set other \
+             patterns for the directories with `skep entry set`"
         ),
         _ => format!(
-            "cannot remove target {id}: {files} files lie on it, and the patterns of {directories} \
-             directories name it; `skep target files --paths {id}` lists them. Copy each file \
-             (`cp -a FILE FILE.new && mv FILE.new FILE` places it on other targets), and set other \
-             patterns for the directories with `skep entry set`"
+            "cannot remove target {id}: {found}; `skep target files --paths {id}` lists them. Copy \
+             each file, also an empty one (`cp -a FILE FILE.new && mv FILE.new FILE` places it on \
+             other targets), and set other patterns for the directories with `skep entry set`"
         ),
     };
     Error::new(ErrorCode::InUse, what)

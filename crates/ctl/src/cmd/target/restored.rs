@@ -1,4 +1,4 @@
-//! `skep target restored`: marks the directory of a metadata target that was put back from a copy.
+//! `skep target restored`: marks the directory of a metadata target that was restored from a copy.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -11,20 +11,20 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     (
-        "after the directory was put back, before its service starts",
+        "mark a directory that was restored from a backup, before its service starts",
         "skep target restored /srv/skep/metadata-1",
     ),
     (
-        "when files that were created after the copy are no longer needed",
+        "permit the removal of the data of files that were created after the backup was made",
         "skep target restored /srv/skep/metadata-1 --allow-removal",
     ),
 ];
 
-/// Mark the directory of a metadata target that was put back from a copy
+/// Mark the directory of a metadata target that was restored from a backup
 ///
 /// Run it on the target's host before the service starts. New inodes then get numbers far above all
-/// numbers that were assigned after the copy was made. Files that were created after the copy have
-/// no names any more; storage keeps their bytes until --allow-removal permits their removal.
+/// numbers that were assigned after the backup was made. Files that were created after the backup
+/// have no names any more; storage keeps their bytes until --allow-removal permits their removal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoredArgs {
@@ -35,7 +35,7 @@ pub(crate) struct RestoredArgs {
     allow_removal: bool,
 }
 
-/// The marked target, as JSON.
+/// The JSON output: the marked target.
 #[derive(Debug, Serialize)]
 struct MarkedTarget {
     target: u32,
@@ -73,7 +73,8 @@ pub(crate) fn run(args: &RestoredArgs) -> Result<()> {
                  owns.\n"
             ),
             false => format!(
-                "The next start of target {target} ({directory}) continues with higher numbers.\n"
+                "From its next start on, target {target} ({directory}) assigns inode numbers above \
+                 all that were assigned after the backup was made.\n"
             ),
         }
     })

@@ -10,7 +10,7 @@ use skep_types::Result;
 use skep_wire::management::SetTargetState;
 
 const EXAMPLES: &[Example] = &[
-    ("no new files on target 6, to empty it", "skep target set-state 6 closed"),
+    ("place no new files on target 6, so that it can be emptied", "skep target set-state 6 closed"),
     ("new files again", "skep target set-state 6 open"),
 ];
 
@@ -39,7 +39,7 @@ enum TargetState {
     Closed,
 }
 
-/// The target and its new state, as JSON.
+/// The JSON output: the target and its new state.
 #[derive(Debug, Serialize)]
 struct TargetReport {
     id: u32,

@@ -6,8 +6,11 @@ use crate::help::{Example, examples};
 use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
-    ("the load of each target, each second until Ctrl-C", "skep target stats"),
-    ("what each target has done since the services started", "skep target stats --total"),
+    ("show the load of each target, each second until Ctrl-C", "skep target stats"),
+    (
+        "show the operations and bytes of each target since the services started",
+        "skep target stats --total",
+    ),
 ];
 
 /// Show the load by target, as `skep stats --by target`

@@ -9,7 +9,7 @@ use skep_types::Result;
 use std::path::Path;
 
 const EXAMPLES: &[Example] =
-    &[("the tokens of a storage service", "skep token list --directory /srv/skep/storage")];
+    &[("list the tokens of a storage service", "skep token list --directory /srv/skep/storage")];
 
 /// List the tokens that services on this host accept
 ///
@@ -23,7 +23,7 @@ pub(crate) struct ListArgs {
     place: DirectoryArgs,
 }
 
-/// A token in a directory, as JSON.
+/// A token in the directory of a service, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct TokenLine {
     directory: String,

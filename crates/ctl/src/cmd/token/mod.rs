@@ -1,5 +1,6 @@
-//! Verbs of `skep token`. They change the tokens in directories of services on this host; running
-//! services notice the change by themselves. The files and rules are in `skep_service::tokens`.
+//! Subcommands of `skep token`. They change the tokens in the directories of services on this host.
+//! Running services notice the change without a restart. `skep_service::tokens` owns the files and
+//! the rules.
 
 mod install;
 mod list;
@@ -34,7 +35,7 @@ impl TokenVerb {
     }
 }
 
-/// The option that names directories of services.
+/// The option that names the directories of services.
 #[derive(Debug, clap::Args)]
 struct DirectoryArgs {
     /// Directory of a service on this host, the value of its setting `node.directory`; may be
@@ -43,7 +44,7 @@ struct DirectoryArgs {
     directory: Vec<PathBuf>,
 }
 
-/// The change in one directory, as JSON.
+/// The JSON output: what has changed in one directory.
 #[derive(Debug, Serialize)]
 struct DirectoryChange {
     directory: String,

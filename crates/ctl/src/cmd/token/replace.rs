@@ -1,4 +1,4 @@
-//! `skep token replace`: draws a new secret for a cluster and prints the new token.
+//! `skep token replace`: creates a new random secret for a cluster, and prints the new token.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -10,7 +10,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[(
-    "on the management host; run `umask 077` before you send the output to a file",
+    "create a new token on the management host; run `umask 077` before you send the output to a \
+     file",
     "skep token replace --directory /srv/skep/management",
 )];
 
@@ -27,7 +28,7 @@ pub(crate) struct ReplaceArgs {
     directory: PathBuf,
 }
 
-/// The new token, as JSON.
+/// The JSON output: the new token.
 #[derive(Serialize)]
 struct NewToken {
     id: String,

@@ -1,4 +1,4 @@
-//! `skep token revoke`: ends the use of an old token at services on this host.
+//! `skep token revoke`: makes services on this host refuse an old token.
 
 use super::{DirectoryArgs, DirectoryChange};
 use crate::help::{Example, examples};
@@ -9,11 +9,11 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     (
-        "no new node may join with an old token",
+        "refuse an old token from nodes that want to join",
         "skep token revoke 5f0c6f6f0a1b2c3d --directory /srv/skep/management",
     ),
     (
-        "no node may connect with an old token",
+        "refuse an old token from all nodes",
         "skep token revoke --entirely 5f0c6f6f0a1b2c3d --directory /srv/skep/storage",
     ),
 ];

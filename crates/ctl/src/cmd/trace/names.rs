@@ -1,8 +1,8 @@
-//! The names of the inodes whose operations `skep trace` shows: a path, and the entries of a
-//! directory.
+//! The names of the inodes whose operations `skep trace` shows: the path in the arguments and, for
+//! a directory, its entries.
 //!
-//! Does not own the records of operations. New entries are found when an operation on an unknown
-//! inode arrives, at most once in an interval: the list of a large directory costs requests.
+//! The directory is listed again when a record of an operation on an unknown inode arrives. This
+//! happens at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
 use skep_types::{Error, Result};
@@ -11,12 +11,12 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of entries. Operations on further ones are not shown.
+/// Maximum number of watched entries. Operations on further entries are not shown.
 const MAX_ENTRIES: usize = 100_000;
-/// Shortest time between two lists of the directory.
+/// Minimum time between two listings of the directory.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-/// The watched inodes with their names.
+/// The inodes whose operations are shown, with their names.
 #[derive(Debug)]
 pub(crate) struct WatchedNames {
     path: PathBuf,
@@ -38,7 +38,7 @@ impl WatchedNames {
         Ok(Self { path: path.to_owned(), is_directory, names, listed_at: None })
     }
 
-    /// Returns the name of an inode below the path, or `None` if it is not watched.
+    /// Returns the name of an inode relative to the path. `None` if the inode is not watched.
     pub(crate) fn name_of(&mut self, inode: Inode, now: Duration) -> Option<String> {
         let is_due = self.listed_at.is_none_or(|at| now.saturating_sub(at) >= LIST_EVERY);
         if !self.names.contains_key(&inode.raw()) && self.is_directory && is_due {
@@ -48,8 +48,8 @@ impl WatchedNames {
         self.names.get(&inode.raw()).cloned()
     }
 
-    /// Adds the entries of the directory. Names of removed files stay, since records of their last
-    /// operations may still arrive.
+    /// Adds the entries of the directory to the watched inodes. Names of removed files stay,
+    /// because records of operations on them may still arrive.
     fn list(&mut self) {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
@@ -68,7 +68,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn new_entries_are_found_when_they_are_used() {
+    fn directory_is_listed_at_most_once_a_second_for_unknown_inodes() {
         let place = tempfile::tempdir().unwrap();
         let inode_of = |path: &Path| Inode::new(std::fs::metadata(path).unwrap().ino());
         let mut names = WatchedNames::of(place.path(), inode_of(place.path())).unwrap();
@@ -82,7 +82,7 @@ mod tests {
         std::fs::write(&second, "x").unwrap();
         assert_eq!(names.name_of(inode_of(&second), at(6)), None, "the list is too new");
         assert_eq!(names.name_of(inode_of(&second), at(7)).as_deref(), Some("second"));
-        // A file has no entries.
+        // A file is not listed, because it has no entries.
         let mut one = WatchedNames::of(&file, inode_of(&file)).unwrap();
         assert_eq!(one.name_of(inode_of(&second), at(9)), None);
     }

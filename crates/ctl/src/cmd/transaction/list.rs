@@ -8,7 +8,8 @@ use serde::Serialize;
 use skep_types::{GroupId, Result};
 use skep_wire::metadata::TransactionEntry;
 
-const EXAMPLES: &[Example] = &[("all transactions that wait", "skep transaction list")];
+const EXAMPLES: &[Example] =
+    &[("list all transactions that wait for a decision", "skep transaction list")];
 
 /// List the transactions that are prepared at metadata targets and wait for a decision
 ///
@@ -22,7 +23,7 @@ pub(crate) struct ListArgs {
     query: ClusterArgs,
 }
 
-/// A transaction that is prepared at a metadata group.
+/// A transaction that is prepared at a metadata group, as one entry of the list.
 #[derive(Debug, Serialize)]
 struct PreparedReport {
     transaction: String,
@@ -30,10 +31,11 @@ struct PreparedReport {
     coordinator: u32,
     since: String,
     steps: u32,
-    /// Time for which the coordinator has not replied; zero if it replies.
+    /// Time for which the transaction's coordinator has not replied, in milliseconds. Zero if it
+    /// replies.
     coordinator_silent_ms: u64,
-    /// The reason why the decision could not be carried out. Empty if the target has not tried to
-    /// carry it out.
+    /// The reason why the target could not carry out the decision. Empty if it has not tried to
+    /// carry one out.
     problem: String,
 }
 

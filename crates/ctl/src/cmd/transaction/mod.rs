@@ -1,4 +1,4 @@
-//! Verbs of `skep transaction`, and the requests to metadata groups that they share.
+//! Subcommands of `skep transaction`, and the requests to metadata groups that they share.
 
 mod list;
 mod resolve;
@@ -53,7 +53,7 @@ impl Groups {
         groups.map(|group| group.id).collect()
     }
 
-    /// Returns the transactions that are prepared at one group.
+    /// Returns the transactions that are prepared at the metadata group `group`.
     async fn prepared(&self, group: GroupId) -> Result<Vec<TransactionEntry>> {
         let mut transactions = Vec::new();
         let mut after = Some(TransactionId::default());
@@ -67,7 +67,7 @@ impl Groups {
     }
 }
 
-/// Adds the group, and a hint on how to fix the problem, to an error of a group.
+/// Adds the id of the metadata group, and a hint on how to fix the problem, to an error.
 fn within(group: GroupId, error: &Error) -> Error {
     let what = format!(
         "cannot list the transactions of metadata group {group}: {}; `skep health check` lists \
@@ -77,7 +77,8 @@ fn within(group: GroupId, error: &Error) -> Error {
     Error::new(error.code(), what)
 }
 
-/// Returns the name of a transaction in commands: its coordinator and its number.
+/// Returns the name that commands print for a transaction. It contains the coordinator and a
+/// number.
 fn name(transaction: TransactionId) -> String {
     format!("{}:{}", transaction.coordinator.raw(), transaction.number)
 }

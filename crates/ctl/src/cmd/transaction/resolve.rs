@@ -1,4 +1,4 @@
-//! `skep transaction resolve`: decides on a transaction in place of its coordinator.
+//! `skep transaction resolve`: commits or aborts a transaction in place of its coordinator.
 
 use super::{Groups, name, options};
 use crate::access::ClusterArgs;
@@ -9,7 +9,10 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{ResolveTransaction, TransactionId};
 
 const EXAMPLES: &[Example] = &[
-    ("take back the prepared changes", "skep transaction resolve 3:77 --abort"),
+    (
+        "abort a transaction: take back its prepared changes",
+        "skep transaction resolve 3:77 --abort",
+    ),
     ("carry them out", "skep transaction resolve 3:77 --commit"),
 ];
 
@@ -35,7 +38,7 @@ pub(crate) struct ResolveArgs {
     is_abort: bool,
 }
 
-/// A transaction that an administrator has ended, as JSON.
+/// The JSON output: a transaction that the administrator has committed or aborted.
 #[derive(Debug, Serialize)]
 struct Resolution {
     transaction: String,
@@ -56,8 +59,8 @@ pub(crate) fn run(args: ResolveArgs) -> Result<()> {
         }
         if found.is_empty() {
             let what = format!(
-                "cannot resolve transaction {}: no metadata target has it prepared; `skep \
-                 transaction list` lists the transactions",
+                "cannot resolve transaction {}: no metadata target has prepared this transaction; \
+                 `skep transaction list` lists the transactions",
                 name(transaction)
             );
             return Err(Error::new(ErrorCode::NotFound, what));

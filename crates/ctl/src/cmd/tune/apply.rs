@@ -1,5 +1,5 @@
-//! `skep tune apply`: records the values of the settings that deviate, and then changes the
-//! settings.
+//! `skep tune apply`: changes the kernel settings that deviate from the rules. Records their
+//! current values first.
 
 use super::args::{ScopeArgs, as_text, exit_code};
 use crate::help::{Example, examples};
@@ -11,10 +11,13 @@ use skep_types::Result;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("list the changes only", "skep tune apply --role storage --target /data/t1 --dry-run"),
-    ("change a storage server", "skep tune apply --role storage --target /data/t1"),
     (
-        "one rule, although it has a risk",
+        "list the changes, and change nothing",
+        "skep tune apply --role storage --target /data/t1 --dry-run",
+    ),
+    ("change the settings of a storage server", "skep tune apply --role storage --target /data/t1"),
+    (
+        "apply one rule that has a risk",
         "skep tune apply --role storage --interface eth0 --only mtu",
     ),
 ];

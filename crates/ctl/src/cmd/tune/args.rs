@@ -1,4 +1,5 @@
-//! Options that the subcommands of `skep tune` share: the part of the host.
+//! Options that the subcommands of `skep tune` share. They select what is checked or changed on a
+//! host.
 
 use clap::Args;
 use skep_tune::changes::Outcome;
@@ -9,7 +10,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The part of a host that is checked or changed.
+/// The roles, targets, devices and network interfaces of a host that are checked or changed.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ScopeArgs {
     /// Roles of this host: management, metadata, storage, client
@@ -28,7 +29,7 @@ pub(crate) struct ScopeArgs {
     root: RootArgs,
 }
 
-/// The directory with the files of the host.
+/// The option that names the root directory of the host.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RootArgs {
     /// Root directory of the host, such as an image that is mounted here
@@ -37,7 +38,7 @@ pub(crate) struct RootArgs {
 }
 
 impl RootArgs {
-    /// Returns the tree of files below the root directory.
+    /// Returns the file tree of the host, which begins at the root directory.
     pub(super) fn tree(&self) -> Result<Tree> {
         match self.root.is_dir() {
             true => Ok(Tree::new(&self.root)),
@@ -50,8 +51,9 @@ impl RootArgs {
 }
 
 impl ScopeArgs {
-    /// Returns the tree and the part of the host. With `all`, no named device means all devices,
-    /// and no named interface means all interfaces.
+    /// Returns the file tree of the host, and what is checked or changed in it. If `all` is set and
+    /// the user has named no device, all devices are selected. The same applies to network
+    /// interfaces.
     pub(super) fn resolve(&self, all: bool) -> Result<(Tree, Scope)> {
         let tree = self.root.tree()?;
         let roles = self.role.iter().map(|word| Role::named(word)).collect::<Result<_>>()?;
@@ -96,7 +98,7 @@ impl ScopeArgs {
     }
 }
 
-/// Formats the result of a change or an undo.
+/// Formats the result of `apply` or `undo`.
 pub(super) fn as_text(outcome: &Outcome, done: &str) -> String {
     let mut text = String::new();
     for it in &outcome.changed {
@@ -114,7 +116,7 @@ pub(super) fn as_text(outcome: &Outcome, done: &str) -> String {
     text
 }
 
-/// Returns the exit code of an outcome: 1 if a file could not be changed.
+/// Returns the exit code for an outcome: 1 if a file could not be changed.
 pub(super) fn exit_code(outcome: &Outcome) -> ExitCode {
     if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,4 +1,4 @@
-//! `skep tune check`: compares the settings of this host with the rules.
+//! `skep tune check`: compares the kernel settings of this host with the rules for its roles.
 
 use super::args::ScopeArgs;
 use crate::help::{Example, examples};
@@ -12,10 +12,13 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     (
-        "a storage server with two targets",
+        "check a storage server with two targets",
         "skep tune check --role storage --target /data/t1 --target /data/t2",
     ),
-    ("a client, with all rules, including those that pass", "skep tune check --role client --all"),
+    (
+        "check a client, and show all rules, including those that pass",
+        "skep tune check --role client --all",
+    ),
 ];
 
 /// Check the settings of this host for its roles. Exit code 1 means that a value deviates
@@ -29,7 +32,7 @@ pub(crate) struct CheckArgs {
     scope: ScopeArgs,
 }
 
-/// The result, as JSON.
+/// The JSON output: the result of the check.
 #[derive(Debug, Serialize)]
 struct CheckReport {
     checked: usize,

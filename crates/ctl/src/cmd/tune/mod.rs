@@ -1,4 +1,4 @@
-//! Verbs of `skep tune`.
+//! Subcommands of `skep tune`.
 
 mod apply;
 mod args;

@@ -1,4 +1,4 @@
-//! `skep tune undo`: restores the settings from before `skep tune apply`.
+//! `skep tune undo`: restores the settings that were in effect before `skep tune apply`.
 
 use super::args::{RootArgs, as_text, exit_code};
 use crate::help::{Example, examples};

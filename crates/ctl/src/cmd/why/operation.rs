@@ -1,18 +1,21 @@
-//! `skep why --op`: explains one operation from the records of mounts and services.
+//! `skep why --op`: explains one operation from the records that mounts and services have of it.
 //!
-//! Does not own the explanation (`skep_stats::operation`).
+//! The text of the explanation comes from `skep_stats::operation`.
 
-use super::milliseconds;
 use super::traces::{Gathered, gather};
 use crate::access::Access;
 use crate::cmd::stats::fetch;
-use crate::output::utc;
+use crate::output::{milliseconds, utc};
 use skep_stats::operation::{self, OperationReport, Part, RequestLine, SlowOperation, Usual};
+use skep_stats::why::Focus;
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp};
+use skep_wire::traces::TraceRecord;
 use std::fmt::Write;
 use std::time::Duration;
 
+/// Maximum length of the list of the slowest operations.
+const MAX_SLOWEST: usize = 3;
 /// Maximum age of an operation in the list of the slowest operations.
 const RECENT: Duration = Duration::from_secs(600);
 
@@ -20,7 +23,7 @@ const RECENT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// - `NotFound` if no service has a record of the operation.
-/// - Errors of management, from which the list of services comes.
+/// - Errors of the request to management, which lists the services.
 pub(super) async fn explain(access: &Access, trace: u128) -> Result<OperationReport> {
     let now = fetch(access).await?;
     let Gathered { records, unreachable } = gather(access, &now.map, Some(trace)).await;
@@ -36,26 +39,26 @@ fn not_found(trace: u128, unreachable: &[String]) -> Error {
         services => format!("; no reply from {}", services.join(", ")),
     };
     let what = format!(
-        "cannot explain operation {trace:032x}: no service has a record of it{silent}; services and \
-         mounts keep only slow operations and one in 1,024 others, in limited memory and until \
-         they stop, and a mount reports its own a few seconds later; `skep why` lists the slowest"
+        "cannot explain operation {trace:032x}: no service has a record of it{silent}; services \
+         and mounts keep records of slow operations and of one in 1,024 others, in limited memory, \
+         until they stop. A mount reports an operation a few seconds after its end. `skep why` \
+         lists the slowest operations"
     );
     Error::new(ErrorCode::NotFound, what)
 }
 
-/// Returns the slowest recent operations of one client, or of all clients if `client` is `None`.
-/// Services that do not reply are left out.
-pub(super) async fn slowest(
-    access: &Access,
-    map: &ClusterMap,
-    client: Option<u32>,
-) -> Vec<SlowOperation> {
+/// Returns the slowest recent operations of the client or user in `focus`. Leaves out the records
+/// of services that do not reply.
+pub(super) async fn slowest(access: &Access, map: &ClusterMap, focus: Focus) -> Vec<SlowOperation> {
     let Gathered { mut records, .. } = gather(access, map, None).await;
-    records.retain(|record| client.is_none_or(|client| record.client.raw() == client));
+    let is_of_client =
+        |record: &TraceRecord| focus.client.is_none_or(|id| record.client.raw() == id);
+    let is_of_user = |record: &TraceRecord| focus.user.is_none_or(|id| record.user == Some(id));
+    records.retain(|record| is_of_client(record) && is_of_user(record));
     let now = skep_env::wall_time();
     let now_us = u64::try_from(now.seconds).unwrap_or(0) * 1_000_000;
     let since_us = now_us.saturating_sub(RECENT.as_micros() as u64);
-    operation::slowest(&records, map, since_us)
+    operation::slowest(&records, map, since_us, MAX_SLOWEST)
 }
 
 pub(super) fn as_text(report: &OperationReport) -> String {
@@ -88,8 +91,8 @@ pub(super) fn as_text(report: &OperationReport) -> String {
         );
     }
     if service != "mount" {
-        text +=
-            "The mount has not reported this operation, so only its longest request is shown.\n";
+        text += "The mount has not reported this operation, so this report shows only its longest \
+                 request.\n";
     }
     if !report.requests.is_empty() {
         text += "\nRequests\n==========\n";
@@ -107,7 +110,7 @@ pub(super) fn as_text(report: &OperationReport) -> String {
         );
     }
     if report.requests_left_out > 0 {
-        let _ = writeln!(text, "- {} more, which were shorter", report.requests_left_out);
+        let _ = writeln!(text, "- {} more requests, which were shorter", report.requests_left_out);
     }
     for service in &report.unreachable {
         let _ = writeln!(text, "no records from {}", escape_controls(service));
@@ -120,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_names_the_parts_with_shares_and_usual_times() {
+    fn operation_text_shows_each_part_with_share_and_usual_time() {
         let part = Part {
             share: 0.82,
             ms: 1020.0,

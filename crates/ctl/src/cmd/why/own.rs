@@ -1,10 +1,10 @@
-//! `skep why PATH` for users without the cluster's token: explains the operations of this user on
-//! the path, from the records that its mount keeps while the command measures.
+//! `skep why PATH` for users without the cluster's token. Explains the operations of this user on
+//! the path, from records that the mount makes while the command measures.
 //!
-//! Does not own the report (`skep_stats::operation`).
+//! The report comes from `skep_stats::operation`.
 
+use super::waits;
 use crate::cmd::trace::names::WatchedNames;
-use crate::cmd::trace::no_records;
 use crate::through_mount;
 use skep_stats::operation::of_mount;
 use skep_stats::why::Report;
@@ -13,12 +13,13 @@ use skep_wire::traces::TraceRecord;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time between two questions to the mount.
+/// Time between two questions to the mount for new records.
 const EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of operations. The report is about the first ones.
+/// Maximum number of operations in a report. When it is reached, the measurement ends.
 const MAX_OPERATIONS: usize = 100_000;
 
-/// Measures for `interval`. `place` is a path on the mount of `path`.
+/// Collects the records of operations for `interval`, and explains them. `place` is a path on the
+/// same mount as `path`.
 ///
 /// # Errors
 /// - `Unsupported` if the mount is of an older version.
@@ -28,17 +29,18 @@ pub(super) async fn explain(
     place: &Path,
     interval: Duration,
 ) -> Result<Report> {
-    let map = through_mount::cluster_map(place)?.ok_or_else(|| no_records(place))?;
+    let map = through_mount::cluster_map(place)?.ok_or_else(|| through_mount::no_records(place))?;
     let mut names = WatchedNames::of(path, inode)?;
     let begin = skep_env::now();
     let (mut after, mut lost) = (0, 0);
     let mut records: Vec<TraceRecord> = Vec::new();
     while skep_env::now() < begin + interval && records.len() < MAX_OPERATIONS {
-        let found = through_mount::operations(place, after)?.ok_or_else(|| no_records(place))?;
+        let found = through_mount::operations(place, after)?
+            .ok_or_else(|| through_mount::no_records(place))?;
         after = found.next;
         lost += found.lost;
         let is_empty = found.records.is_empty();
-        // The root of the mount stands for all its files.
+        // If the path is the root of the mount, operations on all files of the mount are included.
         let is_on_path = |it: &TraceRecord| {
             inode == InodeId::ROOT || names.name_of(it.inode, skep_env::now()).is_some()
         };
@@ -48,8 +50,13 @@ pub(super) async fn explain(
         }
     }
     let mut report = of_mount(&records, &map, skep_env::now().saturating_sub(begin));
+    report.waiting = waits::of_mount(place, &map, |waiting| {
+        inode == InodeId::ROOT || names.name_of(waiting, skep_env::now()).is_some()
+    })?;
     if lost > 0 {
-        report.unreachable.push(format!("{lost} operations that the mount could not keep"));
+        report
+            .unreachable
+            .push(format!("{lost} operations, because the mount could not keep their records"));
     }
     Ok(report)
 }

@@ -1,4 +1,4 @@
-//! Gets the records of operations from all services of a cluster.
+//! Gets the records of operations that the services of a cluster have stored.
 
 use crate::access::Access;
 use skep_rpc::CallOptions;
@@ -7,12 +7,14 @@ use skep_wire::limits::MAX_LISTED_TRACES;
 use skep_wire::traces::{ListTraces, TraceRecord};
 use std::time::Duration;
 
-/// Time limit for the replies of a service.
+/// Time limit for all replies of one service.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum number of pages of one service, which is more than the records of a service fill.
+/// Maximum number of pages that are requested from one service. All records of a service fit into
+/// fewer pages.
 const MAX_PAGES: usize = 32;
 
-/// Parses a trace id: 32 hexadecimal digits, as logs show it. Leading zeros may be missing.
+/// Parses a trace id in the form that logs show: 32 hexadecimal digits. Leading zeros may be
+/// missing.
 pub(super) fn trace_id(text: &str) -> std::result::Result<u128, String> {
     let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match u128::from_str_radix(text, 16) {
@@ -21,14 +23,15 @@ pub(super) fn trace_id(text: &str) -> std::result::Result<u128, String> {
     }
 }
 
-/// The records of a cluster.
+/// The records that the services of a cluster have returned.
 pub(super) struct Gathered {
     pub(super) records: Vec<TraceRecord>,
     /// Services that did not reply, each with the reason.
     pub(super) unreachable: Vec<String>,
 }
 
-/// Asks all services concurrently for their records, or only for the records with the id `trace`.
+/// Asks all services at the same time for their records. If `trace` is given, asks only for the
+/// records with this trace id.
 pub(super) async fn gather(access: &Access, map: &ClusterMap, trace: Option<u128>) -> Gathered {
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let asked: Vec<_> = services

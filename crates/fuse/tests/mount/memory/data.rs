@@ -125,7 +125,7 @@ impl Writes for Memory {
             let end = offset as usize + data.len();
             let size = node.data.len().max(end) as u64;
             Tree::resize(node, size);
-            node.data[offset as usize..end].copy_from_slice(data.bytes());
+            node.data[offset as usize..end].copy_from_slice(&data.bytes());
             Ok(())
         })
     }

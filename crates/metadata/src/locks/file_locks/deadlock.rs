@@ -1,5 +1,6 @@
-//! Deadlock cycles among waiters for POSIX locks. The target searches for cycles within itself, and
-//! lists the edges of its waiters so that clients can search across targets.
+//! Deadlock cycles among waiters for POSIX locks. The target searches for cycles among its own
+//! waiters. It also lists the edges of its waiters, so that clients can search for cycles across
+//! targets.
 
 use super::FileLocks;
 use crate::limits::MAX_DEADLOCK_STEPS;
@@ -11,8 +12,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl FileLocks {
-    /// Returns a page of the waits for POSIX locks, each with the owners of the locks for which it
-    /// waits. The page begins with the first waiting owner after `after`.
+    /// Returns a page of the waits for POSIX locks. Each wait has the owners of the locks that
+    /// block it. The page begins with the first waiting owner after `after`.
     pub(crate) fn posix_waits(&self, after: LockParty) -> WaitList {
         let mut list = WaitList { waits: Vec::new(), next: None };
         let party = |(session, owner): LockOwnerId| LockParty { session, owner };
@@ -29,7 +30,7 @@ impl FileLocks {
                 let Some(file) = self.files.get(file_key) else { continue };
                 let wait = file.queue.get((owner.0, *number));
                 let wait = wait.filter(|it| !it.is_woken());
-                // A woken waiter is about to set its lock, so it has no edge.
+                // A woken waiter is about to set its lock, so it waits for no owner.
                 let Some(wait) = wait else { continue };
                 let holders = file.held_against(&wait.claim).map(|it| party(it.owner));
                 let holders: BTreeSet<_> = holders.take(MAX_LISTED_HOLDERS).collect();
@@ -40,9 +41,9 @@ impl FileLocks {
         list
     }
 
-    /// Whether a wait for this claim would close a deadlock cycle. Only locks of the same kind
-    /// count as edges, because each kind has its own owner numbers. Waiters ahead in the queue do
-    /// not count, because they can be overtaken.
+    /// Whether a wait for this claim would close a deadlock cycle. An edge leads from a waiter to
+    /// the owner of a lock of the same kind, because each kind has its own owner numbers. There is
+    /// no edge to an earlier waiter in the queue, because later claims can overtake that waiter.
     pub(crate) fn closes_cycle(&self, inode: InodeId, claim: &LockClaim) -> bool {
         let mut seen = BTreeSet::new();
         let mut steps = 0;

@@ -1,5 +1,5 @@
-//! Tests of the table against a model of single bytes, of the order in which waiters are woken, and
-//! of deadlock cycles.
+//! Tests of the lock table. They compare it with a model of single bytes, and check the order in
+//! which waiters are woken, and deadlock cycles.
 
 use super::*;
 use crate::limits::{BARRIER, MAX_OVERTAKEN, WAIT_ANSWER, WAKE_RESERVATION};
@@ -58,14 +58,13 @@ fn unlock(locks: &mut FileLocks, owner: u64, range: Range<u64>) {
     assert!(set(locks, &request(FILE, owner, None, range), 0));
 }
 
-/// Parks a wait of an owner. The owner's number also serves as the wait number.
+/// Parks a wait of an owner. The owner's number is also the number of the wait.
 fn wait(locks: &mut FileLocks, owner: u64, mode: LockMode, range: Range<u64>, now: Duration) {
-    let state = (owner, Header::default(), now + WAIT_ANSWER);
-    locks.wait(FILE, claim(owner, mode, range), owner, state);
+    locks.wait(FILE, claim(owner, mode, range), owner, (owner, Header::default(), now));
 }
 
-/// Returns the owners that got a reply: `true` if the owner was woken, `false` if it has to poll
-/// again.
+/// Returns the owners that got a reply. `true` means that the owner was woken, `false` that it must
+/// poll again.
 fn woken(locks: &mut FileLocks, now: Duration) -> Vec<(u64, bool)> {
     locks.wake(now).iter().map(|it| (it.connection, it.is_woken)).collect()
 }
@@ -138,7 +137,7 @@ fn waiters_are_woken_in_order_and_their_lock_is_reserved() {
     assert!(set(&mut locks, &request(FILE, 2, Some(LockMode::Exclusive), 0..10), 2));
     unlock(&mut locks, 2, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(3, true)]);
-    // The woken waiter 3 does not set its lock in time.
+    // Waiter 3 was woken, but does not set its lock in time.
     let later = NOW + WAKE_RESERVATION;
     wait(&mut locks, 6, LockMode::Shared, 0..10, later);
     assert_eq!(woken(&mut locks, later), [(6, true)]);
@@ -165,7 +164,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     assert_eq!((locks.wait_count(), locks.files.len()), (0, 0));
 }
 
-/// Returns the number of readers, with owner numbers from `from` on, that get a lock at once.
+/// Returns the number of readers that get a lock at once. Their owner numbers begin at `from`.
 fn readers(locks: &mut FileLocks, from: u64, now: Duration) -> u32 {
     let shared = |owner| request(FILE, owner, Some(LockMode::Shared), 0..10);
     (from..from + 1000).take_while(|owner| set_at(now, locks, &shared(*owner), 0)).count() as u32
@@ -179,7 +178,7 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(woken(&mut locks, NOW), []);
     assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
     assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
-    // The first barrier ends, and the writer's next barrier is longer.
+    // The writer's first barrier has ended. Its next barrier is twice as long.
     let later = NOW + BARRIER;
     assert_eq!(woken(&mut locks, later), []);
     assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);
@@ -188,10 +187,10 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// On one host, the kernel never lets a waiting writer block readers, and other processes may wait
-/// for locks that these readers hold.
+/// A waiting writer must not block readers for ever. On a single host, the kernel never lets a
+/// waiting writer block readers. Other processes may wait for locks that these readers hold.
 #[test]
-fn an_ended_barrier_lets_blocked_readers_pass() {
+fn blocked_readers_are_woken_when_the_barrier_ends() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 9, LockMode::Exclusive, 20..30));
@@ -208,8 +207,9 @@ fn an_ended_barrier_lets_blocked_readers_pass() {
         let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
         assert!(set(&mut locks, &shared, owner), "owner {owner} was woken");
     }
-    // The overtaken writer has a barrier now. A reader that the barrier blocks does not count as
-    // waiting for an owner that waits for the reader.
+    // The overtaken writer has a barrier now, which blocks another reader. Nevertheless, an owner
+    // that waits for this reader closes no cycle, because the reader does not count as waiting for
+    // the writer.
     assert!(!lock(&mut locks, 300, LockMode::Shared, 0..10));
     wait(&mut locks, 300, LockMode::Shared, 0..10, NOW + 60 * BARRIER);
     let elsewhere = request(OTHER_FILE, 300, Some(LockMode::Exclusive), 0..1);
@@ -229,11 +229,11 @@ fn deadlocks_are_found_across_files_and_sessions() {
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 1..2));
     let elsewhere = request(OTHER_FILE, 3, Some(LockMode::Exclusive), 0..1);
     assert!(set(&mut locks, &elsewhere, 0));
-    // Owner 1 waits for owner 2, and owner 2 for owner 3. So owner 3 must not wait for owner 1.
+    // Owner 1 waits for owner 2, which waits for owner 3. So owner 3 must not wait for owner 1.
     wait(&mut locks, 1, LockMode::Shared, 1..2, NOW);
     let for_3 = LockClaim::of(session_of(2), &LockRequest { owner: 2, ..elsewhere }).unwrap();
     assert!(!locks.closes_cycle(OTHER_FILE, &for_3));
-    locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW + WAIT_ANSWER));
+    locks.wait(OTHER_FILE, for_3, 2, (2, Header::default(), NOW));
     let closing = claim(3, LockMode::Exclusive, 0..5);
     assert!(locks.closes_cycle(FILE, &closing));
     assert!(!locks.closes_cycle(FILE, &claim(3, LockMode::Exclusive, 7..8)));
@@ -267,12 +267,12 @@ fn waits_for_different_lock_kinds_form_no_deadlock() {
     };
     assert!(set(&mut locks, &flock(2, LockMode::Exclusive), 0));
     let waiting = LockClaim::of(session_of(1), &flock(1, LockMode::Shared)).unwrap();
-    locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW + WAIT_ANSWER));
+    locks.wait(OTHER_FILE, waiting, 1, (1, Header::default(), NOW));
     assert!(!locks.closes_cycle(FILE, &claim(2, LockMode::Exclusive, 0..10)));
 }
 
 #[test]
-fn search_for_silent_holders_counts_unexamined_waits() {
+fn search_for_lock_holders_counts_waits_over_its_limit() {
     let mut locks = FileLocks::default();
     for owner in 0..100 {
         assert!(lock(&mut locks, owner, LockMode::Shared, 0..10));
@@ -291,11 +291,11 @@ fn search_for_silent_holders_counts_unexamined_waits() {
 }
 
 #[test]
-fn waits_are_listed_in_pages() {
+fn posix_lock_waits_are_listed_in_pages() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
-    // Waiter 100 waits for both locks, the other waiters wait only for the lock at the beginning of
+    // Waiter 100 waits for both locks. The other waiters wait only for the lock at the beginning of
     // the file.
     wait(&mut locks, 100, LockMode::Exclusive, 0..10, NOW);
     for owner in 101..1000 {
@@ -314,7 +314,8 @@ fn waits_are_listed_in_pages() {
     assert_eq!(waits, (100..1000).map(|owner| (party(owner), owner)).collect::<Vec<_>>());
     assert_eq!(found[0].holders, [party(2), party(4)]);
     assert!(found[1..].iter().all(|it| it.holders == [party(2)]));
-    // A woken waiter is about to set its lock and has no edge. `flock` has no deadlock detection.
+    // A woken waiter is about to set its lock, so it waits for no owner. `flock` locks have no
+    // deadlock detection.
     unlock(&mut locks, 4, 5..10);
     unlock(&mut locks, 2, 0..10);
     assert_eq!(woken(&mut locks, NOW), [(100, true)]);

@@ -1,4 +1,4 @@
-//! Single requests to a backup.
+//! Tests that send single requests to a backup.
 
 use super::*;
 use crate::limits::MAX_SYNC_WAITS;
@@ -52,11 +52,11 @@ fn backup_reports_a_gap_and_appends_nothing() {
 }
 
 #[test]
-fn records_of_an_earlier_primary_count_only_after_comparison() {
+fn old_records_count_only_after_comparison_with_the_primary() {
     let mut member = with_log(&[1, 1, 2]);
     let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
-    // The primary's record 3 has another epoch: ship after the records of epoch 2.
+    // The primary's record 3 has another epoch, so it must ship again after the records of epoch 2.
     let held = ask(&mut member, &ship(4..6, 1, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(2)));
     assert_eq!(epochs(&member), [1, 1, 2], "nothing is removed without a replacement");
@@ -104,14 +104,14 @@ fn request_of_another_epoch_is_refused() {
 }
 
 #[test]
-fn backup_refuses_requests_of_clients_as_stale() {
+fn backup_refuses_client_requests_because_of_a_stale_map() {
     let mut member = Member::begin(3);
     let read = GetAttributes { inode: skep_types::InodeId::ROOT };
     assert_eq!(ask(&mut member, &read).unwrap_err(), ErrorCode::StaleMap);
 }
 
 #[test]
-fn another_group_cannot_ship_its_log() {
+fn log_records_of_another_group_are_refused() {
     let mut member = Member::begin(3);
     let mut event = arrival(1, 3, &ship(1..2, 0, 0));
     if let Event::Request { header, .. } = &mut event {
@@ -123,7 +123,7 @@ fn another_group_cannot_ship_its_log() {
 }
 
 #[test]
-fn store_gets_records_that_are_safe_and_synced_here() {
+fn backup_stores_only_records_that_are_safe_and_synced_locally() {
     let mut member = Member::begin(3);
     ask(&mut member, &ShipLog { syncs_at_once: true, ..ship(1..5, 0, 0) }).unwrap();
     ask(&mut member, &ship(5..6, 3, 2)).unwrap();
@@ -145,7 +145,7 @@ fn backup_with_a_full_disk_refuses_records() {
 }
 
 #[test]
-fn wait_for_a_sync_ends_with_the_sync() {
+fn sync_wait_is_answered_after_the_sync_or_its_time_limit() {
     let mut member = Member::begin(3);
     ask(&mut member, &ShipLog { syncs_at_once: true, ..ship(1..3, 0, 0) }).unwrap();
     let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
@@ -154,7 +154,7 @@ fn wait_for_a_sync_ends_with_the_sync() {
     member.end_sync(NOW);
     let (number, result) = member.replies.pop().unwrap();
     assert_eq!((number, result.unwrap().synced), (5, Lsn::new(2)));
-    // The next wait ends with its time.
+    // The next wait ends because its maximum time has passed.
     let wait = AwaitLogSync { synced: Lsn::new(2), ..wait };
     member.handle(vec![arrival(6, 3, &wait)], NOW);
     member.handle(vec![Event::Tick], NOW + Duration::from_millis(249));
@@ -174,7 +174,7 @@ fn too_many_waits_for_syncs_end_the_oldest_wait() {
     assert_eq!(replied, [0]);
 }
 
-/// Sends a request of epoch 3 without records, which reports the last record of the primary.
+/// Sends a request of epoch 3 without records. It names `last` as the last record of the primary.
 fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
     let beat = ShipLog { last: Lsn::new(last), ..ship(first..first, 3, 0) };
     member.handle(vec![arrival(1, 3, &beat)], now);
@@ -186,7 +186,7 @@ fn asks(member: &mut Member, now: Duration) -> Option<bool> {
 }
 
 #[test]
-fn silent_primary_is_replaced_after_a_while() {
+fn backup_asks_to_take_over_after_the_primary_was_silent() {
     let mut member = with_log(&[3, 3]);
     let after = LeaseTimes::default().take_over_after;
     let step = Duration::from_millis(100);
@@ -208,14 +208,14 @@ fn silent_primary_is_replaced_after_a_while() {
 }
 
 #[test]
-fn stopped_backup_waits_for_the_messages_in_its_sockets() {
+fn resumed_backup_reads_pending_messages_before_a_take_over() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     assert_eq!(asks(&mut member, NOW + Duration::from_secs(10)), None);
 }
 
 #[test]
-fn member_that_lost_records_asks_only_when_it_has_them_again() {
+fn member_lacks_records_until_it_has_all_records_of_the_primary() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     beat(&mut member, 3, 4, NOW);
@@ -226,9 +226,10 @@ fn member_that_lost_records_asks_only_when_it_has_them_again() {
     assert!(!member.backup.lacks_records());
 }
 
-/// A new epoch once counted as a message of the former primary, and doubled each pause.
+/// Before the fix, a new epoch counted as a request of the previous primary, which doubled each
+/// pause.
 #[test]
-fn take_over_counts_from_the_last_message_of_the_primary() {
+fn new_epoch_does_not_restart_the_take_over_timeout() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     let later = NOW + Duration::from_millis(700);
@@ -237,7 +238,7 @@ fn take_over_counts_from_the_last_message_of_the_primary() {
 }
 
 #[test]
-fn member_of_a_group_that_skipped_epochs_takes_nothing_over() {
+fn member_reports_lost_records_after_skipped_epochs() {
     let mut member = with_log(&[3, 3]);
     member.handle(vec![Event::Map(map(4))], NOW);
     assert!(!member.backup.lacks_records());

@@ -1,10 +1,12 @@
-//! The primary's lease, and the changes of its group for which it asks management.
+//! Tests of the primary's lease, and of the changes of its group that the primary requests from
+//! management.
 
 use super::*;
 use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL};
 use skep_types::group_change::MemberChange;
+use skep_wire::log_shipping::CopyStep;
 
-/// A shipper with `count` records of epoch 4, all of them held and safe at the primary.
+/// The shipper of a primary whose records all have epoch 4.
 struct Primary {
     shipper: Shipper,
     last: u64,
@@ -26,7 +28,7 @@ impl Primary {
         self.shipper.requests(&log, self.now)
     }
 
-    /// Replies to all requests: the member has the records up to `appended`.
+    /// Replies to all requests as a member that has the records up to `appended`.
     fn reply(&mut self, requests: &[MemberRequest], appended: u64, is_behind: bool) {
         let lsn = Lsn::new(appended);
         let held = LogHeld {
@@ -35,6 +37,7 @@ impl Primary {
             synced: if is_behind { Lsn::default() } else { lsn },
             ship_after: lsn,
             is_behind,
+            needs_copy: false,
         };
         for request in requests {
             self.shipper.on_reply(BACKUP, request.number, &Ok(held), self.now);
@@ -69,7 +72,7 @@ fn lease_begins_when_the_acknowledged_request_was_sent() {
 }
 
 #[test]
-fn quiet_group_renews_its_lease() {
+fn primary_of_an_idle_group_renews_its_lease() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     for _ in 0..20 {
@@ -83,7 +86,7 @@ fn quiet_group_renews_its_lease() {
 }
 
 #[test]
-fn member_that_does_not_follow_is_dropped() {
+fn member_without_replies_for_a_lease_is_dropped() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();
@@ -101,7 +104,7 @@ fn member_that_does_not_follow_is_dropped() {
 }
 
 #[test]
-fn stopped_primary_drops_no_member_before_it_reads_replies() {
+fn resumed_primary_reads_replies_before_it_drops_a_member() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     primary.requests();
@@ -112,7 +115,7 @@ fn stopped_primary_drops_no_member_before_it_reads_replies() {
 }
 
 #[test]
-fn returned_member_is_counted_before_it_serves() {
+fn returned_member_counts_for_watermarks_before_it_serves() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -134,7 +137,7 @@ fn returned_member_is_counted_before_it_serves() {
 }
 
 #[test]
-fn member_that_stops_before_it_may_serve_is_not_counted() {
+fn returned_member_that_stops_no_longer_counts_for_watermarks() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -149,8 +152,78 @@ fn member_that_stops_before_it_may_serve_is_not_counted() {
     assert_eq!(primary.shipper.counted(), []);
 }
 
+/// Regression test: the primary of a young group, which still had all records, waited for a member
+/// without a store with each reply, and sent it no copy.
 #[test]
-fn member_that_lacks_more_than_is_kept_needs_a_copy() {
+fn member_without_a_store_is_copied_and_not_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    let empty =
+        LogHeld { epoch: Epoch::new(4), is_behind: true, needs_copy: true, ..LogHeld::default() };
+    primary.shipper.on_reply(BACKUP, requests[0].number, &Ok(empty), primary.now);
+    assert!(primary.shipper.begin_to_count().is_empty());
+    primary.now += Duration::from_secs(1);
+    assert!(matches!(primary.requests()[0].message, MemberMessage::Copy(_)));
+}
+
+/// Management may have marked the member as in sync, although the reply was lost. So the primary
+/// waits for the member until management has revoked the request.
+#[test]
+fn counted_member_that_stops_is_dropped_before_it_serves() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
+    let began = primary.now;
+    let mut changes = Vec::new();
+    while !changes.contains(&MemberChange::Drop) {
+        assert!(primary.now < began + 2 * LEASE, "the member is dropped");
+        primary.now += Duration::from_millis(100);
+        primary.requests();
+        changes.extend(primary.changes());
+        assert!(!primary.shipper.end_counting(&Limits::default(), primary.now));
+    }
+    assert_eq!(primary.shipper.counted(), [BACKUP]);
+    primary.shipper.begin_epoch(Epoch::new(5));
+    assert_eq!(primary.shipper.counted(), [], "management has dropped it in the new epoch");
+}
+
+/// The member confirmed records, lost its store, and then confirms nothing. Regression test: the
+/// primary sent 64 requests without records every 20 ms, and asked to mark the member as in sync.
+#[test]
+fn counted_member_without_its_store_gets_few_requests() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    primary.last = 6;
+    primary.shipper.append(Epoch::new(4), Lsn::new(6), Lsn::default(), &record(6, 4).payload);
+    let mut sent = 0;
+    for _ in 0..20 {
+        let requests = primary.requests();
+        sent += requests.len();
+        let lost = LogHeld {
+            epoch: Epoch::new(4),
+            is_behind: true,
+            needs_copy: true,
+            ..LogHeld::default()
+        };
+        for request in &requests {
+            primary.shipper.on_reply(BACKUP, request.number, &Ok(lost), primary.now);
+        }
+        primary.now += Duration::from_millis(20);
+    }
+    assert!(sent <= 2 * 20, "{sent} requests in 400 ms");
+    primary.last = 5;
+    assert_eq!(primary.changes(), [], "the member has no record any more");
+}
+
+#[test]
+fn member_behind_the_records_in_memory_needs_a_full_copy() {
     let mut primary = Primary::begin(0);
     primary.shipper.set_members(&[], &[BACKUP]);
     let payload = vec![7; KEPT_FOR_ABSENT_BYTES / 4];
@@ -158,19 +231,17 @@ fn member_that_lacks_more_than_is_kept_needs_a_copy() {
         primary.shipper.append(Epoch::new(4), Lsn::new(lsn), Lsn::default(), &payload);
     }
     primary.last = 9;
-    primary.shipper.release(Lsn::new(9));
+    primary.shipper.release(Lsn::new(9), KEPT_FOR_ABSENT_BYTES);
     assert!(primary.shipper.kept_bytes() <= KEPT_FOR_ABSENT_BYTES as u64);
-    for _ in 0..3 {
-        let requests = primary.requests();
-        primary.reply(&requests, 1, true);
-        primary.now += Duration::from_secs(1);
-    }
-    assert!(primary.shipper.members(primary.now)[0].needs_copy);
     let requests = primary.requests();
-    let MemberMessage::Ship(ship) = &requests[0].message else { panic!("the primary asks again") };
-    assert!(ship.records.is_empty(), "records that the member cannot append are not sent");
+    primary.reply(&requests, 1, true);
+    primary.now += Duration::from_secs(1);
+    assert!(primary.shipper.members(9, primary.now)[0].needs_copy);
+    let requests = primary.requests();
+    let MemberMessage::Copy(ask) = &requests[0].message else { panic!("the primary asks") };
+    assert_eq!(ask.step, CopyStep::Ask, "records that the member cannot append are not sent");
     assert!(primary.shipper.begin_to_count().is_empty());
     primary.shipper.set_members(&[], &[]);
-    primary.shipper.release(Lsn::new(9));
+    primary.shipper.release(Lsn::new(9), KEPT_FOR_ABSENT_BYTES);
     assert_eq!(primary.shipper.kept_bytes(), 0);
 }

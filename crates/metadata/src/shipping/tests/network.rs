@@ -1,10 +1,10 @@
-//! A shipper and a backup over a network that loses, doubles, delays and reorders messages, with
-//! restarts of the backup, and tails of earlier primaries.
+//! Tests of a shipper and a backup over a network that loses, duplicates, delays and reorders
+//! messages. The backup restarts, and its log may end with records of earlier primaries.
 
 use super::*;
-use crate::limits::{SHIP_AGAIN_AFTER, SHIPPED_REQUESTS};
+use crate::limits::{KEPT_FOR_ABSENT_BYTES, SHIP_AGAIN_AFTER, SHIPPED_REQUESTS};
 
-/// A message, and the time at which it arrives.
+/// A message in the simulated network.
 enum Message {
     Request(u64, MemberMessage),
     Reply(u64, Result<LogHeld>),
@@ -23,8 +23,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Both members have `common` records of epoch 1. Then the backup has records of epoch 2, and
-    /// the primary some of epoch 3, in the present epoch 4.
+    /// Begins in epoch 4. Both members have `common` records of epoch 1. After these, the backup
+    /// has `of_backup` records of epoch 2, and the primary `of_primary` records of epoch 3.
     fn begin(common: u64, of_backup: u64, of_primary: u64) -> Self {
         let both = (1..=common).map(|lsn| record(lsn, 1));
         let extra = |count, epoch| (common + 1..=common + count).map(move |lsn| record(lsn, epoch));
@@ -59,7 +59,7 @@ impl Pair {
 
     /// Sends the requests that the shipper returns. Returns the number of requests.
     fn ship(&mut self, delay: Duration) -> usize {
-        self.shipper.release(self.known.synced);
+        self.shipper.release(self.known.synced, KEPT_FOR_ABSENT_BYTES);
         let log = GroupLog {
             epoch: Epoch::new(self.epoch),
             held: self.known.appended,
@@ -81,6 +81,7 @@ impl Pair {
                 let event = match &message {
                     MemberMessage::Ship(ship) => arrival(number, ship.epoch.raw(), ship),
                     MemberMessage::AwaitSync(wait) => arrival(number, wait.epoch.raw(), wait),
+                    MemberMessage::Copy(part) => panic!("all records are kept: {part:?}"),
                 };
                 self.member.handle(vec![event], self.now);
             }
@@ -102,7 +103,8 @@ impl Pair {
         self.network.extend(replies.map(|it| (self.now + delay, it)));
     }
 
-    /// Checks that the backup has the primary's records as far as it has reported.
+    /// Checks that the backup has the same records as the primary, up to the last one that it has
+    /// reported.
     fn check(&self, progress: Progress) {
         let count = progress.appended.raw() as usize;
         let is_equal = |(own, other): (&Record, &Record)| {
@@ -114,7 +116,7 @@ impl Pair {
         assert!(self.member.stored() <= self.known.synced.raw(), "the store has safe records");
     }
 
-    /// Delivers the messages that are due.
+    /// Delivers the messages whose time of arrival has come.
     fn advance(&mut self, pause: Duration, delay: Duration) {
         self.now += pause;
         let now = self.now;
@@ -126,9 +128,10 @@ impl Pair {
         self.send_replies(delay);
     }
 
-    /// Lets everything arrive, until the backup has and has stored all records.
+    /// Lets all messages arrive, until the backup has all records in its log and its store.
     fn settle(&mut self) {
-        // A backup removes the tail of an earlier primary when a record for its place arrives.
+        // A backup removes records of an earlier primary only when it receives a record with the
+        // same number.
         while self.log.len() < self.member.log.len() {
             self.append();
         }
@@ -157,7 +160,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
     #[test]
-    fn backup_gets_every_record_over_any_network(
+    fn backup_gets_every_record_over_an_unreliable_network(
         start in (0_u64..6, 0_u64..6, 0_u64..6),
         steps in proptest::collection::vec((0_u8..12, 0_u16..=u16::MAX), 0..200),
     ) {
@@ -210,7 +213,7 @@ fn number_of_shipping_requests_under_way_is_bounded() {
         pair.ship(Duration::from_secs(60));
         ships = pair.network.len();
     }
-    // The requests for records, and one that waits for a sync.
+    // The requests that ship records, and one request that waits for a sync.
     assert_eq!(ships, SHIPPED_REQUESTS + 1);
 }
 
@@ -232,7 +235,7 @@ fn lost_records_are_shipped_again() {
 }
 
 #[test]
-fn member_gets_the_request_for_a_sync_at_once() {
+fn sync_request_is_sent_to_the_member_at_once() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -246,7 +249,7 @@ fn member_gets_the_request_for_a_sync_at_once() {
 }
 
 #[test]
-fn progress_of_a_member_is_zero_in_a_new_epoch() {
+fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.settle();
     pair.shipper.begin_epoch(Epoch::new(5));
@@ -256,14 +259,15 @@ fn progress_of_a_member_is_zero_in_a_new_epoch() {
         synced: Lsn::new(3),
         ship_after: Lsn::new(3),
         is_behind: false,
+        needs_copy: false,
     };
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }
 
-/// Before the fix, each reply to `AwaitLogSync` counted as the reply to the lost request, so the
-/// primary never sent that request again.
+/// Before the fix, each reply to `AwaitLogSync` counted as the reply to the lost request that
+/// shipped records. So the primary never sent these records again.
 #[test]
-fn lost_records_are_shipped_again_while_waits_are_answered() {
+fn lost_records_are_shipped_again_while_sync_waits_are_answered() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -277,11 +281,11 @@ fn lost_records_are_shipped_again_while_waits_are_answered() {
     pair.settle();
 }
 
-/// A restarted backup compares its records again only when it gets a `ShipLog`.
-/// The primary had no new record to ship. So it sent no `ShipLog`, and the backup did not confirm
-/// the last record again.
+/// A restarted backup compares its records again only when it gets a `ShipLog`. Before the fix, a
+/// primary without a new record sent no `ShipLog`, so the backup never confirmed the last record
+/// again.
 #[test]
-fn restarted_backup_is_compared_even_without_a_new_record() {
+fn restarted_backup_compares_its_log_without_a_new_record() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);

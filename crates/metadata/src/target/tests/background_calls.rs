@@ -1,4 +1,5 @@
-//! The background calls of a target to other groups, and the refusals of these calls.
+//! Tests of the calls that a target's background jobs send to other groups, and of refusals of
+//! these calls.
 
 use super::*;
 use crate::limits::RETRY_PAUSE;
@@ -43,7 +44,7 @@ fn lost() -> Error {
     Error::new(ErrorCode::TargetLost, "given up")
 }
 
-/// The metadata target must not keep work for a storage target that never comes back.
+/// The metadata target must not keep removals for a storage target that never comes back.
 #[test]
 fn pending_removals_at_a_lost_target_are_discarded() {
     let mut story = Story::begin();
@@ -63,7 +64,7 @@ fn pending_removals_at_a_lost_target_are_discarded() {
 }
 
 #[test]
-fn size_recovery_ends_although_a_target_is_lost() {
+fn size_recovery_completes_even_if_a_target_is_lost() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -75,8 +76,8 @@ fn size_recovery_ends_although_a_target_is_lost() {
     assert!(story.target.table.scan(&Key::size_recoveries(), &[], 1).unwrap().is_empty());
 }
 
-/// Before the fix, the target repeated a failed size recovery only after the jobs had got other
-/// work.
+/// Before the fix, the target repeated a failed size recovery only when the background jobs had
+/// other work to do.
 #[test]
 fn a_failed_size_recovery_is_tried_again() {
     let mut story = Story::begin();

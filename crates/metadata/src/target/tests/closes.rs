@@ -1,4 +1,4 @@
-//! Closes of files, and the extents that clients report with them.
+//! Tests of the requests that close files, with the extents that clients report in them.
 
 use super::*;
 use skep_types::MAX_FILE_BYTES;

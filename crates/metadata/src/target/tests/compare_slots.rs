@@ -1,4 +1,4 @@
-//! Comparison of acknowledged changes after a start of the target.
+//! Tests of the comparison of slots after a start of the target.
 
 use super::*;
 
@@ -6,15 +6,15 @@ fn link(inode: InodeId, name: &str) -> md::Link {
     md::Link { inode, directory: InodeId::ROOT, name: name.as_bytes().into() }
 }
 
-/// Returns the start and the slots of the first session.
+/// Compares the slots of session 1. Returns the start and the slots in the reply.
 fn compare(story: &mut Story) -> (u64, Vec<(u32, u64)>) {
     let reply = story.ask(1, 1, (0, 0), &md::CompareSlots {}).unwrap();
     (reply.start, reply.slots.iter().map(|it| (it.slot, it.sequence)).collect())
 }
 
-/// The scenario of hole H20: a power loss reverts an acknowledged `link`.
+/// The scenario of hole H20 in `docs/tests/holes.md`: a power loss reverts an acknowledged `link`.
 #[test]
-fn changes_wait_until_the_client_has_compared_its_slots() {
+fn changes_are_refused_until_the_client_has_compared_its_slots() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -38,7 +38,7 @@ fn changes_wait_until_the_client_has_compared_its_slots() {
 }
 
 #[test]
-fn comparison_after_a_kill_shows_all_changes() {
+fn slot_comparison_after_a_kill_shows_all_changes() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     for sequence in 1..=3 {
@@ -53,7 +53,7 @@ fn comparison_after_a_kill_shows_all_changes() {
 }
 
 #[test]
-fn start_is_not_named_before_it_is_safe() {
+fn start_number_is_not_sent_before_its_record_is_safe() {
     let mut story = Story::begin();
     story.kill();
     story.run(vec![arrival(1, 1, (0, 0), &md::CompareSlots {})]);

@@ -1,4 +1,5 @@
-//! File locks of applications: retries, restarts, ends of sessions, limits.
+//! Tests of file locks of applications: retries of requests, restarts of the target, ends of
+//! sessions, limits.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -26,19 +27,20 @@ impl Story {
         result.map(|body| R::Reply::from_bytes(&body).expect("a reply of its kind"))
     }
 
-    /// Sends a `SetLock`. Returns whether the lock was granted.
+    /// Sends a `SetLock` request. Returns whether the lock was granted.
     fn locks(&mut self, session: u64, at: (u32, u64), lock: LockRequest) -> bool {
         let set = SetLock { lock, wait: session };
         self.tell(session, at, &set).unwrap().conflict.is_none()
     }
 
-    /// Begins to wait for a lock. No connection gets a reply.
+    /// Sends a `WaitLock` request, which must not get a reply yet.
     fn waits(&mut self, on: ConnectionId, session: u64, lock: LockRequest) {
         self.send(on, session, (0, 0), &WaitLock { lock, wait: session });
         assert!(self.replies.is_empty(), "{:?}", self.replies);
     }
 
-    /// Returns the reply to a wait: whether the waiter was woken.
+    /// Removes the reply to a waiting request on this connection. Returns whether the waiter was
+    /// woken.
     fn woken(&mut self, on: ConnectionId) -> Result<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == on);
         let (_, result) = self.replies.remove(index.expect("an answer"));
@@ -68,8 +70,8 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     );
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.locks(2, (0, 2), exclusive(inode, 5)));
-    // A late copy of the unlock arrives. The copy must not run again and release the lock of
-    // another owner.
+    // A late retry of the unlock arrives. The target must not run it again, because it would
+    // release the lock of another owner.
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
@@ -103,7 +105,7 @@ fn open_of(inode: InodeId) -> md::Open {
 }
 
 #[test]
-fn a_wait_is_refused_when_its_own_session_ends() {
+fn lock_wait_is_refused_when_its_own_session_ends() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -117,7 +119,7 @@ fn a_wait_is_refused_when_its_own_session_ends() {
 
 /// A request on an abandoned connection may arrive after its retry on a new connection.
 #[test]
-fn two_polls_for_one_wait_both_get_a_reply() {
+fn two_polls_for_one_lock_wait_both_get_a_reply() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -228,7 +230,7 @@ fn lock_ranges_and_lock_waits_are_limited() {
 }
 
 #[test]
-fn lists_show_opens_locks_and_waits_of_sessions() {
+fn lists_show_open_files_locks_and_waits_of_sessions() {
     let mut story = Story::begin();
     let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 2, (0, 1)));
     story.ask_sharing(2, (0, 2), &open_of(a), (1, a));
@@ -275,7 +277,7 @@ fn silent_client_is_listed_while_others_wait_for_its_lock() {
         story.now += crate::limits::LONGEST_WAIT;
         story.happens(Event::Tick);
     }
-    // Session 2 is silent too, but nothing waits for it.
+    // Session 2 is silent too, but no request waits for it.
     let found = holders(&story);
     let [(since, 1)] = found[..] else { panic!("{found:?}") };
     assert!(since >= silent && since < lease, "{since:?}");

@@ -1,4 +1,4 @@
-//! A target whose disk becomes full, and has free space again later.
+//! Tests of a target whose disk becomes full, and later has free space again.
 
 use super::*;
 
@@ -45,7 +45,7 @@ where
 }
 
 #[test]
-fn a_full_disk_refuses_requests_that_add_something() {
+fn full_disk_refuses_requests_that_need_space() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.happens(short());

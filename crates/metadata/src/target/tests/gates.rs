@@ -1,8 +1,9 @@
-//! The two gates of a target in a group of two: which replies, calls and changes of the store wait
-//! until the second member has appended a record (*held*) or synced it (*safe*).
+//! Tests of the two gates of a target in a group of two members. They check which replies, calls
+//! and changes of the store wait until the second member has appended a record (*held*) or synced
+//! it (*safe*).
 
 use super::*;
-use crate::limits::LeaseTimes;
+use crate::limits::{LeaseTimes, MemberLimits};
 use skep_types::map::{GroupMember, MemberState};
 use skep_wire::log_shipping::LogHeld;
 
@@ -22,9 +23,13 @@ fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryE
         epoch: Epoch::default(),
         synced: None,
         policy: SyncPolicy::Interval,
-        // The tests below do not reply to the requests of the primary.
+        // The lease never ends, because these tests do not reply to the requests that would renew
+        // it.
         limits: Limits {
-            leases: LeaseTimes { lease: Duration::MAX, ..LeaseTimes::default() },
+            members: MemberLimits {
+                leases: LeaseTimes { lease: Duration::MAX, ..LeaseTimes::default() },
+                ..MemberLimits::default()
+            },
             ..Limits::default()
         },
         map: Arc::new(map_of_two()),
@@ -36,11 +41,18 @@ fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryE
 
 fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
     let epoch = Epoch::new(epoch);
-    let held = LogHeld { epoch, appended, synced, ship_after: appended, is_behind: false };
+    let held = LogHeld {
+        epoch,
+        appended,
+        synced,
+        ship_after: appended,
+        is_behind: false,
+        needs_copy: false,
+    };
     Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }
 
-/// Begins a group of two members with two sessions. The second member has synced all records.
+/// Begins with a group of two members and two sessions. The second member has synced all records.
 fn begin_pair() -> Story {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
@@ -73,7 +85,7 @@ fn read() -> Event {
 }
 
 impl Story {
-    /// Handles events, and then the events that follow from them, until no event is left. The
+    /// Handles events, and then the events that result from them, until no event is left. The
     /// second member confirms each record at once.
     fn settle(&mut self, events: Vec<Event>) {
         let mut next = events;
@@ -103,12 +115,12 @@ impl Story {
         md::OpenReply::from_bytes(&reply.unwrap()).unwrap().attributes.inode
     }
 
-    /// The second member reports its progress.
+    /// Reports progress of the second member to the target.
     fn confirm(&mut self, appended: Lsn, synced: Lsn) {
         self.run(vec![progress(1, appended, synced)]);
     }
 
-    /// This target syncs its log.
+    /// Ends a sync of this target's log.
     fn sync(&mut self) {
         self.now += Duration::from_millis(11);
         self.run(vec![Event::Tick]);
@@ -140,7 +152,7 @@ impl Story {
 }
 
 #[test]
-fn group_of_one_replies_in_the_batch_of_the_request() {
+fn group_of_one_replies_right_after_the_append() {
     let mut story = Story::begin();
     let (now, wall) = (story.now, story.wall);
     let mut events = vec![set(1), read()];
@@ -171,7 +183,7 @@ fn reply_waits_until_the_second_member_has_the_record() {
 }
 
 #[test]
-fn read_waits_only_for_the_records_that_it_shows() {
+fn read_reply_waits_only_for_records_that_it_depends_on() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);
@@ -190,11 +202,11 @@ fn read_waits_only_for_the_records_that_it_shows() {
 }
 
 #[test]
-fn refusal_waits_for_the_records_that_it_shows() {
+fn error_reply_waits_for_the_records_that_it_depends_on() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
-    // The request uses slot 1 again with an older sequence number.
+    // This request uses slot 1 again, with an older sequence number.
     let stale = arrival(
         300,
         1,
@@ -276,7 +288,8 @@ fn store_never_has_records_after_the_last_safe_record() {
         pair.run(vec![set]);
         pair.sync();
         records.push(pair.target.last_logged());
-        // The second member is always some records behind, and catches up now and then.
+        // In most rounds, the second member has not synced the last few records. Sometimes it has
+        // synced nearly all of them.
         let lag = [4, 4, 4, 1, 4][round as usize % 5];
         let synced = records[records.len().saturating_sub(1 + lag)];
         pair.confirm(pair.target.last_logged(), synced);
@@ -289,7 +302,7 @@ fn store_never_has_records_after_the_last_safe_record() {
     assert!(pair.target.is_idle());
 }
 
-/// Creates a file with 10 bytes in chunk files, in slot 0.
+/// Creates a file that has 10 bytes in chunk files, with requests in slot 0.
 fn written(pair: &mut Story) -> InodeId {
     let inode = pair.create_settled("a", (0, 1));
     let written =
@@ -316,7 +329,8 @@ fn truncation_of_chunk_files_waits_until_both_members_sync() {
     assert_eq!(pair.calls[0].1.message, st::TruncateChunk::ID);
 }
 
-/// After a start, the target's own sync of its log does not make the records safe.
+/// After a start, the other member may lack records. So the target's own sync of its log does not
+/// make the records *safe*.
 #[test]
 fn restart_keeps_unconfirmed_records_out_of_the_store() {
     let mut pair = begin_pair();
@@ -330,7 +344,7 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     pair.run(vec![arrival(200, 1, (0, 0), &md::GetEntryInfo { inode: InodeId::ROOT })]);
     pair.sync();
     assert!(pair.calls.is_empty() && pair.replies.is_empty());
-    // The second member confirms the old records first, then the records of the new start.
+    // The second member confirms first the old records, and then the records of the new start.
     pair.confirm(record, record);
     assert_eq!(pair.last_stored(), record);
     assert_eq!(pair.calls.len(), 1, "the truncation goes on");
@@ -340,9 +354,10 @@ fn restart_keeps_unconfirmed_records_out_of_the_store() {
     assert_eq!(pair.answered(), [200]);
 }
 
-/// The store may lack a reservation that was safe, so the target may have used its numbers.
+/// The record of a reservation may have been *safe* although the store lacks it. So the target may
+/// already have assigned the reserved numbers.
 #[test]
-fn restart_skips_numbers_of_an_unconfirmed_reservation() {
+fn restart_skips_inode_numbers_of_an_unconfirmed_reservation() {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
     pair.run(vec![Event::Tick]);

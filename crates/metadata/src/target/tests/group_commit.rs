@@ -1,4 +1,4 @@
-//! The moments at which replies leave a target that syncs before each reply.
+//! Tests of the moments at which replies leave a target that syncs before each reply.
 
 use super::*;
 
@@ -12,8 +12,8 @@ fn answered(actions: &[Action]) -> Vec<ConnectionId> {
 }
 
 /// Before the fix, the end of a sync released replies into a batch. If this batch also logged a
-/// change, the target delayed these replies again until the next sync. So replies never left a busy
-/// target.
+/// change, the target delayed these replies again until the next sync. So a busy target never sent
+/// these replies.
 #[test]
 fn durable_reply_waits_for_only_one_sync() {
     let start = Start {
@@ -47,6 +47,7 @@ fn durable_reply_waits_for_only_one_sync() {
     let synced = synced.expect("a sync begins at once");
     assert_eq!(answered(&run(vec![set(1)])), [0; 0]);
     let read = arrival(200, 1, (0, 0), &md::GetAttributes { inode: InodeId::ROOT });
-    // The read sees the change in slot 1, which is not synced.
+    // The read request sees the change of slot 1, which is not synced, so only the request of slot
+    // 0 gets its reply.
     assert_eq!(answered(&run(vec![Event::Synced { lsn: synced }, set(2), read])), [100]);
 }

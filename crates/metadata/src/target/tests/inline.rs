@@ -1,5 +1,5 @@
-//! Inline bytes of files: overwrites, truncations and removals, and whether a target detects bytes
-//! that it has lost.
+//! Tests of inline bytes: overwrites, truncations and removals, and the check whether a target has
+//! lost inline bytes.
 
 use super::*;
 use skep_format::metadata::InlineRecord;
@@ -48,7 +48,7 @@ impl Story {
         self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
     }
 
-    /// Sends a write that must succeed, in slot 2.
+    /// Sends an inline write in slot 2, which must succeed.
     fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
         self.ask(1, 1, (2, sequence), request).unwrap()
     }
@@ -69,7 +69,7 @@ impl Story {
         self.ask(1, 2, (0, 0), &request).unwrap().is_lost
     }
 
-    /// Sends a write that must fail, in slot 3.
+    /// Sends an inline write in slot 3, which must fail.
     fn refused(&mut self, sequence: u64, request: &il::WriteInline) -> ErrorCode {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
@@ -103,7 +103,7 @@ fn overlapping_inline_writes_update_bytes_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
-/// For an `fsync`, a client needs no second request to get the attributes.
+/// After an `fsync`, a client must not need another request to get the attributes.
 #[test]
 fn reply_to_sync_has_the_attributes_of_the_file() {
     let mut story = Story::begin();
@@ -116,7 +116,7 @@ fn reply_to_sync_has_the_attributes_of_the_file() {
     assert_eq!(story.ask(1, 2, (0, 0), &gone).unwrap().attributes, None);
 }
 
-/// The client reports the end of the write only after the bytes on storage are written too.
+/// The client reports the end of the write later, when it has also written the bytes on storage.
 #[test]
 fn inline_part_of_a_write_changes_neither_size_nor_times() {
     let mut story = Story::begin();
@@ -161,8 +161,8 @@ fn removal_of_an_inline_file_needs_no_chunk_removal() {
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
     story.ask(1, 1, (0, 2), &unlink).unwrap();
     assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "it is open");
-    // The size that the last writer has reported is within the inline bytes, so there is no chunk
-    // file to remove.
+    // No writer has reported a size beyond the inline bytes, so the file has no chunk file to
+    // remove.
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 3), &close).unwrap();
     assert_eq!(story.stored(inode), None);
@@ -214,7 +214,8 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
     assert_eq!(story.size(inode), 20, "zeros need none");
 }
 
-/// The reply names the log record that holds the write, even if a batch has several records.
+/// The reply names the log record that contains the write, even if the batch has several log
+/// records.
 #[test]
 fn write_reply_names_the_log_record_of_the_write() {
     let limits = Limits { record_bytes: 1024, ..Limits::default() };
@@ -257,7 +258,7 @@ fn target_detects_inline_bytes_lost_in_a_power_loss() {
     assert!(third.start > second.start && !story.is_lost(inode, &[first, third]));
     story.restart();
     assert!(!story.is_lost(inode, &[first, third]), "a kill loses nothing");
-    // The lost write stays lost, however many records follow.
+    // The target must still report the second write as lost when more records have followed.
     for sequence in 10..20 {
         story.written(sequence, &write(inode, 0, b"more"));
     }
@@ -298,9 +299,9 @@ fn write_from_before_a_truncation_is_refused() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
 }
 
-/// If the target replied to a write before the record of the current start was synced, a power loss
-/// could remove both the write and the record of the start. The next start would then use the same
-/// start number.
+/// The target must not reply to a write before the record of the current start is synced.
+/// Otherwise, a power loss could remove both the write and the record of the start, and the next
+/// start would get the same number.
 #[test]
 fn inline_writes_wait_until_the_start_number_is_synced() {
     let mut story = Story::begin();
@@ -315,7 +316,7 @@ fn inline_writes_wait_until_the_start_number_is_synced() {
 }
 
 #[test]
-fn size_of_a_dead_writer_covers_its_inline_bytes() {
+fn recovered_size_of_a_dead_writer_covers_its_inline_bytes() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let part = il::WriteInline { extends: false, ..write(inode, 4000, &[7; 96]) };
@@ -340,7 +341,7 @@ fn damaged_inline_bytes_are_neither_read_nor_overwritten() {
     let to_four = md::SetAttributes { size: Some(4), ..truncate(inode) };
     assert_eq!(story.ask(1, 1, (0, 2), &to_four).unwrap_err().code(), ErrorCode::Corrupt);
     assert!(story.calls.is_empty(), "nothing was truncated");
-    // A truncation to zero makes the file intact again.
+    // A truncation to zero removes the damaged bytes, so the file can be used again.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     story.written(2, &write(inode, 0, b"new"));

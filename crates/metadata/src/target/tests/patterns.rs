@@ -1,4 +1,5 @@
-//! Changes of the stripe pattern of an existing file, and refusals to change it.
+//! Tests of requests that change the stripe pattern of an existing file, and of refusals of such
+//! requests.
 
 use super::*;
 use skep_types::{
@@ -42,7 +43,7 @@ impl Story {
 /// A client continues to use the pattern from the reply to its open, so the pattern of an open file
 /// must not change.
 #[test]
-fn an_unopened_file_gets_a_new_pattern_and_generation() {
+fn pattern_can_be_set_only_while_the_file_is_not_open() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let before = story.pattern(inode);
@@ -57,7 +58,7 @@ fn an_unopened_file_gets_a_new_pattern_and_generation() {
     let close = md::Close { inode, open: md::OpenMode::Read, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
-    // A retry gets the same reply, and does not run again.
+    // A retry gets the same reply, and the target does not run it again.
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
     let after = story.pattern(inode);
     let part = &after.components[0];
@@ -68,8 +69,8 @@ fn an_unopened_file_gets_a_new_pattern_and_generation() {
     assert_eq!(story.pattern(inode), after);
 }
 
-/// The old pattern determines where the bytes of the file are, including truncated bytes that
-/// storage may still have.
+/// The old pattern determines in which chunk files the bytes of the file are. Storage may still
+/// have bytes that were truncated.
 #[test]
 fn a_file_that_was_ever_written_keeps_its_pattern() {
     let mut story = Story::begin();
@@ -149,10 +150,11 @@ fn files_and_directories_of_a_group_are_listed() {
     let file = story.create(1, (0, 1));
     assert_eq!(all(&mut story, 2), [(file, FileKind::Regular)]);
     assert_eq!(all(&mut story, 3), []);
-    // The group may have bytes of the file that its writer has not reported yet.
+    // The file counts as written although its size is zero, because its writer may not have
+    // reported bytes on this group yet.
     let page = list(&mut story, 2, InodeId::default());
     assert!(page.files[0].is_written && page.files[0].bytes == 0, "{page:?}");
-    // A directory counts if its default pattern lists the group.
+    // A directory is listed if its default pattern names the group.
     let groups = vec![GroupId::new(2)];
     let listed =
         ComponentRequest { placement: Some(Placement::Groups(groups)), ..Default::default() };
@@ -162,7 +164,7 @@ fn files_and_directories_of_a_group_are_listed() {
     found.sort_unstable_by_key(|(inode, _)| *inode);
     assert!(found.contains(&(InodeId::ROOT, FileKind::Directory)), "{found:?}");
     assert_eq!(found.len(), 2);
-    // The page has only the inodes after the requested one.
+    // The reply has only the inodes after the inode in the request.
     let page = list(&mut story, 2, found[1].0);
     assert!(page.files.is_empty() && page.prepared == 0, "{page:?}");
 }

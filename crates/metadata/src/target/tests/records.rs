@@ -1,4 +1,4 @@
-//! How the changes of a batch become log records.
+//! Tests of how the changes of a batch become log records.
 
 use super::*;
 use crate::limits::BATCH_HEAD_BYTES;
@@ -15,9 +15,9 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
     }
 }
 
-/// Before the fix, a batch was one log record, however large. The reader took a record of more than
-/// `MAX_PAYLOAD_BYTES` for the torn end of the log. So the next start dropped all changes of that
-/// batch and all later changes, although they were acknowledged.
+/// Before the fix, the target wrote all changes of a batch into one log record. The reader treated
+/// a record of more than `MAX_PAYLOAD_BYTES` as the torn end of the log. So the next start dropped
+/// all changes of that batch and all later changes, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
@@ -43,8 +43,8 @@ fn a_large_batch_becomes_several_records_that_can_be_read() {
     assert_eq!(found, count);
 }
 
-/// The changes of one operation stay together. Each record has as many whole operations as fit; an
-/// operation that is larger than the limit of a record has a record of its own.
+/// The changes of one operation stay together. Each record has as many whole operations as fit. An
+/// operation that is larger than the limit of a record gets a record of its own.
 #[test]
 fn an_operation_is_never_split_over_records() {
     let limits = Limits { record_bytes: 1000, ..Limits::default() };
@@ -85,8 +85,8 @@ fn operation_too_long_for_one_record_is_refused() {
     assert_eq!(names, [b"user.b"[..].into()]);
 }
 
-/// An operation at the limit, and a batch of many operations, become records that a member of the
-/// group can send to another member in one frame.
+/// Both an operation at the limit and a batch of many operations become records that fit into one
+/// frame between two members of a group.
 #[test]
 fn no_log_record_is_longer_than_the_limits() {
     let limits = Limits { record_bytes: 1000, operation_bytes: 3000, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! A target whose log was put back from a copy.
+//! Tests of a target whose log was restored from a backup.
 
 use super::*;
 use skep_wire::limits::MAX_STARTS;
@@ -10,7 +10,7 @@ fn which_exist(story: &mut Story, inodes: &[InodeId]) -> Result<Vec<bool>> {
 
 /// Semantics 1.8.
 #[test]
-fn restored_copy_assigns_no_number_or_version_again() {
+fn restored_target_reuses_no_inode_number_or_version() {
     let mut story = Story::begin();
     let first = story.create_as("first", 1, (0, 1));
     let copy = story.log.clone();
@@ -33,14 +33,14 @@ fn restored_copy_assigns_no_number_or_version_again() {
     let next = story.create_as("next", 1, (0, 2));
     assert!(next.number() > newest.number() && first.number() < newest.number());
     assert!(version(&mut story, next) > newest_version);
-    // The next start continues above these numbers.
+    // The next start of the target continues above these numbers.
     story.restart();
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }
 
 /// Semantics 1.8.
 #[test]
-fn restored_target_does_not_confirm_missing_inodes() {
+fn restored_target_never_reports_an_inode_as_missing() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let gone = InodeId::from_parts(file.shard(), file.number() + 1);

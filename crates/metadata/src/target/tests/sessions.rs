@@ -1,10 +1,10 @@
-//! Ends of sessions, and their effects.
+//! Tests of the ends of sessions, and of their effects.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Before the fix, an operation that waited for another group while its session ended committed
-/// afterwards. It left a slot and opens that no job would ever remove.
+/// Before the fix, an operation waited for another group while its session ended, and nevertheless
+/// committed later. This left a slot and opens that no job would ever remove.
 #[test]
 fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     let mut story = Story::begin();
@@ -22,7 +22,7 @@ fn an_operation_is_refused_if_its_session_ended_meanwhile() {
     assert!(slots.is_empty() && opens.is_empty());
 }
 
-/// Whether the target accepts the renewal of a session.
+/// Renews a session. Returns whether the target accepts the renewal.
 fn is_alive(story: &mut Story, session: u64) -> bool {
     match story.ask(1, session, (0, 0), &md::KeepAlive { lease_ms: 0 }) {
         Ok(_) => true,
@@ -47,9 +47,9 @@ fn limits_of_one() -> Limits {
     Limits { closes_per_batch: 1, ..Limits::default() }
 }
 
-/// Before the fix, if the target died while it cleaned up an ended session, the session was open
-/// again after the next start, with half of its files closed. Its client continued to use files
-/// that the target had disposed of.
+/// The target dies while it cleans up an ended session. Before the fix, the session was open again
+/// after the next start, with only some of its files closed. Its client continued to use files that
+/// the target had disposed of.
 #[test]
 fn an_ended_session_stays_ended_after_a_restart() {
     let mut story = Story::begin_with(limits_of_one());
@@ -94,7 +94,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
 }
 
-/// If the close of a file deletes many other keys, a piece of the clean-up closes fewer files.
+/// If the close of a file deletes many other keys, one step of the clean-up closes fewer files.
 #[test]
 fn step_of_a_session_clean_up_is_limited_in_bytes() {
     let mut story = Story::begin();
@@ -130,8 +130,8 @@ fn step_of_a_session_clean_up_is_limited_in_bytes() {
     assert!(!is_stored(&story, 1));
 }
 
-/// Before the fix, a late `OpenSession` reopened a session that had ended, but without the
-/// remembered replies of its slots. Requests that the client still retried then ran a second time.
+/// Before the fix, a late `OpenSession` reopened a session that had ended, but without the stored
+/// replies of its slots. When the client then retried a request, the request ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -147,7 +147,7 @@ fn a_session_that_has_ended_is_not_opened_again() {
     story.ask(1, 3, (0, 0), &md::OpenSession { client: NodeId::new(9), slots: 4 }).unwrap();
     story.ask(1, 3, (0, 0), &md::CloseSession {}).unwrap();
     // The target deletes the records of ended sessions as soon as no late message can be in flight.
-    // Each batch reads a part of these records.
+    // With these limits, each batch examines one record.
     let ends = |story: &Story| {
         let key = |session| Key::SessionEnd(SessionId::new(session)).to_bytes();
         [1, 3].iter().filter(|it| story.target.table.get(&key(**it)).unwrap().is_some()).count()
@@ -172,8 +172,8 @@ fn a_session_that_has_ended_is_not_opened_again() {
     assert_eq!(ends(&story), 0);
 }
 
-/// Before the fix, a target that had been suspended for longer than a lease ended all sessions
-/// before it read the renewals that their clients had sent meanwhile.
+/// Before the fix, a suspension of the target for longer than a lease ended all sessions. The
+/// reason was that the target had not read the renewals yet that clients had sent meanwhile.
 #[test]
 fn leases_begin_anew_after_the_target_was_paused() {
     let mut story = Story::begin();
@@ -192,8 +192,8 @@ fn leases_begin_anew_after_the_target_was_paused() {
     assert!(!is_open(&story, 2), "and no longer");
 }
 
-/// Before the fix, if the cluster's lease became shorter, the target ended sessions whose clients
-/// still renewed by the longer lease that they had received.
+/// Before the fix, when the cluster's lease became shorter, the target ended sessions too early.
+/// Their clients still used the longer lease that the target had sent them before.
 #[test]
 fn a_shorter_lease_applies_when_the_client_acknowledges_it() {
     let mut story = Story::begin();
@@ -206,7 +206,7 @@ fn a_shorter_lease_applies_when_the_client_acknowledges_it() {
         newer.policy.lease_ms = lease_ms;
         story.happens(Event::Map(newer.into()));
     };
-    // Another client stays in contact, so the target is not disconnected.
+    // Another client keeps renewing its session, so the target does not seem disconnected.
     let add_client = |story: &mut Story| {
         let open = md::OpenSession { client: NodeId::new(8), slots: 4 };
         story.ask(1, 5, (0, 0), &open).unwrap();
@@ -243,7 +243,7 @@ fn a_shorter_lease_applies_when_the_client_acknowledges_it() {
     assert!(!is_open(&story, 1));
 }
 
-/// Returns a map without client 9, to which the sessions belong.
+/// Returns a map without client 9, which has opened the sessions.
 fn map_without_clients(version: u64) -> ClusterMap {
     let mut map = map();
     map.newest_node = NodeId::new(9);
@@ -251,8 +251,7 @@ fn map_without_clients(version: u64) -> ClusterMap {
     map
 }
 
-/// Opens sessions of other clients, and lets one and a half leases pass in which only `renewing` of
-/// these sessions are renewed.
+/// Lets one and a half leases pass. Meanwhile, only the sessions in `renewing` are renewed.
 fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     let end = story.now + lease + lease / 2;
@@ -268,7 +267,7 @@ fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
 /// Before the fix, the target released the locks of a silent client while storage still accepted
 /// writes of that client.
 #[test]
-fn locks_of_a_silent_client_stay_until_the_map_removes_it() {
+fn locks_of_a_silent_client_stay_until_it_leaves_the_map() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let other = md::OpenSession { client: NodeId::new(8), slots: 4 };
@@ -309,8 +308,8 @@ fn outcome_of(story: &mut Story, session: u64, at: (u32, u64)) -> Result<md::Out
     story.ask(9, 0, (0, 0), &asked).map(|reply| reply.outcome)
 }
 
-/// A client that lost its session together with a reply asks for the outcome. The reply must be
-/// final, so it comes only after the end of the session.
+/// A client that has lost its session and a reply asks for the outcome of the request. The target's
+/// reply must be final, so it sends the reply only after the end of the session.
 #[test]
 fn outcome_of_a_request_is_known_after_its_session_has_ended() {
     let mut story = Story::begin();
@@ -346,7 +345,7 @@ fn outcome_of_a_request_is_known_after_its_session_has_ended() {
     assert!(slots.is_empty());
 }
 
-/// If a power loss removed a session, its client could not find out which of its requests were
+/// If a power loss removed a session, the client could not find out which of its requests were
 /// executed.
 #[test]
 fn a_session_is_synced_before_its_client_may_use_it() {
@@ -359,8 +358,8 @@ fn a_session_is_synced_before_its_client_may_use_it() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Before the fix, a target whose network to the clients had failed caused the removal of all these
-/// clients from the cluster, although other services received their requests.
+/// Before the fix, if the network between a target and its clients failed, the target made
+/// management remove all these clients. But other services still received their requests.
 #[test]
 fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();
@@ -372,19 +371,19 @@ fn target_disconnected_from_all_clients_keeps_sessions() {
     pass_a_lease(&mut story, &[]);
     assert!(story.evicted.iter().all(|(_, unless_heard)| *unless_heard), "{:?}", story.evicted);
     assert_eq!(story.evicted.iter().map(|it| it.0).collect::<BTreeSet<_>>().len(), 9);
-    // Management has not removed the clients, and the network works again.
+    // Management has kept the clients in the map, and the network works again.
     story.ask(1, 1, (0, 2), &unlink()).unwrap();
     for session in 10..18 {
         assert!(is_alive(&mut story, session));
     }
-    // Only one client is silent, so the fault is on its side.
+    // Now only one client is silent, so the fault is at this client.
     story.evicted.clear();
     pass_a_lease(&mut story, &[1, 10, 11, 12, 13, 14, 15, 16]);
     assert!(story.evicted.contains(&(NodeId::new(17), false)), "{:?}", story.evicted);
     assert!(!is_open(&story, 17) && is_open(&story, 1));
 }
 
-/// If all clients have died together, management receives no heartbeats and removes them.
+/// If all clients have died together, management receives no heartbeats of them, and removes them.
 #[test]
 fn clients_that_died_together_lose_their_sessions() {
     let mut story = Story::begin();

@@ -1,5 +1,5 @@
-//! Files that several sessions have open, and the sessions that must acknowledge before the target
-//! replies to an open.
+//! Tests of files that several sessions have open. Some sessions must acknowledge that a file
+//! becomes shared, before the target replies to an open.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -7,13 +7,13 @@ use skep_wire::sharing::{
     AcknowledgeNotifications, Notification, Notifications, WaitNotifications,
 };
 
-/// Returns the connection on which a session waits for notifications.
+/// Returns the number of the connection on which a session waits for notifications.
 fn poll_of(session: u64) -> ConnectionId {
     1000 + session
 }
 
 impl Story {
-    /// Opens a file on connection 1. Returns whether the file is shared; `None` means that there is
+    /// Opens a file on connection 1. Returns whether the file is shared. `None` means that there is
     /// no reply yet.
     fn opens(
         &mut self,
@@ -31,7 +31,7 @@ impl Story {
         self.opened()
     }
 
-    /// Returns whether the reply to an open marks the file as shared; `None` means that there is no
+    /// Returns whether the reply to an open marks the file as shared. `None` means that there is no
     /// reply yet.
     fn opened(&mut self) -> Option<bool> {
         let index = self.replies.iter().position(|(connection, _)| *connection == 1)?;
@@ -55,7 +55,8 @@ impl Story {
         self.replies.retain(|(connection, _)| *connection != 7);
     }
 
-    /// Receives the notification about a file in a session, and acknowledges it.
+    /// Receives the notification that a file becomes shared, on behalf of a session, and
+    /// acknowledges it.
     pub(super) fn learns_that_it_shares(&mut self, session: u64, inode: InodeId) {
         self.waits_for_notifications(session, Vec::new());
         let notifications = self.notifications_of(session).expect("a notification");
@@ -64,8 +65,8 @@ impl Story {
         self.acknowledges(session, notification.number);
     }
 
-    /// Sends a request that opens a file which session `holder` has open. Session `holder` receives
-    /// a notification and acknowledges it. Returns the reply to the request.
+    /// Sends a request that opens a file which session `holder` has open. Then acknowledges the
+    /// notification on behalf of session `holder`. Returns the reply to the request.
     pub(super) fn ask_sharing<R: Request>(
         &mut self,
         session: u64,
@@ -85,7 +86,7 @@ const READ: md::OpenMode = md::OpenMode::Read;
 const WRITE: md::OpenMode = md::OpenMode::Write;
 
 #[test]
-fn an_open_waits_until_all_holders_acknowledge() {
+fn an_open_waits_until_all_notified_sessions_acknowledge() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.waits_for_notifications(1, Vec::new());
@@ -101,7 +102,7 @@ fn an_open_waits_until_all_holders_acknowledge() {
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1), None, "nothing is left to notify");
-    // A further open needs no notification, because all sessions have acknowledged.
+    // Another open needs no notification, because all sessions have acknowledged already.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
 }
@@ -118,8 +119,8 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), Some(false));
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), None);
     story.learns_that_it_shares(2, inode);
-    // The reply to a reader that opens the file meanwhile marks the file as shared, so the writer
-    // need not wait for this reader.
+    // Meanwhile, another session opens the file for reading. The reply to that open marks the file
+    // as shared, so the open for writing need not wait for that session.
     story.send(
         3,
         3,
@@ -132,9 +133,9 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     assert_eq!(story.opened(), Some(true));
 }
 
-/// A session that had a file open for reading opened it for writing too. Before the fix, the target
-/// replied to the open of a third session before the first session had the reply to its second
-/// open. So the third session wrote while the first handle still used cached pages.
+/// A session has a file open for reading, and opens it for writing too. Before the fix, the target
+/// could reply to another session's open before the first session had the reply to its second open.
+/// So the other session wrote while the first handle still used cached pages.
 #[test]
 fn session_is_notified_when_its_own_second_open_shares_a_file() {
     let mut story = Story::begin();
@@ -186,9 +187,10 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     assert_eq!(story.opened(), Some(false));
 }
 
-/// A session acknowledged the sharing, closed the file, and later opened it again when no other
-/// session had it open. Meanwhile another open waited for a third session. Before the fix, the
-/// target replied to the waiting open as if the earlier acknowledgement were still valid.
+/// A session acknowledges that a file becomes shared, closes the file, and then opens it again.
+/// Meanwhile, the open of a second session still waits for a third session. Before the fix, the
+/// target replied to the waiting open as if the first session's old acknowledgement were still
+/// valid.
 #[test]
 fn a_session_that_reopens_a_file_is_notified_again() {
     let mut story = Story::begin();
@@ -203,8 +205,8 @@ fn a_session_that_reopens_a_file_is_notified_again() {
     story.learns_that_it_shares(1, inode);
     let closed = md::Close { inode, open: READ, written: None };
     story.send(5, 1, (0, 4), &closed);
-    // Session 1 opens the file again, and this open waits for session 3 as well. Then session 2
-    // repeats its open in a new request.
+    // Session 1 opens the file again, and this open waits for session 3. Then session 2 sends its
+    // open again, in a new request.
     story.send(
         6,
         1,
@@ -235,7 +237,7 @@ fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     assert_eq!(story.opens(2, (0, 1), inode, READ), None);
     story.waits_for_notifications(1, Vec::new());
     let first = story.notifications_of(1).unwrap()[0].number;
-    // The reply with the notification was lost.
+    // The client polls again, because the reply with the notification was lost.
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1).unwrap()[0].number, first);
     story.waits_for_notifications(1, vec![first]);
@@ -269,8 +271,8 @@ fn a_poll_without_notifications_ends_after_its_time_limit() {
     assert_eq!(refusal.code(), ErrorCode::StaleSession);
 }
 
-/// Before the fix, a truncation by path notified no holder. A client that alone had the file open
-/// for writing continued to append at its old end.
+/// Before the fix, a truncation by path notified no session. A client that was the only one to have
+/// the file open for writing continued to append at the old end of the file.
 #[test]
 fn a_truncation_by_path_waits_for_the_writer() {
     let mut story = Story::begin();
@@ -280,7 +282,7 @@ fn a_truncation_by_path_waits_for_the_writer() {
     story.learns_that_it_shares(1, inode);
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));
-    // The truncating client itself needs no notification.
+    // The client that truncates the file needs no notification itself.
     story.send(1, 1, (0, 2), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert!(story.replies.pop().is_some_and(|(_, result)| result.is_ok()));

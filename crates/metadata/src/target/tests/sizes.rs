@@ -1,4 +1,4 @@
-//! Sizes of files whose writer died.
+//! Tests of the sizes of files whose writer has died.
 
 use super::*;
 use skep_types::ChunkFileSet;
@@ -26,12 +26,12 @@ fn a_size_recovery_restarts_after_a_truncation() {
     assert!(story.calls.is_empty(), "the target recovers the size");
 }
 
-/// Semantics 2.6 and 2.7. A mount reports writes within the size of a file after its `fsync`, at
-/// the latest with the close. A power loss that reverts the report reverts the close too, which is
-/// a later record. So the target still counts the open, and truncates every chunk file that the
-/// writer may have extended.
+/// Semantics 2.6 and 2.7. A mount may report the end of its writes as late as with the close. If a
+/// power loss reverts this report, it also reverts the close, which has the same or a later log
+/// record. So the target still counts the open, and truncates every chunk file that the writer may
+/// have extended.
 #[test]
-fn truncation_after_a_lost_close_includes_unreported_bytes() {
+fn truncation_covers_bytes_of_a_lost_size_report() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -49,7 +49,7 @@ fn truncation_after_a_lost_close_includes_unreported_bytes() {
 /// Before the fix, if the second of two writers died during a size recovery, the bytes that it had
 /// written were lost.
 #[test]
-fn a_size_recovery_restarts_after_another_death() {
+fn size_recovery_restarts_when_another_writer_dies() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let open =
@@ -63,8 +63,8 @@ fn a_size_recovery_restarts_after_another_death() {
     assert_eq!(story.size(inode), 50);
 }
 
-/// Before the fix, a writer that died after it had overwritten bytes left the version and the times
-/// of the file as they were. So other clients used their old cached pages forever.
+/// Before the fix, the death of a writer that had only overwritten bytes did not change the version
+/// and the times of the file. So other clients used their old cached pages forever.
 #[test]
 fn death_of_a_writer_changes_version_and_mtime() {
     let mut story = Story::begin();
@@ -85,8 +85,8 @@ fn death_of_a_writer_changes_version_and_mtime() {
     assert!(after.modified > before.modified);
 }
 
-/// Before the fix, the next holder of a dead writer's lock got a size without the writer's last
-/// bytes.
+/// Before the fix, the next holder of a dead writer's lock could read a file size that lacked the
+/// writer's last bytes.
 #[test]
 fn the_next_lock_holder_waits_for_the_recovered_size() {
     use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLockReply};
@@ -129,7 +129,7 @@ fn next_size_recovery_begins_after_a_failed_one() {
     assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
 }
 
-/// Semantics 4.7: metadata remembers which chunk files clients have synced.
+/// Semantics 4.7: metadata stores which chunk files clients have synced.
 #[test]
 fn report_of_a_sync_stores_the_synced_chunk_files() {
     let mut story = Story::begin();
@@ -157,7 +157,7 @@ fn report_of_a_sync_stores_the_synced_chunk_files() {
 /// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so this chunk file need not
 /// exist any more.
 #[test]
-fn truncation_forgets_synced_chunk_files_without_bytes() {
+fn truncation_removes_emptied_chunk_files_from_the_synced_set() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let pattern = story.ask(1, 2, (0, 0), &md::GetEntryInfo { inode }).unwrap().pattern.unwrap();

@@ -1,10 +1,11 @@
-//! Requests of another epoch, requests that arrive after the end of the target's term as primary,
-//! and requests of senders whose own term has ended.
+//! Tests of requests that the target must refuse. The request names another epoch, or the target's
+//! term as primary has ended, or the term of the sender has ended.
 
 use super::*;
 
-/// Returns the event of a map with other epochs of the target's group, and of the group that sends
-/// requests of targets. Each pair has the epoch, and the first epoch of the primary's term.
+/// Returns the event of a new map. `own` is for the target's group, and `of_sender` is for the
+/// group of a target that sends requests. Each pair has the epoch of the group, and the first epoch
+/// of the primary's term.
 fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     let mut map = map();
     map.version = MapVersion::new(2);
@@ -14,7 +15,7 @@ fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     Event::Map(Arc::new(map))
 }
 
-/// Sends a request under an epoch of the target's group. Returns the code of the refusal.
+/// Sends a request that names this epoch of the target's group. Returns the code of the refusal.
 fn refusal<R: Request>(story: &mut Story, session: u64, epoch: u64, request: &R) -> ErrorCode {
     let mut event = arrival(7, session, (0, 1), request);
     if let Event::Request { header, .. } = &mut event {
@@ -44,7 +45,7 @@ fn request_of_another_epoch_is_refused_before_the_session_check() {
 fn target_refuses_all_requests_after_the_end_of_its_term() {
     let mut story = Story::begin();
     assert!(story.target.is_primary());
-    // The map drops a backup, so the epoch rises, but the term continues.
+    // This map drops a backup, so the epoch is higher, but the term of the primary continues.
     story.happens(map_of((2, 1), (1, 1)));
     assert!(story.target.is_primary());
     story.happens(map_of((3, 3), (1, 1)));

@@ -1,5 +1,5 @@
-//! Prepared transactions of other groups: a coordinator that does not reply, a decision that cannot
-//! be carried out, and the decision of an administrator.
+//! Tests of prepared transactions of other groups: a coordinator that does not reply, a decision
+//! that the target cannot carry out, and the decision of an administrator.
 
 use super::*;
 use crate::limits::{ASK_AFTER, MAX_PREPARED, RESOLVABLE_AFTER};
@@ -23,7 +23,7 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
 }
 
 #[test]
-fn requests_to_other_targets_have_the_trace_id_of_their_cause() {
+fn request_to_another_target_has_the_trace_id_of_its_cause() {
     let mut story = Story::begin();
     let mut newer = map();
     let other = GroupId::new(3);
@@ -62,7 +62,7 @@ fn unreachable_coordinator_gets_only_one_request() {
         story.happens(Event::Tick);
     }
     assert_eq!(questions(&story), 1);
-    // After a reply the target asks again, but not at once.
+    // After a reply, the target asks again, but only after a pause.
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Pending });
     story.happens(Event::Tick);
     assert_eq!(questions(&story), 0);
@@ -91,20 +91,21 @@ fn administrator_can_decide_for_a_silent_coordinator() {
     story.ask(1, 0, (0, 0), &resolve(7)).unwrap();
     assert!(list(&mut story).is_empty());
     assert!(!story.ask(1, 0, (0, 0), &prepare(9)).unwrap().busy, "the lock is free");
-    // The coordinator is back, and gets the reply that it needs to end the transaction.
+    // The coordinator works again. Its decision gets a reply without an error, so that it can end
+    // the transaction.
     story.ask(1, 0, (0, 0), &md::Decide { transaction: id(7), commit: true }).unwrap();
     story.restart();
     assert_eq!(list(&mut story).len(), 1);
 }
 
-/// Before the fix, a decision that failed ended the service, and again after each restart.
+/// Before the fix, a decision that failed ended the service, and did so again after each restart.
 #[test]
-fn a_decision_that_fails_stops_only_its_transaction() {
+fn failed_decision_stops_only_its_own_transaction() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    // Each step would succeed without the other step.
+    // Each of the two steps alone would succeed.
     let step = md::Step::DropLink { inode };
     let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();
@@ -114,12 +115,12 @@ fn a_decision_that_fails_stops_only_its_transaction() {
         assert_eq!(error.code(), ErrorCode::Stale, "{error}");
         story.restart();
     }
-    // The coordinator sends the same decision as a reply to the target's question.
+    // The coordinator sends the same decision in its reply to the target's question.
     story.calls.retain(|it| it.1.message == md::AskDecision::ID);
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Committed });
     assert_eq!(story.target.stuck_transactions(), 1);
     let listed = list(&mut story);
-    assert!(listed[0].problem.contains("Stale"), "{listed:?}");
+    assert!(listed[0].problem.contains("was removed"), "{listed:?}");
     // The target still serves requests for other files.
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 5, (0, 0), &open).unwrap();
@@ -132,7 +133,7 @@ fn a_decision_that_fails_stops_only_its_transaction() {
 #[test]
 fn number_of_prepared_transactions_is_limited() {
     let mut story = Story::begin();
-    // An empty list of steps is the cheapest transaction.
+    // A transaction without steps costs the least time in this test.
     let prepare = |number| {
         let prepare = md::Prepare { transaction: id(number), steps: Vec::new() };
         arrival(1, 0, (0, 0), &prepare)

@@ -1,5 +1,5 @@
-//! Truncations: their order, restarts and retries at each step, refusals, and the time until they
-//! are durable at storage.
+//! Tests of truncations: their order, restarts and retries at each step, refusals, and the time
+//! until they are durable at storage.
 
 use super::*;
 use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
@@ -18,7 +18,7 @@ fn synced(incarnation: u64) -> st::SyncChunkReply {
 }
 
 impl Story {
-    /// Takes the only reply, which is a reply to a `SetAttributes`.
+    /// Removes the only reply, which must be a reply to a `SetAttributes`, and returns its content.
     fn set(&mut self) -> Result<md::SetAttributesReply> {
         assert_eq!(self.replies.len(), 1, "{:?}", self.replies);
         let (_, result) = self.replies.remove(0);
@@ -40,7 +40,7 @@ impl Story {
 }
 
 /// Before the fix, storage truncated the chunk files before the target logged the new size. After a
-/// power loss the file had its old size, and zeros in place of its bytes.
+/// power loss, the file had its old size again, with zeros in place of its bytes.
 #[test]
 fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     let mut story = Story::begin();
@@ -59,8 +59,8 @@ fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     assert!(!actions.iter().any(|it| matches!(it, Action::Reply { .. })));
 }
 
-/// Before the fix, a truncation was in the memory of the target only. If client and target were
-/// killed, the file had its old size but not its bytes.
+/// Before the fix, a truncation was only in the memory of the target. If client and target were
+/// killed, the file had its old size, but not its bytes.
 #[test]
 fn a_restart_finishes_a_truncation() {
     let mut story = Story::begin();
@@ -75,7 +75,7 @@ fn a_restart_finishes_a_truncation() {
     let (_, result) = story.replies.pop().expect("an answer");
     let reply = md::AttributesReply::from_bytes(&result.unwrap()).unwrap();
     assert_eq!((reply.attributes.size, reply.attributes.truncate_generation), (0, 1));
-    // The client repeats its request, and the target does not truncate again.
+    // The client sends its request again, and the target does not truncate the file again.
     story.send(1, 1, (0, 3), &truncate(inode));
     let reply = story.set().unwrap();
     assert_eq!((reply.attributes.truncate_generation, reply.truncated.len()), (1, 1));
@@ -85,8 +85,8 @@ fn a_restart_finishes_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
-/// A retry arrives while storage still truncates the chunk files, before and after a restart of the
-/// target.
+/// A retry arrives while storage still truncates the chunk files. The target restarts, and another
+/// retry arrives.
 #[test]
 fn a_retried_truncation_waits_for_the_chunk_files() {
     let mut story = Story::begin();
@@ -118,9 +118,9 @@ fn a_truncation_is_finished_after_its_client_died() {
     assert!(story.calls.is_empty());
 }
 
-/// Before the fix, the target computed the list of chunk files to truncate again at each reply.
-/// After a writer had closed the file, the list was shorter, and the target no longer waited for
-/// the replies about the other chunk files.
+/// Before the fix, the target computed the list of chunk files to truncate anew at each reply.
+/// After a writer had closed the file, the list was shorter. So the target did not wait for the
+/// replies about all chunk files.
 #[test]
 fn waiting_truncation_raises_the_generation_only_once() {
     let mut story = Story::begin();
@@ -147,7 +147,7 @@ fn truncations_of_one_file_run_one_after_the_other() {
     story.answer::<st::TruncateChunk>(&truncated(1));
     assert_eq!(story.replies.len(), 1);
     story.learns_that_it_shares(1, inode);
-    // The file is open for writing, so the second truncation must assume that any chunk file may
+    // The file is open for writing, so the second truncation must assume that every chunk file may
     // exist.
     assert_eq!(story.truncation(), (2, 5));
     story.answer::<st::TruncateChunk>(&truncated(1));
@@ -155,8 +155,8 @@ fn truncations_of_one_file_run_one_after_the_other() {
     assert_eq!(story.size(inode), 5);
 }
 
-/// If storage refuses a truncation, the client gets the error, the file has the new size, and the
-/// target tries again.
+/// If storage refuses a truncation, the client gets the error. Nevertheless, the file has the new
+/// size, and the target tries again.
 #[test]
 fn refused_truncation_is_answered_and_retried() {
     let mut story = Story::begin();
@@ -186,7 +186,8 @@ fn a_new_truncation_replaces_a_refused_one() {
     let (call, _) = story.calls.remove(0);
     story.happens(Event::Answer { call, result: Err(ErrorCode::Corrupt.into()) });
     assert!(story.set().is_err());
-    // The new size is larger, but storage must still remove the old bytes before the new end.
+    // The next truncation sets the size to 7. Nevertheless, storage must remove all old bytes,
+    // because the refused truncation was to zero.
     let to_seven = md::SetAttributes { size: Some(7), ..truncate(inode) };
     story.send(1, 1, (0, 4), &to_seven);
     story.wait(RETRY_PAUSE);
@@ -208,7 +209,7 @@ fn a_file_without_chunk_files_is_truncated_at_once() {
 }
 
 #[test]
-fn a_removed_file_ends_its_truncation() {
+fn removal_of_a_file_ends_its_pending_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
@@ -223,10 +224,10 @@ fn a_removed_file_ends_its_truncation() {
     assert!(story.calls.iter().all(|(_, call)| call.message == st::RemoveChunks::ID));
 }
 
-/// Before the fix, metadata did not notice that a power loss of a storage host had brought
-/// truncated bytes back. Programs read these bytes after the file had grown.
+/// Before the fix, metadata did not detect that a power loss of a storage host had restored
+/// truncated bytes. When the file grew again, programs read these bytes.
 #[test]
-fn a_truncation_that_storage_has_lost_is_repeated() {
+fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
@@ -246,14 +247,15 @@ fn a_truncation_that_storage_has_lost_is_repeated() {
     assert_eq!(story.target.shared.truncations.len(), 0);
 }
 
-/// Before the fix, a new stripe pattern did not remove the work item of the truncation. After a
-/// power loss of a storage host, the target truncated no chunk file, and waited for ever for the
-/// reply.
+/// Before the fix, a new stripe pattern did not remove the work item of an earlier truncation.
+/// After a power loss of a storage host, the target repeated that truncation without any chunk
+/// files, and waited for replies for ever.
 #[test]
 fn a_new_pattern_ends_a_truncation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    // The client may have written bytes that it has not reported, so storage truncates too.
+    // The client may have written bytes without a report, so storage must truncate the chunk files
+    // too.
     story.send(1, 1, (0, 3), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
     story.set().unwrap();
@@ -272,8 +274,8 @@ fn a_new_pattern_ends_a_truncation() {
     story.ask(1, 1, (0, 6), &open).unwrap();
 }
 
-/// Before the fix, the size of a dead writer's file was computed from chunk files whose truncation
-/// a power loss had undone. The file had its old length and old bytes again.
+/// Before the fix, the target computed the size of a dead writer's file from chunk files whose
+/// truncation a power loss had reverted. So the file had its old size and its old bytes again.
 #[test]
 fn size_recovery_ignores_bytes_beyond_a_truncation() {
     let mut story = Story::begin();
@@ -313,10 +315,11 @@ fn a_request_with_an_invalid_time_truncates_nothing() {
     assert_eq!(story.size(inode), 10);
 }
 
-/// Before the fix, a report during a truncation raised the size, and the truncation then reset it,
-/// although the reported bytes had reached storage after the chunk file was truncated.
+/// Before the fix, a report of written bytes during a truncation raised the size, and the
+/// truncation then set it back. But the reported bytes had reached the chunk file after storage had
+/// truncated it.
 #[test]
-fn written_reports_wait_for_a_pending_truncation() {
+fn reports_of_writes_wait_for_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(5, 1, (0, 3), &truncate(inode));

@@ -34,7 +34,7 @@ fn cleared_range_reads_as_zeros_and_whole_granules_are_holes() {
         assert_eq!(store.stat(&key(1)).unwrap().size, 7 * MIB, "the size stays");
         let left = store.stat(&key(1)).unwrap().allocated;
         assert!(left + 4 * MIB <= full, "{left} of {full} bytes are left");
-        // Data can be written to cleared ranges again, even within a granule.
+        // Write data to a part of a granule in a cleared range.
         write(&store, key(1), MIB + 77, b"new").await.unwrap();
         store.close().await.unwrap();
         data[MIB as usize + 77..MIB as usize + 80].copy_from_slice(b"new");
@@ -67,7 +67,7 @@ fn long_ranges_are_cleared_in_steps_and_holes_are_skipped() {
 }
 
 #[test]
-fn damaged_granule_is_cleared_whole_but_not_in_part() {
+fn damaged_granule_can_be_cleared_only_as_a_whole() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
@@ -83,7 +83,7 @@ fn damaged_granule_is_cleared_whole_but_not_in_part() {
 }
 
 #[test]
-fn clearing_records_a_synced_region_before_changing_it() {
+fn synced_region_is_logged_as_dirty_before_it_is_cleared() {
     for is_hole_lost in [false, true] {
         run(move |dir| async move {
             let store = open(&dir);
@@ -136,7 +136,7 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         write(&store, key(1), 2 * MIB + 5, b"data").await.unwrap();
         assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
         assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
-        // `clear` releases the reserved space, even beyond the end of the file.
+        // `clear` must release the reserved space, even beyond the end of the file.
         store.clear(&key(1), 0..u64::MAX, u64::MAX).await.unwrap();
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!(stat.size, 2 * MIB + 9);

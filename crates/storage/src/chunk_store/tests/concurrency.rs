@@ -86,11 +86,11 @@ fn concurrent_failed_writes_preserve_acknowledged_bytes() {
         write(&store, key(1), 0, b"acknowledged").await.unwrap();
         let file = store.existing(&key(1)).unwrap().unwrap();
         let data = Buf::copy_of(&[7; 5000]);
-        let checksums = piece_checksums(12, data.bytes());
+        let checksums = piece_checksums(12, &data.bytes());
         let incoming = Incoming { offset: 12, data: &data, checksums: &checksums };
         let (first, second) = (file.begin_write(5012), file.begin_write(3 * MIB));
         let writes = store.prepare(&file, &incoming).await.unwrap();
-        file.file.write_now(data.bytes(), physical_offset(12)).unwrap();
+        file.file.write_now(&data.bytes(), physical_offset(12)).unwrap();
         file.file.write_now(b"written", physical_offset(3 * MIB - 7)).unwrap();
         store.undo(&file, &writes).await.unwrap();
         store.shrink(&file).unwrap();

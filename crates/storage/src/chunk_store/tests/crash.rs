@@ -67,7 +67,7 @@ fn a_file_shortened_by_a_power_loss_is_read_to_its_end() {
 }
 
 #[test]
-fn overwriting_records_a_synced_region_before_changing_it() {
+fn synced_region_is_logged_as_dirty_before_an_overwrite() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 5 * MIB as usize)).await.unwrap();
@@ -98,7 +98,7 @@ fn overwriting_records_a_synced_region_before_changing_it() {
 }
 
 #[test]
-fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
+fn page_torn_during_an_overwrite_does_not_count_as_damage() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
@@ -131,7 +131,7 @@ fn tamper_with(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn rewritten_region_is_recorded_once_until_it_is_cleaned() {
+fn rewritten_region_is_logged_as_dirty_once_until_cleaned() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
@@ -150,7 +150,7 @@ fn rewritten_region_is_recorded_once_until_it_is_cleaned() {
 }
 
 #[test]
-fn truncation_within_a_synced_region_is_recorded() {
+fn synced_region_is_logged_as_dirty_before_a_truncation() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();

@@ -93,7 +93,7 @@ fn torn_page_is_damage_if_the_page_cache_survived() {
         tamper(&path, 4100..4101, |byte| byte ^ 1);
         let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();
         assert_names(&error, &path, "page of region 0");
-        // After a power loss, the page may have been torn, and the data is accepted.
+        // After a power loss, the damage may come from a torn page, so the target accepts the data.
         let host = host_mark(&dir).unwrap();
         let host = HostMark { boot_id: host.boot_id ^ 1, ..host };
         let store = ChunkStore::open_at(&dir, CLUSTER, TARGET, host).unwrap();
@@ -115,7 +115,7 @@ fn a_page_in_the_wrong_place_is_refused() {
 }
 
 #[test]
-fn mismatch_within_the_same_start_is_always_damage() {
+fn checksum_mismatch_of_the_current_start_is_damage() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 10_000)).await.unwrap();

@@ -7,15 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Held by tests that drop the page cache of the host, and by tests whose failed pages must stay in
-/// the page cache.
+/// Tests lock this mutex if they drop the page cache of the host, or if their failed pages must
+/// stay in the page cache.
 static PAGE_CACHE: Mutex<()> = Mutex::new(());
 
 /// Environment variable that makes a test run its body with a low limit of descriptors.
 const LOW_LIMIT: &str = "SKEP_TEST_LOW_DESCRIPTOR_LIMIT";
 
 /// Runs the test `name` again in a separate process with at most `limit` descriptors. Returns
-/// `true` in this process, which then runs the body.
+/// `true` in the separate process, which then runs the body of the test.
 fn is_limited_process(name: &str, limit: u64) -> bool {
     if std::env::var_os(LOW_LIMIT).is_some() {
         return true;
@@ -46,7 +46,8 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
         while let Ok(file) = std::fs::File::open("/dev/null") {
             taken.push(file);
         }
-        // Chunk files are opened and created with the spare descriptors of the target.
+        // The process has no free descriptor now, so the target opens and creates chunk files with
+        // its spare descriptors.
         assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"old");
         write(&store, key(3), 0, b"new").await.unwrap();
         // Other operations may fail, but they must not make the target refuse writes.
@@ -141,8 +142,8 @@ fn failed_write_back_is_an_error_for_each_sync() {
         drop(store);
         ThinDisk::drop_page_cache();
         let store = open(&target);
-        // A read of bytes that the kernel has dropped fails, and each client gets an error for the
-        // loss.
+        // If the kernel has dropped bytes, a read of these bytes fails, and each client gets an
+        // error for the loss.
         match read(&store, key(1), 0, 40 << 20).await {
             Ok(bytes) => assert!(bytes == data),
             Err(error) => assert!(is_lost && error.code() == ErrorCode::Corrupt, "{error}"),
@@ -167,8 +168,8 @@ fn lost_write_back_changes_the_incarnation() {
             write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
         }
         let incarnation = store.incarnation();
-        // The file leaves the cache with unsynced changes. The kernel then writes it back, fails,
-        // and drops its pages and the error of the file.
+        // The file is evicted from the cache with unsynced changes. The kernel then tries to write
+        // its pages back, fails, and drops the pages and the error of the file.
         assert!(store.open.borrow_mut().evict_one());
         let file = std::fs::File::open(&target).unwrap();
         let _no_space = skep_env::File::from(file).sync_file_system_now();

@@ -68,8 +68,8 @@ fn free_bytes(path: &Path) -> u64 {
 }
 
 /// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files.
-/// XFS always uses these threads, and other file systems use them if a worker of the ring closes
-/// the file last. This takes a short time, or much longer on a busy machine.
+/// XFS always uses these threads, and other file systems use them if an io_uring worker closes the
+/// file last. The threads need only a short time, but much longer on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
@@ -168,12 +168,12 @@ fn write_that_runs_out_of_space_is_undone() {
         let old = pattern(1, 600_000);
         write(&store, key(1), 100_000, &old).await.unwrap();
         let free_space = free_bytes(&dir);
-        // Another program takes the remaining space, which the store's gauge does not notice.
+        // Another program fills the remaining space. The store's gauge does not notice this.
         fill(&dir.join("stranger"));
         let file = store.existing(&key(1)).unwrap().unwrap();
         for (offset, len) in [(650_000, MIB), (2 * MIB, MIB), (650_000, 2 * MIB), (0, 2 * MIB)] {
             let data = Buf::copy_of(&pattern(9, len as usize));
-            let checksums = piece_checksums(offset, data.bytes());
+            let checksums = piece_checksums(offset, &data.bytes());
             let first = key(1);
             let place = to(&first, offset);
             let incoming = write::Incoming { offset, data: &data, checksums: &checksums };
@@ -218,7 +218,8 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
     on_small_disks(16, |dir| async move {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
-            // On such a file system, the limit of the chunk file format is reached first.
+            // The file system permits longer files than the chunk file format, so a write reaches
+            // the limit of the format first.
             return;
         }
         let store = open(&dir);

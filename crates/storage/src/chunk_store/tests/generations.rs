@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Before the fix, a copy of a truncation that had waited in the socket of a stopped target cleared
-/// bytes that were acknowledged after the truncation.
+/// Before the fix, a late copy of a truncation request cleared bytes that were acknowledged after
+/// the truncation. The copy had waited in the socket of a stopped target.
 #[test]
 fn a_late_copy_of_a_truncation_is_ignored() {
     run(|dir| async move {
@@ -18,7 +18,7 @@ fn a_late_copy_of_a_truncation_is_ignored() {
         }
         store.truncate(&key(1), 1, 8).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, 1);
-        // The next truncation arrives before the chunk file exists.
+        // The target must also remember a truncation that arrives before the chunk file exists.
         store.truncate(&key(2), 0, 3).await.unwrap();
         write(&store, key(2), 0, b"new").await.unwrap();
         store.truncate(&key(2), 0, 3).await.unwrap();

@@ -104,7 +104,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The contents of the chunk files. `None` means that the file does not exist.
+/// The contents of the chunk files. `None` means that a chunk file does not exist.
 #[derive(Default)]
 struct Model([Option<Vec<u8>>; 3]);
 
@@ -231,7 +231,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn store_matches_the_model(
+    fn chunk_store_matches_a_model_after_random_operations(
         operations in proptest::collection::vec(operation(), 1..40),
     ) {
         run(|dir| async move {

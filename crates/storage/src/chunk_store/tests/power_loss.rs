@@ -80,8 +80,8 @@ impl Disk {
 
     /// Replaces the disk by the copy, which simulates the power loss.
     fn restore(&mut self) {
-        // A worker of the ring, or a program that another test is starting, may keep a file open
-        // for a short time.
+        // An io_uring worker, or a program that another test is starting, may keep a file open for
+        // a short time.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
             assert!(skep_env::now() < deadline, "no process uses the disk any more");
@@ -209,7 +209,8 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     checksums.extend((!head.is_empty()).then(|| crc32c(head)));
     checksums.extend(rest.chunks(GRANULE).map(crc32c));
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    // A write that is in progress during the power loss may also survive.
+    // Expect the new bytes too, because a write that is in progress during the power loss may
+    // survive.
     expected.written(offset as usize, &bytes);
     let key = file_key(file);
     let to =
@@ -248,7 +249,8 @@ async fn work(
             0..9 => write_some(&store, &random, file, &mut expected).await,
             9..11 => {
                 store.sync(&file_key(file)).await.unwrap();
-                // Once the copy has started, it may contain the state before this sync.
+                // If the copy of the disk has started, it may contain the state before this sync,
+                // so the sync does not count.
                 if cut.is_none() {
                     expected.synced();
                 }
@@ -259,6 +261,13 @@ async fn work(
         model.borrow_mut()[file as usize] = expected;
     }
     assert!(cut.is_some_and(|cut| cut.join().unwrap()), "the image was copied");
+    // Wait for the end of all write-backs. A write-back that outlives the event loop would keep its
+    // file open, so the disk could not be unmounted.
+    let deadline = skep_env::now() + Duration::from_secs(20);
+    while !store.disk.has_no_write_back() {
+        assert!(skep_env::now() < deadline, "all write-backs end");
+        skep_env::sleep(Duration::from_millis(1)).await;
+    }
     store.incarnation()
 }
 
@@ -270,7 +279,7 @@ async fn check(store: Rc<ChunkStore>, model: Rc<RefCell<Vec<Expected>>>) {
             if read.data.is_empty() {
                 break;
             }
-            found.extend_from_slice(read.data.bytes());
+            found.extend_from_slice(&read.data.bytes());
         }
         model.borrow_mut()[file as usize].check(found, &format!("file {file}"));
     }

@@ -1,5 +1,6 @@
-//! The limit of a system: its clients, the links of its servers, or its targets. One sentence
-//! covers all three, so that results with few client hosts do not contradict results with many.
+//! Finds what limits a system: its clients, the links of its servers, or its targets. One
+//! conclusion covers all three, so that results with few clients do not seem to contradict results
+//! with many.
 
 use super::{
     Conclusion, Figure, against, among, bandwidth, best, conclusion, first_as_good, lines, mean_of,
@@ -10,11 +11,11 @@ use crate::report::{ExperimentReport, Factor, label};
 use crate::statistics::mean;
 use std::collections::BTreeMap;
 
-/// The limit is the server or its link if bandwidth grows by at most this fraction with more
-/// targets on each server.
+/// If more targets on each server increase the bandwidth by at most this fraction, the targets are
+/// not the limit. Then the server or its link is.
 const FLAT: f64 = 0.15;
 
-/// The limit of a system with enough clients.
+/// The part that limits a system that has enough clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Network,
@@ -26,15 +27,15 @@ enum Limit {
 struct Servers<'a> {
     experiment: &'a ExperimentReport,
     limit: Limit,
-    /// More sentences about this limit.
+    /// Further sentences about this limit.
     text: String,
     figures: Vec<Figure>,
 }
 
-/// The number of client hosts that saturates the servers.
+/// How many client hosts are needed to saturate the servers.
 struct Clients<'a> {
     experiment: &'a ExperimentReport,
-    /// The values of the other factors, which the compared groups have in common.
+    /// The values of the other factors. All compared groups have the same values.
     common: String,
     /// The smallest number of client hosts that is as good as the best number.
     enough: u32,
@@ -43,8 +44,8 @@ struct Clients<'a> {
     figures: Vec<Figure>,
 }
 
-/// Returns one conclusion about clients and servers together, or several if experiments disagree
-/// about the servers.
+/// Returns one conclusion about clients and servers together. If the experiments disagree about the
+/// limit of the servers, returns one for each limit.
 pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
     let mut found: Vec<Servers<'_>> = Vec::new();
     for servers in experiments.iter().filter_map(servers) {
@@ -52,8 +53,8 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // Use the experiment that needs the most hosts, because the clients may be the limit in the
-    // other experiments.
+    // Uses the experiment that needs the most client hosts, because in the other experiments, the
+    // clients may be the limit.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(clients) {
         if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
@@ -118,8 +119,8 @@ fn hosts(number: u32) -> String {
     if number == 1 { "one client host".to_owned() } else { format!("{number} client hosts") }
 }
 
-/// Finds the smallest number of client hosts that is as good as the best number. With fewer hosts,
-/// the clients are the limit.
+/// Finds the smallest number of client hosts that is as good as the best number. With fewer client
+/// hosts, the clients are the limit.
 fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     let lines = lines(experiment, Factor::Hosts);
     let (common, line) =
@@ -135,15 +136,15 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     })
 }
 
-/// Finds the limit of the servers. Compares allocations with the same number of targets on each
-/// server. If more targets on each server gain less than 15 %, the limit is the part that the
-/// targets share: the server or its link. If bandwidth grows more than half as fast as the number
-/// of targets, the targets are the limit.
+/// Finds what limits the servers, from allocations with the same number of targets on each server.
+/// If more targets on each server gain less than 15 %, the limit is what these targets share: the
+/// server or its link. If the bandwidth grows more than half as fast as the number of targets, the
+/// targets are the limit.
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
-    // Uses the values of the other factors that give the highest bandwidth. With other values, a
-    // different part of the system may be the limit.
+    // Uses the combination of the other factors that gives the highest bandwidth. With other
+    // values, another part of the system may be the limit.
     let top = best(&experiment.groups.iter().collect::<Vec<_>>());
     let common = label(&top.settings, &others);
     let mut by_allocation: BTreeMap<MinMax, Vec<f64>> = BTreeMap::new();
@@ -193,10 +194,12 @@ fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     Some(Servers { experiment, limit, text, figures })
 }
 
-/// Describes how well the server with the most targets predicts bandwidth. If the link of a server
-/// is the limit, a file with the allocation (a,b) gets (a + b) / b times the bandwidth of one link.
+/// Describes how well the number of targets on the server with the most targets predicts the
+/// bandwidth of an uneven allocation. If the link of a server is the limit, a file with the
+/// allocation (a,b) gets (a + b) / b times the bandwidth of one link.
 fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
-    // A single target cannot be distributed evenly.
+    // A file with a single target is never spread evenly over the servers, so such files are left
+    // out.
     let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
     let expected = |it: &MinMax| of_even / 2.0 * f64::from(it.0 + it.1) / f64::from(it.1);
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();

@@ -2,7 +2,7 @@
 
 use super::{Panel, lines, query};
 
-/// Clients, users, groups and jobs.
+/// The panels of the dashboard about load by clients, users, groups and jobs.
 pub(super) const CAUSES: &[Panel] = &[
     lines(
         "Clients: operations",
@@ -104,7 +104,7 @@ pub(super) const CAUSES: &[Panel] = &[
     ),
 ];
 
-/// The network.
+/// The panels of the dashboard about the network.
 pub(super) const NETWORK: &[Panel] = &[
     lines(
         "Received",

@@ -1,8 +1,8 @@
-//! The dashboards of storage targets, metadata targets and one target.
+//! The dashboards about storage targets, about metadata targets, and about one target.
 
 use super::{Panel, areas, heat, lines, query};
 
-/// Storage targets.
+/// The panels of the dashboard about storage targets.
 pub(super) const STORAGE: &[Panel] = &[
     lines(
         "Written",
@@ -99,7 +99,7 @@ pub(super) const STORAGE: &[Panel] = &[
     ),
 ];
 
-/// Metadata targets.
+/// The panels of the dashboard about metadata targets.
 pub(super) const METADATA: &[Panel] = &[
     lines(
         "Operations by kind",
@@ -202,7 +202,7 @@ pub(super) const METADATA: &[Panel] = &[
     ),
 ];
 
-/// One target.
+/// The panels of the dashboard about one target.
 pub(super) const TARGET: &[Panel] = &[
     lines(
         "Operations by kind",

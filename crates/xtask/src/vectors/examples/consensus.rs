@@ -1,4 +1,5 @@
-//! Examples of messages between the members of management, and about them.
+//! Examples of messages between the members of management, and of messages of administrators about
+//! these members.
 
 use crate::vectors::{Example, example};
 use skep_types::NodeId;

@@ -43,6 +43,7 @@ pub(super) fn examples() -> Vec<Example> {
         held_count: 300,
         waiting: vec![HeldLock { mode: LockMode::Exclusive, ..held }],
         waiting_count: 1,
+        longest_wait_ms: 12_500,
     };
     let list = ListLocks {
         inode: InodeId::default(),

@@ -34,7 +34,7 @@ fn capacity() -> Capacity {
     }
 }
 
-/// Returns a cluster map with a target of each kind, in which every unusual state occurs.
+/// Returns a cluster map that has a target of each kind and contains every unusual state.
 fn map() -> ClusterMap {
     let node = |id: u32, kind, name: &str, reachability| Node {
         id: NodeId::new(id),

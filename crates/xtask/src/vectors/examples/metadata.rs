@@ -22,8 +22,8 @@ use skep_wire::metadata::{
     TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
-/// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
-/// from 8 MiB on.
+/// Returns the pattern of a large file: first inline bytes, then a component with few groups, and
+/// from 8 MiB on a component with many groups.
 fn pattern() -> StripePattern {
     let component = |start: u64, chunk_bytes: u64, wanted: u16, groups: &[u32]| Component {
         start,
@@ -45,7 +45,7 @@ fn pattern() -> StripePattern {
     }
 }
 
-/// Returns a request for four targets. All other fields are unset.
+/// Returns a pattern request for four targets. All other fields are unset.
 fn requested_pattern() -> PatternRequest {
     let component = ComponentRequest { width: Some(4), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Directory, vec![component]);
@@ -230,7 +230,8 @@ fn files() -> Vec<Example> {
     ]
 }
 
-/// Returns transactions with one step of each kind. A real transaction never contains all of them.
+/// Returns examples of transactions. One of them has a step of each kind, which a real transaction
+/// never has.
 fn transactions() -> Vec<Example> {
     let transaction = TransactionId { coordinator: GroupId::new(1), number: 1 << 33 };
     let steps = vec![

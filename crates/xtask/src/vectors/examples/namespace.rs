@@ -21,13 +21,13 @@ fn entry(inode: InodeId, kind: FileKind) -> EntryReply {
     EntryReply { inode, kind, attributes: Some(attributes(inode, kind)) }
 }
 
-/// Returns the reply about a new entry of the root.
+/// Returns the reply to the creation of an entry in the root directory.
 fn new_entry(inode: InodeId, kind: FileKind) -> NewEntryReply {
     let directory = Some(attributes(InodeId::ROOT, FileKind::Directory));
     NewEntryReply { entry: entry(inode, kind), directory }
 }
 
-/// Returns a directory entry whose inode is on a different target.
+/// Returns a directory entry whose inode is stored on a different target than the entry.
 fn entry_on_other_target() -> EntryReply {
     EntryReply { inode: a_directory(), kind: FileKind::Directory, attributes: None }
 }

@@ -15,7 +15,7 @@ impl FakeMetadata {
         Ok(Answer::of(&CompareSlotsReply { start: self.start, slots }))
     }
 
-    /// Loses power: the next start has the state `before`.
+    /// Simulates a power loss, after which the target starts again with the state `before`.
     pub(crate) fn lose_power(&mut self, before: &Self) {
         let start = self.start + 1;
         *self = Self { start, ..before.clone() };

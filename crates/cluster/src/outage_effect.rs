@@ -1,0 +1,183 @@
+//! The effect of the outage of a service on programs: which operations wait, and for how long.
+//!
+//! `skep health check`, the monitor and the log of management use the same words. A pure function
+//! over the cluster map. Does not own the detection of outages, nor their remedies.
+
+use skep_types::map::{Consistency, MemberState, Reachability};
+use skep_types::{ClusterMap, Node, NodeKind, Target, TargetId};
+
+/// The effect of the outage of one target on the group of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Another member is the primary.
+    Continues,
+    /// Another member takes over.
+    TakenOver,
+    /// No other member can serve the group.
+    Waits,
+}
+
+/// The effect of the outage of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutageEffect {
+    /// Whether some operations wait until the service is back.
+    pub is_blocking: bool,
+    /// The effect as a clause for messages.
+    pub text: String,
+}
+
+/// Returns the effect of the outage of a service.
+pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
+    if node.kind == NodeKind::Management {
+        return OutageEffect { is_blocking: false, text: effect_of_management(map).into() };
+    }
+    let own = map.targets.iter().filter(|target| target.node == node.id);
+    let kept = own.filter(|target| target.consistency != Consistency::Bad);
+    let effects: Vec<_> = kept.filter_map(|it| Some((it.id, effect(map, it)?))).collect();
+    let is_blocking = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
+    OutageEffect { is_blocking, text: effect_on_targets(&effects) }
+}
+
+fn effect_of_management(map: &ClusterMap) -> &'static str {
+    match map.nodes.iter().filter(|it| it.kind == NodeKind::Management).count() {
+        0 | 1 => {
+            "operations on files continue, but nodes cannot join, and the cluster map does not \
+             change"
+        }
+        _ => {
+            "operations on files continue, and the other management nodes continue as long as more \
+             than half of all management nodes run"
+        }
+    }
+}
+
+fn effect_on_targets(effects: &[(TargetId, Effect)]) -> String {
+    let of = |effect| effects.iter().filter(move |it| it.1 == effect);
+    let waiting: Vec<_> = of(Effect::Waits).map(|(target, _)| target.to_string()).collect();
+    let is_all = waiting.len() == effects.len();
+    match (effects.is_empty(), &waiting[..], of(Effect::TakenOver).count()) {
+        (true, ..) => "no operation waits, since this service serves no files".into(),
+        (_, [], 0) => {
+            "operations on files continue: other members of the groups of this service serve them"
+                .into()
+        }
+        (_, [], _) => {
+            "operations on files of this service wait for a few seconds, until other members of \
+             its groups take over"
+                .into()
+        }
+        (_, _, 0) if is_all => {
+            "operations on files of this service wait until the service is back; other files are \
+             not affected"
+                .into()
+        }
+        (_, waiting, _) => format!(
+            "operations on files of {} wait until the service is back; other members serve the \
+             groups of its other targets",
+            waiting.join(", ")
+        ),
+    }
+}
+
+/// Returns the effect on the group of a target. `None` means that the target has no group.
+fn effect(map: &ClusterMap, target: &Target) -> Option<Effect> {
+    let group = map.group_of(target.id)?;
+    let can_serve = |id| {
+        let other = map.target(id).filter(|other| other.node != target.node);
+        other.is_some_and(|other| other.reachability != Reachability::Offline)
+    };
+    let mut others = group.members.iter().filter(|member| member.target != target.id);
+    let has_other =
+        others.any(|member| member.state == MemberState::Serving && can_serve(member.target));
+    Some(match (has_other, group.primary == target.id) {
+        (false, _) => Effect::Waits,
+        (true, true) => Effect::TakenOver,
+        (true, false) => Effect::Continues,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups;
+    use skep_types::group_change::{GroupChange, MemberChange};
+    use skep_types::{ClusterId, GroupId, NodeId, TargetKind};
+
+    fn node(id: u32, kind: NodeKind) -> Node {
+        Node {
+            id: NodeId::new(id),
+            kind,
+            name: format!("node-{id}"),
+            addresses: Vec::new(),
+            domain: String::new(),
+            reachability: Reachability::Online,
+            version: String::new(),
+        }
+    }
+
+    /// Returns a map with a group of targets 1 and 2 on nodes 1 and 2, and a group of target 3 on
+    /// node 1.
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        for id in [1, 2] {
+            map.nodes.push(node(id, NodeKind::Metadata));
+        }
+        for (id, on) in [(1, 1), (2, 2), (3, 1)] {
+            let (id, on) = (TargetId::new(id), NodeId::new(on));
+            let target = Target::new(id, TargetKind::Metadata, on, "/d");
+            map.targets.push(Target { reachability: Reachability::Online, ..target });
+        }
+        let pair = [TargetId::new(1), TargetId::new(2)];
+        for (id, targets) in [(5, &pair[..]), (6, &[TargetId::new(3)])] {
+            let group = groups::create(GroupId::new(id), TargetKind::Metadata, targets);
+            map.groups.push(group.unwrap());
+        }
+        map
+    }
+
+    fn of(map: &ClusterMap, node: usize) -> String {
+        let OutageEffect { is_blocking, text } = effect_of_outage(map, &map.nodes[node]);
+        assert_eq!(is_blocking, text.contains("until the service is back"), "{text}");
+        text
+    }
+
+    #[test]
+    fn pair_of_targets_continues_without_one_of_them() {
+        let mut map = map();
+        map.groups.pop();
+        assert!(of(&map, 0).contains("until other members of its groups take over"));
+        assert!(of(&map, 1).starts_with("operations on files continue"), "{}", of(&map, 1));
+        let group = &map.groups[0];
+        let change = GroupChange {
+            group: group.id,
+            epoch: group.epoch,
+            change: MemberChange::TakeOver,
+            target: TargetId::new(2),
+        };
+        map.groups[0] = groups::apply(group, &change).unwrap();
+        assert!(of(&map, 0).starts_with("operations on files continue"), "{}", of(&map, 0));
+        // The former primary lacks changes, so it cannot take over from the new one.
+        assert!(of(&map, 1).contains("wait until the service is back"), "{}", of(&map, 1));
+    }
+
+    #[test]
+    fn files_of_a_single_target_wait_for_their_service() {
+        let mut map = map();
+        let mixed = of(&map, 0);
+        assert!(mixed.starts_with("operations on files of t3 wait"), "{mixed}");
+        map.targets[1].reachability = Reachability::Offline;
+        assert!(of(&map, 0).contains("other files are not affected"), "{}", of(&map, 0));
+        map.targets.iter_mut().for_each(|target| target.consistency = Consistency::Bad);
+        assert!(of(&map, 0).starts_with("no operation waits"), "{}", of(&map, 0));
+    }
+
+    #[test]
+    fn one_of_several_management_nodes_stops_nothing() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.nodes.push(node(1, NodeKind::Management));
+        assert!(of(&map, 0).contains("nodes cannot join"));
+        map.nodes.extend([2, 3].map(|id| node(id, NodeKind::Management)));
+        let several = of(&map, 0);
+        assert!(several.contains("more than half") && !several.contains("cannot"), "{several}");
+    }
+}

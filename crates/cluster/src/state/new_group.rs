@@ -1,0 +1,92 @@
+//! The advice for administrators which group to create of the metadata targets that wait for one.
+//!
+//! A pure function over the cluster map. Does not own the creation of groups (`groups`).
+
+use skep_types::map::Consistency;
+use skep_types::{ClusterMap, Node, Target, TargetKind};
+
+/// Returns the command that creates a group of waiting metadata targets with as many members as the
+/// setting `metadata-copies` asks for, on different nodes and in different failure domains. If too
+/// few targets wait for that, returns what is missing.
+pub(super) fn advice(map: &ClusterMap) -> String {
+    let waits = |target: &&Target| {
+        let is_new = target.consistency == Consistency::Good;
+        target.kind == TargetKind::Metadata && is_new && map.group_of(target.id).is_none()
+    };
+    let wanted = usize::from(map.policy.metadata_copies).max(1);
+    let mut members: Vec<&Target> = Vec::new();
+    for target in map.targets.iter().filter(waits) {
+        if members.len() < wanted && members.iter().all(|other| are_apart(map, target, other)) {
+            members.push(target);
+        }
+    }
+    let ids: Vec<_> = members.iter().map(|target| target.id.raw().to_string()).collect();
+    let ids = ids.join(" ");
+    if members.len() >= wanted {
+        return format!("`skep group create {ids}` creates a group");
+    }
+    format!(
+        "the setting metadata-copies asks for groups of {wanted} targets on different nodes and in \
+         different failure domains, and only {} of them waits: start a metadata service with a new \
+         target on another host. `skep group create {ids}` creates a group with fewer copies, to \
+         which `skep group add` adds targets later",
+        members.len()
+    )
+}
+
+/// Whether no single failure of a node or a failure domain can take away both targets.
+fn are_apart(map: &ClusterMap, one: &Target, other: &Target) -> bool {
+    let domain = |node: Option<&Node>| node.map(|it| it.domain.clone()).unwrap_or_default();
+    let (here, there) = (domain(map.node(one.node)), domain(map.node(other.node)));
+    one.node != other.node && (here.is_empty() || here != there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::Reachability;
+    use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
+
+    /// Returns a map with one waiting metadata target on each node. Nodes have these domains.
+    fn map(copies: u16, domains: &[&str]) -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.policy.metadata_copies = copies;
+        for (id, domain) in (1..).zip(domains) {
+            map.nodes.push(Node {
+                id: NodeId::new(id),
+                kind: NodeKind::Metadata,
+                name: format!("metadata-{id}"),
+                addresses: Vec::new(),
+                domain: (*domain).into(),
+                reachability: Reachability::Online,
+                version: String::new(),
+            });
+            let id = (TargetId::new(id), NodeId::new(id));
+            map.targets.push(Target::new(id.0, TargetKind::Metadata, id.1, "/d"));
+        }
+        map
+    }
+
+    #[test]
+    fn advised_group_has_the_configured_number_of_copies() {
+        let check = |copies, domains: &[&str], command: &str| {
+            let found = advice(&map(copies, domains));
+            assert!(found.starts_with(&format!("`skep group create {command}`")), "{found}");
+        };
+        check(1, &["", ""], "1");
+        check(2, &["", "", ""], "1 2");
+        check(2, &["a", "a", "b"], "1 3");
+        check(3, &["a", "b", "c"], "1 2 3");
+        let mut on_one_node = map(2, &["", "", ""]);
+        on_one_node.targets[1].node = NodeId::new(1);
+        let found = advice(&on_one_node);
+        assert!(found.contains("create 1 3`"), "{found}");
+    }
+
+    #[test]
+    fn advice_names_the_targets_that_are_missing_for_a_group() {
+        let found = advice(&map(2, &["a", "a"]));
+        assert!(found.contains("groups of 2 targets") && found.contains("only 1 of"), "{found}");
+        assert!(found.contains("`skep group create 1` creates a group with fewer"), "{found}");
+    }
+}

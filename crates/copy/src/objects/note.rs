@@ -1,0 +1,156 @@
+//! The note about an upload that is not complete. A later run and other hosts of the same copy use
+//! the note to find the upload. The note is a small object.
+//!
+//! The object store shows neither the metadata of an upload nor the version of its file. The note
+//! contains both, so that parts of another version are never used.
+
+use super::Pair;
+use crate::plan::{Version, reserved_names};
+use serde::{Deserialize, Serialize};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+/// Maximum length of a note that is read. A key of 1024 bytes takes at most six times as many bytes
+/// in JSON.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// The note about one upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The key of the object that the upload creates.
+    key: String,
+    /// The upload id that the object store has assigned.
+    pub(super) upload: String,
+    /// The version of the file, as text. It does not contain the device number, because this number
+    /// changes when a network file system is mounted again.
+    source: String,
+    /// The metadata that the object will have.
+    metadata: BTreeMap<String, String>,
+    /// Length of each part of the upload except the last.
+    part: u64,
+}
+
+/// The properties that an upload must have so that a run can continue it.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) key: &'a str,
+    pub(super) version: Version,
+    pub(super) metadata: &'a BTreeMap<String, String>,
+    pub(super) part: u64,
+}
+
+impl Note {
+    pub(super) fn new(wanted: &Wanted<'_>, upload: String) -> Self {
+        Self {
+            key: wanted.key.to_owned(),
+            upload,
+            source: source(wanted.version),
+            metadata: wanted.metadata.clone(),
+            part: wanted.part,
+        }
+    }
+
+    /// Whether the note's upload has these properties, so that a run can use its parts.
+    pub(super) fn fits(&self, wanted: &Wanted<'_>) -> bool {
+        self == &Self::new(wanted, self.upload.clone())
+    }
+}
+
+fn source(version: Version) -> String {
+    format!(
+        "inode {}, length {}, modified {}.{:09}, changed {}.{:09}",
+        version.inode,
+        version.len,
+        version.modified.0,
+        version.modified.1,
+        version.changed.0,
+        version.changed.1
+    )
+}
+
+/// Returns the prefix of the keys of all notes of a tree. `prefix` is empty or ends with `/`.
+pub(super) fn all(prefix: &str) -> String {
+    format!("{prefix}.skep-copy-uploads/")
+}
+
+/// Returns the key of the note about the upload of an object.
+pub(super) fn key(prefix: &str, key: &str) -> String {
+    format!("{}{}", all(prefix), reserved_names(OsStr::new(key)))
+}
+
+/// Reads a note. `None` means that the note does not exist.
+///
+/// # Errors
+/// Returns the errors of `skep_s3::store::Objects::get`.
+pub(super) fn read(pair: &Pair<'_>, key: &str) -> Result<Option<Note>> {
+    let mut text = Vec::new();
+    let mut take = |bytes: &[u8]| {
+        text.extend_from_slice(bytes);
+        match text.len() as u64 > MOST_BYTES {
+            true => Err(Error::new(ErrorCode::TooLarge, "the note of an upload is too long")),
+            false => Ok(()),
+        }
+    };
+    match pair.bucket.get(key, None, None, &mut take) {
+        Ok(_) => Ok(serde_json::from_slice(&text).ok()),
+        Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::TooLarge) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Stores a note as an object.
+///
+/// # Errors
+/// Returns the errors of `skep_s3::store::Objects::put`.
+pub(super) fn write(pair: &Pair<'_>, key: &str, note: &Note) -> Result<()> {
+    let text = serde_json::to_string(note)
+        .map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?;
+    pair.bucket.put(key, &text.as_bytes(), &BTreeMap::new()).map(drop)
+}
+
+/// Removes an upload from the object store, and its note.
+///
+/// # Errors
+/// Returns the errors of `skep_s3::store::Uploads::abort`.
+pub(super) fn discard(pair: &Pair<'_>, key: &str, note: Option<&Note>) -> Result<()> {
+    if let Some(note) = note {
+        pair.bucket.abort(&note.key, &note.upload)?;
+    }
+    pair.bucket.remove(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_of_another_source_version_does_not_match() {
+        let version = Version { device: 1, inode: 2, len: 3, modified: (4, 5), changed: (6, 7) };
+        let metadata = BTreeMap::from([("mode".to_owned(), "33188".to_owned())]);
+        let wanted = Wanted { key: "a", version, metadata: &metadata, part: 9 };
+        let note = Note::new(&wanted, "u".into());
+        assert!(note.fits(&wanted));
+        assert!(note.fits(&Wanted { version: Version { device: 8, ..version }, ..wanted }));
+        let none = BTreeMap::new();
+        for other in [
+            Wanted { key: "b", version, metadata: &metadata, part: 9 },
+            Wanted { key: "a", version, metadata: &metadata, part: 8 },
+            Wanted { key: "a", version, metadata: &none, part: 9 },
+            Wanted {
+                key: "a",
+                version: Version { inode: 3, ..version },
+                metadata: &metadata,
+                part: 9,
+            },
+            Wanted {
+                key: "a",
+                version: Version { changed: (6, 8), ..version },
+                metadata: &metadata,
+                part: 9,
+            },
+        ] {
+            assert!(!note.fits(&other), "{other:?}");
+        }
+    }
+}

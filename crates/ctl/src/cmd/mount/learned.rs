@@ -1,0 +1,33 @@
+//! Writes the addresses of management that a mount learns to the file of this host, so that
+//! commands and new mounts work when the management node in their token is down.
+//!
+//! Does not own the file (`skep_service::known_management`).
+
+use crate::access::Access;
+use skep_client::MapObserver;
+use skep_rpc::management_addresses;
+use skep_service::known_management::remember;
+use skep_types::ClusterMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Returns the observer of a mount's cluster maps. It writes the addresses when they change.
+pub(super) fn observer(access: &Access) -> MapObserver {
+    let (cluster, given) = (access.token.cluster, access.token.addresses.clone());
+    // The mutex protects only the addresses that were written last.
+    let written: Mutex<Vec<String>> = Mutex::default();
+    MapObserver(Some(Arc::new(move |map: &ClusterMap| {
+        let learned = management_addresses(map);
+        let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written == learned {
+            return;
+        }
+        written.clone_from(&learned);
+        drop(written);
+        let given = given.clone();
+        // The thread of the caller renews leases, and must not wait for a disk.
+        let body = move || remember(cluster, &given, &learned);
+        if let Err(error) = skep_env::spawn_thread("skep-learned".into(), None, body) {
+            tracing::debug!("cannot write the addresses of management: {error}");
+        }
+    })))
+}

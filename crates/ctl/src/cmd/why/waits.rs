@@ -1,0 +1,295 @@
+//! The requests that wait, for `skep why`: what they wait for, and since when. They have not ended,
+//! so they are in no phase of the report.
+//!
+//! Owns the questions and the texts. Does not own the causes of slowness (`skep_stats::why`).
+
+use crate::access::Access;
+use crate::output::span;
+use crate::through_mount;
+use crate::uses::Users;
+use skep_fuse::{WaitingRequest, WaitingRequests};
+use skep_stats::why::{Finding, Scope};
+use skep_types::{ClusterMap, GroupId, InodeId, Result};
+use skep_wire::file_locks::FileUse;
+use skep_wire::management::{ListRequestWaits, NodeWait, RequestWait};
+use std::path::Path;
+use std::time::Duration;
+
+/// Maximum number of waiting nodes, and of waits for locks, in a report.
+const MAX_WAITS: usize = 16;
+/// Time limit for the list of waits for locks. The report does not wait for a metadata target that
+/// does not answer.
+const LOCKS_PATIENCE: Duration = Duration::from_secs(2);
+/// Minimum age of a request that counts as waiting.
+const LEAST_MS: u64 = 1_000;
+
+/// Returns the waits in a scope, as management and the metadata targets know them. `inode` is the
+/// inode that the report is about; `None` means all.
+///
+/// # Errors
+/// Errors of management.
+pub(super) async fn of_cluster(
+    access: &Access,
+    map: &ClusterMap,
+    scope: &Scope,
+    inode: Option<InodeId>,
+) -> Result<Vec<Finding>> {
+    // Neither list has the users or jobs whose requests wait.
+    if scope.focus.user.is_some() || scope.focus.job.is_some() {
+        return Ok(Vec::new());
+    }
+    let client = scope.focus.client;
+    let is_of_client = |node: u32| client.is_none_or(|id| node == id);
+    let is_in_scope = |group: GroupId| match (&scope.targets, map.primary(group)) {
+        (Some(targets), Some(primary)) => targets.contains(&primary.id.raw()),
+        // Requests that no failing group explains may be for any target.
+        _ => true,
+    };
+    let list = access.ask(&ListRequestWaits {}).await?;
+    let of_scope =
+        list.waits.iter().filter(|it| is_of_client(it.node.raw()) && is_in_scope(it.wait.group));
+    let mut found: Vec<_> = of_scope.take(MAX_WAITS).map(|it| of_node(map, it)).collect();
+    if scope.targets.is_none() || inode.is_some() {
+        let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, inode)).await;
+        // A metadata group that does not answer is in the list of management.
+        let (users, uses) = locks.and_then(Result::ok).unzip();
+        for used in uses.iter().flatten().filter(|used| is_of_client(used.client.raw())) {
+            let place = users.as_ref().map(|users: &Users| users.place(used.client));
+            found.extend(place.map(|place| of_lock(&place, used)));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the longest waits for locks.
+async fn lock_waits(access: &Access, inode: Option<InodeId>) -> Result<(Users, Vec<FileUse>)> {
+    let users = Users::of(access).await?;
+    let groups = match inode {
+        Some(inode) => users.map.shard_group(inode.shard()).into_iter().collect(),
+        None => users.groups(),
+    };
+    let mut waiting = Vec::new();
+    for group in groups {
+        let uses = users.uses(group, inode, true).await?;
+        waiting.extend(uses.into_iter().filter(|used| used.longest_wait_ms >= LEAST_MS));
+    }
+    waiting.sort_by_key(|used| std::cmp::Reverse(used.longest_wait_ms));
+    waiting.truncate(MAX_WAITS);
+    Ok((users, waiting))
+}
+
+fn requests_wait(count: u32) -> String {
+    match count {
+        1 => "1 request waits".to_owned(),
+        count => format!("{count} requests wait"),
+    }
+}
+
+/// Returns the object for which requests wait. Empty if no attempt to reach a group fails.
+fn awaited(map: &ClusterMap, group: GroupId) -> String {
+    match (group.raw(), map.primary(group)) {
+        (0, _) => String::new(),
+        (_, Some(target)) => {
+            let node = map.node(target.node);
+            let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
+            format!(" for target {}{node}", target.id)
+        }
+        (_, None) => format!(" for group {group}, which has no target that serves"),
+    }
+}
+
+fn of_node(map: &ClusterMap, waiting: &NodeWait) -> Finding {
+    let NodeWait { node, wait } = waiting;
+    let name = map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone());
+    let RequestWait { group, since_ms, requests, error } = wait;
+    Finding {
+        rule: "requests-wait".into(),
+        severity: "critical".into(),
+        object: node.to_string(),
+        what: format!(
+            "{name}: {}{}, the oldest for {}: {error}",
+            requests_wait(*requests),
+            awaited(map, *group),
+            span(*since_ms)
+        ),
+        remedy: "`skep health check` shows the service or target that does not answer".into(),
+    }
+}
+
+fn of_lock((host, mount_point): &(String, String), used: &FileUse) -> Finding {
+    let FileUse { client, inode, waiting, waiting_count, longest_wait_ms, .. } = used;
+    let process = waiting.first().map_or_else(String::new, |it| format!(" of process {}", it.pid));
+    let more = match waiting_count.saturating_sub(1) {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Finding {
+        rule: "lock-wait".into(),
+        severity: "warning".into(),
+        object: client.to_string(),
+        what: format!(
+            "{host}:{mount_point}: a request{process}{more} waits for a lock on entry {inode}, for \
+             {}",
+            span(*longest_wait_ms)
+        ),
+        remedy: "`skep lock list --paths` shows the program that holds the lock; the wait ends \
+                 when that program releases it"
+            .into(),
+    }
+}
+
+/// Returns the waits that a mount reports to a user, of requests for which `is_in_scope` holds.
+/// `place` is a path on the mount.
+///
+/// # Errors
+/// Errors of the mount.
+pub(super) fn of_mount(
+    place: &Path,
+    map: &ClusterMap,
+    is_in_scope: impl FnMut(InodeId) -> bool,
+) -> Result<Vec<Finding>> {
+    let Some(found) = through_mount::waiting(place)? else { return Ok(Vec::new()) };
+    Ok(findings_of_mount(&found, map, is_in_scope))
+}
+
+fn findings_of_mount(
+    found: &WaitingRequests,
+    map: &ClusterMap,
+    mut is_in_scope: impl FnMut(InodeId) -> bool,
+) -> Vec<Finding> {
+    let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
+    let old = old.filter(|it| is_in_scope(it.inode)).take(MAX_WAITS);
+    let mut findings: Vec<_> = old.map(of_request).collect();
+    // The groups explain the requests, so they are no news without one.
+    if findings.iter().any(|it| it.rule == "requests-wait") {
+        findings.extend(found.groups.iter().map(|wait| of_group(map, wait)));
+    }
+    findings
+}
+
+fn of_request(request: &WaitingRequest) -> Finding {
+    let WaitingRequest { operation, inode, pid, for_ms, is_for_lock } = request;
+    let age = span(*for_ms);
+    let (rule, severity, what, remedy) = match is_for_lock {
+        true => (
+            "lock-wait",
+            "warning",
+            format!("process {pid} waits for a lock on entry {inode}, for {age}"),
+            "`skep lock list PATH` shows the program that holds the lock, and `skep entry path ID` \
+             the path of the entry; the wait ends when that program releases the lock",
+        ),
+        false => (
+            "requests-wait",
+            "critical",
+            format!("{operation} of entry {inode} by process {pid} has had no reply for {age}"),
+            "the request ends when the services that it needs answer",
+        ),
+    };
+    let object = format!("process {pid}");
+    Finding { rule: rule.into(), severity: severity.into(), object, what, remedy: remedy.into() }
+}
+
+fn of_group(map: &ClusterMap, wait: &RequestWait) -> Finding {
+    let RequestWait { group, since_ms, requests, error } = wait;
+    Finding {
+        rule: "requests-wait".into(),
+        severity: "critical".into(),
+        object: group.to_string(),
+        what: format!(
+            "{}{}, for {}: {error}",
+            requests_wait(*requests),
+            awaited(map, *group),
+            span(*since_ms)
+        ),
+        remedy: "the requests continue when the target answers; `skep health check` shows \
+                 administrators what to do"
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, Group, NodeId, Target, TargetId, TargetKind};
+    use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
+
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.targets =
+            vec![Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(4), "/d")];
+        map.groups = vec![Group::of_one(GroupId::new(6), TargetKind::Storage, TargetId::new(7))];
+        map
+    }
+
+    fn request(inode: u64, for_ms: u64, is_for_lock: bool) -> WaitingRequest {
+        let (operation, inode) = ("write".to_owned(), InodeId::new(inode));
+        WaitingRequest { operation, inode, pid: 815, for_ms, is_for_lock }
+    }
+
+    fn group() -> RequestWait {
+        let error = "10.0.0.5:7420: no answer".to_owned();
+        RequestWait { group: GroupId::new(6), since_ms: 12_000, requests: 2, error }
+    }
+
+    #[test]
+    fn waiting_request_names_its_process_age_and_target() {
+        let found = WaitingRequests {
+            requests: vec![request(9, 10_300, false), request(8, 900, false)],
+            count: 2,
+            groups: vec![group()],
+        };
+        let texts: Vec<_> = findings_of_mount(&found, &map(), |_| true)
+            .into_iter()
+            .map(|finding| finding.what)
+            .collect();
+        let expected = [
+            "write of entry 0-9 by process 815 has had no reply for 10.3s",
+            "2 requests wait for target t7, for 12.0s: 10.0.0.5:7420: no answer",
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(findings_of_mount(&found, &map(), |inode| inode.raw() == 5), []);
+    }
+
+    #[test]
+    fn lock_wait_is_no_wait_for_a_target() {
+        let found = WaitingRequests {
+            requests: vec![request(9, 3_000, true)],
+            count: 1,
+            groups: vec![group()],
+        };
+        let findings = findings_of_mount(&found, &map(), |_| true);
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.rule, "lock-wait");
+        assert_eq!(finding.what, "process 815 waits for a lock on entry 0-9, for 3.0s");
+        assert!(finding.remedy.contains("skep lock list"), "{finding:?}");
+    }
+
+    #[test]
+    fn lock_wait_of_a_client_names_host_process_and_age() {
+        let lock = HeldLock {
+            session: skep_types::SessionId::new(1),
+            kind: LockKind::Flock,
+            owner: 1,
+            mode: LockMode::Exclusive,
+            start: 0,
+            end: 1,
+            pid: 815,
+        };
+        let used = FileUse {
+            session: lock.session,
+            client: NodeId::new(9),
+            inode: InodeId::new(9),
+            readers: 1,
+            writers: 0,
+            held: Vec::new(),
+            held_count: 0,
+            waiting: vec![lock, lock],
+            waiting_count: 2,
+            longest_wait_ms: 61_000,
+        };
+        let finding = of_lock(&("c1".to_owned(), "/mnt".to_owned()), &used);
+        let expected = "c1:/mnt: a request of process 815 (and 1 more) waits for a lock on entry \
+                        0-9, for 1.0min";
+        assert_eq!(finding.what, expected);
+    }
+}

@@ -1,0 +1,91 @@
+//! The end of a thread's loop: cancels the operations that are in the kernel, and frees what they
+//! keep.
+//!
+//! An operation keeps the descriptor that it works on. If the loop only closed its ring, the
+//! connections of the ended thread would stay open, and each peer would wait for replies that no
+//! thread sends. A service continues after the end of a thread: it opens a target again whose role
+//! has changed or whose thread has failed.
+//!
+//! Does not own the futures of the thread, which hold descriptors too. They are dropped with the
+//! executor of the thread.
+
+use super::{NumberMap, OpPhase, PendingOp, Ring, pass_over};
+use crate::clock;
+use io_uring::{opcode, squeue, types};
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+/// Time for the kernel to cancel the operations. It cancels an operation on a socket at once.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Marks the user data of a request that cancels the operation with the number in the other bits.
+const CANCELS: u64 = 1 << 63;
+
+/// The operations of a loop that has ended, in numbers.
+#[derive(Debug, Default)]
+struct Ending {
+    /// Operations for which the request to cancel has no reply yet.
+    asked: BTreeSet<u64>,
+    /// Operations that the kernel cancels.
+    cancelled: BTreeSet<u64>,
+}
+
+/// Cancels the operations, and waits until all operations that the kernel can cancel have ended.
+/// The buffers of the other operations are leaked, since the kernel may still use them.
+pub(super) fn end_operations(mut ring: Ring, mut ops: NumberMap<PendingOp>) {
+    ops.retain(|_, op| !matches!(op.phase, OpPhase::Done(_)));
+    let mut ending = Ending { asked: ops.keys().copied().collect(), ..Ending::default() };
+    // Without the cancellation the descriptors stay open until the process ends.
+    let _ = cancel(&mut ring, &mut ops, &mut ending);
+    drop(ring);
+    std::mem::forget(ops);
+}
+
+fn cancel(ring: &mut Ring, ops: &mut NumberMap<PendingOp>, ending: &mut Ending) -> io::Result<()> {
+    let until = clock::now() + CANCEL_PATIENCE;
+    for id in ending.asked.clone() {
+        let entry = squeue::Entry128::from(opcode::AsyncCancel::new(id).build());
+        let entry = entry.user_data(CANCELS | id);
+        // SAFETY: the entry refers to no memory.
+        while unsafe { ring.submission().push(&entry) }.is_err() {
+            // The queue is full, so submit its entries.
+            wait(ring, Duration::ZERO)?;
+            take_completions(ring, ops, ending);
+        }
+    }
+    while !(ending.asked.is_empty() && ending.cancelled.is_empty()) && clock::now() < until {
+        wait(ring, until.saturating_sub(clock::now()))?;
+        take_completions(ring, ops, ending);
+    }
+    Ok(())
+}
+
+/// Submits the queued entries, and waits for a completion until `patience` has passed.
+fn wait(ring: &mut Ring, patience: Duration) -> io::Result<()> {
+    let time = types::Timespec::new().sec(patience.as_secs()).nsec(patience.subsec_nanos());
+    let args = types::SubmitArgs::new().timespec(&time);
+    pass_over(ring.submitter().submit_with_args(1, &args))
+}
+
+/// Frees what the ended operations keep.
+fn take_completions(ring: &mut Ring, ops: &mut NumberMap<PendingOp>, ending: &mut Ending) {
+    for completion in ring.completion() {
+        let id = completion.user_data();
+        match id & CANCELS {
+            // An operation has ended, cancelled or not.
+            0 => {
+                ops.remove(&id);
+                ending.cancelled.remove(&id);
+            }
+            _ => {
+                let id = id & !CANCELS;
+                // Other results mean that the operation has ended, or that the kernel cannot
+                // cancel it now.
+                if ending.asked.remove(&id) && completion.result() == 0 && ops.contains_key(&id) {
+                    ending.cancelled.insert(id);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The requests of programs to which a mount has not replied, for programs that ask by an extended
+//! attribute (`skep why`).
+//!
+//! Owns the list that the workers replace at their checks of requests in flight, the encoded reply,
+//! and the choice of the requests that a user may see: the own ones, or all for root. Does not own
+//! the checks (`worker.rs`), nor the groups that do not answer (`skep_client::failing_groups`).
+
+use skep_types::InodeId;
+use skep_types::codec::record;
+use skep_wire::management::RequestWait;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of requests in a reply. The kernel limits the value of an attribute to 64 KiB.
+const MAX_LISTED: usize = 200;
+
+record! {
+    /// A request of a program to which the mount has not replied.
+    pub struct WaitingRequest {
+        /// Name of the operation, such as `open`.
+        pub operation: String,
+        /// The inode of the request.
+        pub inode: InodeId,
+        /// The process that waits. Zero for a process of another container.
+        pub pid: u32,
+        /// Time since a check of the mount has found the request, in milliseconds.
+        pub for_ms: u64,
+        /// Whether the request waits for a lock of another program.
+        pub is_for_lock: bool,
+    }
+}
+
+record! {
+    /// The requests of a user's programs to which the mount has not replied.
+    #[derive(Default)]
+    pub struct WaitingRequests {
+        /// The requests, the oldest first; at most 200.
+        pub requests: Vec<WaitingRequest>,
+        /// Number of all waiting requests, listed or not.
+        pub count: u64,
+        /// The groups that do not answer requests of this mount, the longest outage first.
+        pub groups: Vec<RequestWait>,
+    }
+}
+
+/// A request in flight, as a worker reports it.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiter {
+    pub(crate) operation: String,
+    pub(crate) inode: InodeId,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// Time of the first check that found the request.
+    pub(crate) since: Duration,
+    pub(crate) is_for_lock: bool,
+}
+
+#[derive(Debug, Default)]
+struct Reports {
+    last_worker: u64,
+    by_worker: BTreeMap<u64, Vec<Waiter>>,
+}
+
+/// The requests in flight of all workers of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// The mutex protects only the reports. Workers take it at their checks while requests wait.
+    reports: Mutex<Reports>,
+}
+
+impl Waiting {
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of a new worker, which the worker uses in its reports.
+    pub(crate) fn new_worker(&self) -> u64 {
+        let mut reports = self.reports();
+        reports.last_worker += 1;
+        reports.last_worker
+    }
+
+    /// Replaces the requests of a worker.
+    pub(crate) fn set(&self, worker: u64, waiters: Vec<Waiter>) {
+        let mut reports = self.reports();
+        match waiters.is_empty() {
+            true => reports.by_worker.remove(&worker),
+            false => reports.by_worker.insert(worker, waiters),
+        };
+    }
+
+    /// Returns the requests that a program of the user `uid` may see. `groups` are the groups that
+    /// do not answer.
+    pub(crate) fn answer(
+        &self,
+        uid: u32,
+        groups: Vec<RequestWait>,
+        now: Duration,
+    ) -> WaitingRequests {
+        let reports = self.reports();
+        let all = reports.by_worker.values().flatten();
+        let mut seen: Vec<&Waiter> = all.filter(|it| uid == 0 || it.uid == uid).collect();
+        seen.sort_by_key(|it| it.since);
+        let to_request = |it: &&Waiter| WaitingRequest {
+            operation: it.operation.clone(),
+            inode: it.inode,
+            pid: it.pid,
+            for_ms: u64::try_from(now.saturating_sub(it.since).as_millis()).unwrap_or(u64::MAX),
+            is_for_lock: it.is_for_lock,
+        };
+        WaitingRequests {
+            requests: seen.iter().take(MAX_LISTED).map(to_request).collect(),
+            count: seen.len() as u64,
+            groups,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter(uid: u32, second: u64) -> Waiter {
+        Waiter {
+            operation: "open".into(),
+            inode: InodeId::new(9),
+            pid: 7,
+            uid,
+            since: Duration::from_secs(second),
+            is_for_lock: false,
+        }
+    }
+
+    #[test]
+    fn users_see_their_own_waiting_requests_and_root_sees_all() {
+        let waiting = Waiting::default();
+        let (one, two) = (waiting.new_worker(), waiting.new_worker());
+        waiting.set(one, vec![waiter(1000, 20), waiter(1001, 10)]);
+        waiting.set(two, vec![waiter(1000, 15)]);
+        let ages = |uid| {
+            let answer = waiting.answer(uid, Vec::new(), Duration::from_secs(21));
+            answer.requests.iter().map(|it| it.for_ms / 1000).collect::<Vec<_>>()
+        };
+        assert_eq!(ages(1000), [6, 1]);
+        assert_eq!(ages(0), [11, 6, 1]);
+        assert_eq!(ages(2000), Vec::<u64>::new());
+        waiting.set(one, Vec::new());
+        assert_eq!(ages(0), [6]);
+    }
+
+    #[test]
+    fn list_of_waiting_requests_is_bounded() {
+        let waiting = Waiting::default();
+        waiting.set(waiting.new_worker(), vec![waiter(0, 1); MAX_LISTED + 5]);
+        let answer = waiting.answer(0, Vec::new(), Duration::from_secs(2));
+        assert_eq!((answer.requests.len(), answer.count), (MAX_LISTED, MAX_LISTED as u64 + 5));
+    }
+}

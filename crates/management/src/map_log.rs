@@ -1,0 +1,151 @@
+//! Log lines about changes of the cluster map: servers that come and go, and members of groups.
+//!
+//! Each line names nodes, targets and groups as the commands print them, and names the operations
+//! that wait. Does not own the changes ([`crate::authority`], `skep_cluster`), nor the effects of
+//! outages ([`skep_cluster::outage_effect`]).
+
+use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
+use skep_cluster::problems::target_kind_word;
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::{Condition, Reachability, TargetHealth};
+use skep_types::{ClusterMap, Node, NodeKind, TargetId};
+
+/// The level of a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// Operations wait until an administrator has acted, or the server is back.
+    Error,
+    /// The cluster works with less than it should have.
+    Warn,
+    /// A normal event.
+    Info,
+}
+
+/// A line of the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Line(Level, String);
+
+impl Line {
+    /// Writes the line to the log.
+    pub(crate) fn write(&self) {
+        let Self(level, text) = self;
+        match level {
+            Level::Error => tracing::error!("{text}"),
+            Level::Warn => tracing::warn!("{text}"),
+            Level::Info => tracing::info!("{text}"),
+        }
+    }
+}
+
+/// Returns the lines about the servers whose reachability differs between two maps.
+pub(crate) fn reachability_lines(before: &ClusterMap, now: &ClusterMap) -> Vec<Line> {
+    let servers = now.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+    servers.filter_map(|node| reachability_line(before, now, node)).collect()
+}
+
+fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Option<Line> {
+    let former = before.node(node.id)?.reachability;
+    if former == node.reachability {
+        return None;
+    }
+    let server = format!("{} ({}) at {}", node.name, node.id, node.addresses.join(", "));
+    let OutageEffect { is_blocking, text: effect } = effect_of_outage(map, node);
+    let level = if is_blocking { Level::Error } else { Level::Warn };
+    match (former, node.reachability) {
+        (_, Reachability::Online) => Some(Line(Level::Info, format!("{server} is online"))),
+        (Reachability::Online, Reachability::ProbablyOffline) => {
+            let text = format!("{server} has sent no heartbeat for the time of a lease; {effect}");
+            Some(Line(Level::Warn, text))
+        }
+        (_, Reachability::ProbablyOffline) => None,
+        // Only a server that shuts down becomes offline at once.
+        (Reachability::Online, Reachability::Offline) => {
+            let level = if level == Level::Error { Level::Warn } else { Level::Info };
+            Some(Line(level, format!("{server} was stopped; {effect}")))
+        }
+        (_, Reachability::Offline) => Some(Line(
+            level,
+            format!("{server} is offline, since it sends no heartbeats; {effect}"),
+        )),
+    }
+}
+
+/// Returns the line about a change of a group that management has made. `before` is the map before
+/// the change.
+pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange) -> Line {
+    let GroupChange { group, change, target, .. } = *change;
+    let found = before.group(group);
+    let kind = found.map_or("metadata", |found| target_kind_word(found.kind));
+    let group = format!("{kind} group {group}");
+    let primary = found.map_or_else(String::new, |found| named(before, found.primary));
+    let target = named(before, target);
+    let (level, text) = match change {
+        MemberChange::Add => (
+            Level::Info,
+            format!("target {target} joins {group}, and serves when it has a copy of the data"),
+        ),
+        MemberChange::MarkInSync => (
+            Level::Info,
+            format!("target {target} has all data of {group}, and is a serving member"),
+        ),
+        MemberChange::TakeOver => (
+            Level::Warn,
+            format!(
+                "{group} continues with target {target} as its primary, since target {primary} \
+                 does not answer"
+            ),
+        ),
+        MemberChange::Drop => (
+            Level::Warn,
+            format!(
+                "{group} continues without target {target}, which does not answer; the target \
+                 catches up when it answers again"
+            ),
+        ),
+        MemberChange::HandOver => (
+            Level::Info,
+            format!("target {target} is now the primary of {group}, instead of target {primary}"),
+        ),
+        MemberChange::Remove => (Level::Info, format!("target {target} has left {group}")),
+    };
+    Line(level, text)
+}
+
+/// Returns the line about the choice of a member of a group whose members may all lack records.
+pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
+    let target = named(before, change.target);
+    let role = match change.change {
+        MemberChange::TakeOver => "has the longest log, and becomes the primary",
+        _ => "has a shorter log, and copies the rest from the primary",
+    };
+    let text = format!(
+        "every member of metadata group {} may lack its last changes, so the group continues with \
+         the longest log: target {target} {role}",
+        change.group
+    );
+    Line(Level::Warn, text)
+}
+
+/// Returns the line about the condition that a node reports for one of its targets.
+pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &TargetHealth) -> Line {
+    let name = named(map, target);
+    let path = map.target(target).map_or("", |target| &target.path);
+    let state = match health.condition {
+        Condition::Serving | Condition::Closed => {
+            return Line(Level::Info, format!("target {name} is served again"));
+        }
+        Condition::ReadOnly => "refuses writes",
+        Condition::Hung => "does not answer its service",
+        Condition::Down => "is not served",
+    };
+    Line(Level::Warn, format!("target {name} in {path} {state}: {}", health.problem))
+}
+
+/// Returns a target's id with the name of its node.
+fn named(map: &ClusterMap, target: TargetId) -> String {
+    let node = map.target(target).and_then(|found| map.node(found.node));
+    node.map_or_else(|| target.to_string(), |node| format!("{target} ({})", node.name))
+}
+
+#[cfg(test)]
+mod tests;

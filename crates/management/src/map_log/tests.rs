@@ -1,0 +1,150 @@
+//! The levels and words of the lines, for a cluster of two metadata servers and a storage server.
+
+use super::*;
+use skep_types::{
+    ClusterId, Epoch, Group, GroupId, GroupMember, MemberState, NodeId, Target, TargetKind,
+};
+
+const METADATA: [NodeId; 2] = [NodeId::new(2), NodeId::new(3)];
+const STORAGE: NodeId = NodeId::new(4);
+
+fn node(kind: NodeKind, id: NodeId, name: &str) -> Node {
+    Node {
+        id,
+        kind,
+        name: name.into(),
+        addresses: vec![format!("10.0.0.{}:7400", id.raw())],
+        domain: String::new(),
+        reachability: Reachability::Online,
+        version: "1".into(),
+    }
+}
+
+fn target(id: u32, kind: TargetKind, node: NodeId) -> Target {
+    let target = Target::new(TargetId::new(id), kind, node, format!("/disk{id}"));
+    Target { reachability: Reachability::Online, ..target }
+}
+
+/// The metadata targets 1 and 2 are group 5, and the storage targets 7 and 8 are groups of one.
+fn cluster() -> ClusterMap {
+    let mut map = ClusterMap::empty(ClusterId::default());
+    map.nodes = vec![
+        node(NodeKind::Management, NodeId::new(1), "management-1"),
+        node(NodeKind::Metadata, METADATA[0], "metadata-1"),
+        node(NodeKind::Metadata, METADATA[1], "metadata-2"),
+        node(NodeKind::Storage, STORAGE, "storage-1"),
+    ];
+    map.targets = vec![
+        target(1, TargetKind::Metadata, METADATA[0]),
+        target(2, TargetKind::Metadata, METADATA[1]),
+        target(7, TargetKind::Storage, STORAGE),
+        target(8, TargetKind::Storage, STORAGE),
+    ];
+    let mut pair = Group::of_one(GroupId::new(5), TargetKind::Metadata, TargetId::new(1));
+    pair.members.push(GroupMember { target: TargetId::new(2), state: MemberState::Serving });
+    let single =
+        |id, target| Group::of_one(GroupId::new(id), TargetKind::Storage, TargetId::new(target));
+    map.groups = vec![pair, single(6, 7), single(7, 8)];
+    map
+}
+
+fn set(map: &mut ClusterMap, id: NodeId, reachability: Reachability) {
+    for node in map.nodes.iter_mut().filter(|node| node.id == id) {
+        node.reachability = reachability;
+    }
+    for target in map.targets.iter_mut().filter(|target| target.node == id) {
+        target.reachability = reachability;
+    }
+}
+
+/// Returns the only line about a server that changes from one state to another.
+fn line(id: NodeId, from: Reachability, to: Reachability) -> Line {
+    let (mut before, mut now) = (cluster(), cluster());
+    set(&mut before, id, from);
+    set(&mut now, id, to);
+    let mut lines = reachability_lines(&before, &now);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines.remove(0)
+}
+
+#[test]
+fn absence_is_an_error_only_if_operations_wait() {
+    use Reachability::{Offline, Online, ProbablyOffline};
+    let Line(level, text) = line(STORAGE, ProbablyOffline, Offline);
+    assert_eq!(level, Level::Error);
+    let expected = "storage-1 (n4) at 10.0.0.4:7400 is offline, since it sends no heartbeats; \
+                    operations on files of this service wait until the service is back; other \
+                    files are not affected";
+    assert_eq!(text, expected);
+    let Line(level, text) = line(METADATA[0], ProbablyOffline, Offline);
+    assert_eq!(level, Level::Warn);
+    let effect = "; operations on files of this service wait for a few seconds, until other \
+                  members of its groups take over";
+    assert!(text.ends_with(effect), "{text}");
+    let Line(level, text) = line(NodeId::new(1), ProbablyOffline, Offline);
+    assert_eq!(level, Level::Warn);
+    assert!(text.ends_with("nodes cannot join, and the cluster map does not change"), "{text}");
+    assert_eq!(line(STORAGE, Online, ProbablyOffline).0, Level::Warn);
+    assert_eq!(line(STORAGE, Offline, Online).0, Level::Info);
+}
+
+#[test]
+fn shutdown_is_no_error() {
+    use Reachability::{Offline, Online};
+    let Line(level, text) = line(STORAGE, Online, Offline);
+    assert_eq!(level, Level::Warn);
+    assert!(
+        text.contains(" was stopped; operations on files of this service wait until"),
+        "{text}"
+    );
+    assert_eq!(line(METADATA[1], Online, Offline).0, Level::Info);
+}
+
+#[test]
+fn both_members_absent_make_operations_wait() {
+    let mut before = cluster();
+    set(&mut before, METADATA[0], Reachability::Offline);
+    let mut now = before.clone();
+    set(&mut now, METADATA[1], Reachability::ProbablyOffline);
+    let lines = reachability_lines(&before, &now);
+    let effect = "operations on files of this service wait until the service is back; other files \
+                  are not affected";
+    assert!(lines[0].1.ends_with(effect), "{lines:?}");
+}
+
+#[test]
+fn changes_of_groups_are_logged_without_names_of_the_protocol() {
+    use MemberChange::{Add, Drop, HandOver, MarkInSync, Remove, TakeOver};
+    let map = cluster();
+    for (change, level) in [
+        (Add, Level::Info),
+        (MarkInSync, Level::Info),
+        (TakeOver, Level::Warn),
+        (Drop, Level::Warn),
+        (HandOver, Level::Info),
+        (Remove, Level::Info),
+    ] {
+        let made = GroupChange {
+            group: GroupId::new(5),
+            epoch: Epoch::new(9),
+            change,
+            target: TargetId::new(2),
+        };
+        let line = change_line(&map, &made);
+        assert_eq!(line.0, level, "{line:?}");
+        assert!(line.1.contains("target t2 (metadata-2)"), "{line:?}");
+        assert!(line.1.contains("metadata group g5"), "{line:?}");
+        assert!(!line.1.contains(&format!("{change:?}")) && !line.1.contains("e9"), "{line:?}");
+    }
+}
+
+#[test]
+fn condition_of_a_target_is_logged_in_words() {
+    let map = cluster();
+    let health = TargetHealth::new(Condition::Down, "no disk");
+    let line = condition_line(&map, TargetId::new(7), &health);
+    let expected = "target t7 (storage-1) in /disk7 is not served: no disk";
+    assert_eq!(line, Line(Level::Warn, expected.to_owned()));
+    let healthy = TargetHealth::default();
+    assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
+}

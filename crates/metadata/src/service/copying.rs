@@ -1,0 +1,124 @@
+//! The role of a target whose store is an incomplete copy of the primary's store, and the removal
+//! of a store that a copy replaces.
+//!
+//! # Crash rule
+//! The mark of the member states whether store and log are complete (`skep_store::page_cache`). The
+//! target first marks both as discarded, then removes them, then marks the store as incomplete. It
+//! marks the store as whole only when the complete copy is on the device. So if the process ends at
+//! any moment, the next start either removes store and log, or continues the copy, or finds a
+//! complete store.
+//!
+//! # When a store may be removed
+//! Only a member that does not serve removes its store, and only in two cases. Either the primary
+//! of its group requests the removal in the current epoch, or the target has left the group to
+//! which its data belong. Such data lack changes, so no target serves them again.
+//!
+//! Does not own the protocol ([`crate::shipping::copy_receiver`]).
+
+use super::Shell;
+use crate::engine::fjall_engine::FjallEngine;
+use crate::free_space::FreeSpaceGauge;
+use crate::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
+use crate::target::{Action, Event};
+use crate::term::{self, Membership};
+use skep_format::member_mark::MemberContents;
+use skep_store::atomic::sync_directory;
+use skep_store::page_cache::MemberMarkFile;
+use skep_types::{Error, ErrorCode, MapVersion, Result, TargetId};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Removes the store and the log of a target if they are out of date. Then returns whether the
+/// store is an incomplete copy. Blocks.
+///
+/// # Errors
+/// - `Configuration` if the target serves a group, but its data belong to another group.
+/// - Errors of the file system, which name the path.
+pub(super) fn is_incomplete(
+    path: &Path,
+    target: TargetId,
+    membership: &Membership,
+    mark: &mut MemberMarkFile,
+) -> Result<bool> {
+    let group = membership.group;
+    let former = mark.group().filter(|it| *it != group);
+    if let Some(former) = former
+        && membership.serves(target)
+    {
+        let what = format!(
+            "cannot serve {} as a member of group {group}: its data belongs to group {former}; \
+             serve the directory in which target {target} has served group {group}",
+            path.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    if former.is_some() || mark.contents() == MemberContents::Discarded {
+        mark.discard()?;
+        for name in ["log", "store"] {
+            remove(&path.join(name))?;
+        }
+        sync_directory(path)?;
+        mark.begin_copy(group)?;
+        tracing::info!(
+            "target {target} begins with an empty store, and gets a copy of the data of metadata \
+             group {group}"
+        );
+    }
+    Ok(mark.contents() == MemberContents::Incomplete)
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::from(error).within(directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Receives the copy until the service ends. Returns `Deposed` when the target must begin another
+/// role.
+pub(super) async fn run(
+    shell: &Rc<Shell>,
+    receiver: &mut CopyReceiver<FjallEngine>,
+    mark: &mut MemberMarkFile,
+    (free_space, membership): (&mut FreeSpaceGauge, &Membership),
+) -> Result<()> {
+    let (group, target) = (membership.group, membership.target);
+    while !shell.is_stopping.get() {
+        membership.check_same(Arc::clone(receiver.map()))?;
+        let mut events = shell.next_events(receiver.next_tick()).await?;
+        let now = skep_env::now();
+        shell.meter.borrow_mut().begin_batch(&events, now);
+        events.extend(free_space.look(now));
+        events.push(Event::Tick);
+        let mut actions = receiver.handle(events, now)?;
+        shell.measure_backup(&mut actions);
+        for action in actions {
+            match action {
+                Action::Reply { connection, request, result } => {
+                    shell.reply(connection, request, result, MapVersion::default());
+                }
+                Action::AskTakeOver(request) => super::members::ask_to_take_over(shell, request),
+                Action::Checkpoint { lsn } => shell.start_checkpoint(receiver.engine(), lsn)?,
+                other => unreachable!("a member with an incomplete store asks for {other:?}"),
+            }
+        }
+        match receiver.outcome() {
+            CopyOutcome::Running => {}
+            CopyOutcome::Complete => {
+                mark.end_copy()?;
+                tracing::info!(
+                    "target {target} has a complete copy of the data of metadata group {group}"
+                );
+                return Err(term::ended(group));
+            }
+            CopyOutcome::Discard => {
+                mark.discard()?;
+                return Err(term::ended(group));
+            }
+        }
+    }
+    receiver.engine().checkpoint()
+}

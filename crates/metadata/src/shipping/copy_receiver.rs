@@ -1,0 +1,361 @@
+//! The role of a member whose store is an incomplete copy of the primary's store. It adds the parts
+//! of the copy that the primary sends, and handles no other requests.
+//!
+//! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The store
+//! itself has the progress of the copy, under [`Key::StoreCopy`], and each part updates it in the
+//! same atomic step as the pairs. So after a restart or a power loss, the copy continues from an
+//! earlier part. Such a member has no log. It never serves and never takes over, and the primary
+//! never waits for it. It reports that it needs a copy, and that its log is empty.
+//!
+//! Does not own the mark that makes each start choose this role, or the removal of the previous
+//! store ([`crate::service`]). Does not own the choice of the parts ([`super::copy_sender`]).
+//!
+//! # Invariants
+//! - For all keys up to `after`, the store equals the primary's store as of record `applied`. It
+//!   has no later key.
+//! - The copy counts as complete only after all key-value pairs are durable.
+
+use super::copy_sender::{checksum_after, malformed, pair_bytes};
+use super::own_group::OwnGroup;
+use super::silence::Silence;
+use super::{following, preceding};
+use crate::engine::{Engine, Mutations};
+use crate::limits::Limits;
+use crate::target::{Action, Event, Start};
+use crate::tx::operation::ConnectionId;
+use skep_cluster::groups::has_skipped;
+use skep_format::metadata::{Batch, Key, StoreCopyRecord, decode_value};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::{CopyStep, CopyStore, LogHeld, StoreCopied};
+use skep_wire::management::AskTakeOver;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether the role of a member with an incomplete store continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyOutcome {
+    /// The copy is not complete, so the role continues.
+    Running,
+    /// The copy is complete and durable, so the member becomes a backup.
+    Complete,
+    /// The primary cannot continue this copy, so the member removes its store, and a new copy
+    /// begins.
+    Discard,
+}
+
+/// A checkpoint in progress.
+#[derive(Debug, Clone, Copy)]
+struct Checkpoint {
+    /// Whether the store had all key-value pairs when the checkpoint began.
+    covers_all: bool,
+}
+
+/// A member with an incomplete store.
+#[derive(Debug)]
+pub struct CopyReceiver<E> {
+    engine: E,
+    own: OwnGroup,
+    /// The progress of the copy. It is empty until the first part has arrived.
+    copy: StoreCopyRecord,
+    /// Last log record whose changes the copy has. `None` before the first part.
+    applied: Option<Lsn>,
+    is_whole: bool,
+    outcome: CopyOutcome,
+    checkpoint: Option<Checkpoint>,
+    /// Bytes of keys and values added since the last checkpoint began.
+    added_bytes: u64,
+    /// Error message for parts that do not fit on the disk. `None` means that there is space.
+    shortage: Option<String>,
+    silence: Silence,
+    limits: Limits,
+    now: Duration,
+    actions: Vec<Action>,
+}
+
+impl<E: Engine> CopyReceiver<E> {
+    /// Opens the role with an engine that has a part of a copy, or nothing.
+    ///
+    /// # Errors
+    /// The error of the engine, if it fails.
+    pub fn open(engine: E, start: Start) -> Result<Self> {
+        let key = Key::Applied.to_bytes();
+        let applied = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let key = Key::StoreCopy.to_bytes();
+        let found = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let is_whole = applied.is_some() && found.is_none();
+        let (epoch, pair_count, pair_bytes, checksum) = (Epoch::default(), 0, 0, 0);
+        let none =
+            StoreCopyRecord { after: Bytes(vec![]), epoch, pair_count, pair_bytes, checksum };
+        let copy: StoreCopyRecord = found.unwrap_or(none);
+        let mut receiver = Self {
+            engine,
+            own: OwnGroup::new(start.group, start.target, start.map),
+            copy,
+            applied,
+            is_whole,
+            outcome: CopyOutcome::Running,
+            checkpoint: None,
+            added_bytes: 0,
+            shortage: None,
+            silence: Silence::new(start.now),
+            limits: start.limits,
+            now: start.now,
+            actions: Vec::new(),
+        };
+        receiver.check_epoch();
+        Ok(receiver)
+    }
+
+    /// Handles events as one batch. Returns the actions, which the caller must perform in order.
+    ///
+    /// # Errors
+    /// The error of the engine, if it fails. The caller must not use the value again.
+    pub fn handle(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+        now: Duration,
+    ) -> Result<Vec<Action>> {
+        self.silence.begin_batch(self.now, now);
+        self.now = now;
+        for event in events {
+            match event {
+                Event::Request { connection, header, body } => {
+                    self.on_request(connection, header, &body)?;
+                }
+                Event::Map(map) => {
+                    if self.own.set_map(map).is_some() {
+                        self.silence.begin_epoch(now);
+                        self.check_epoch();
+                    }
+                }
+                Event::Checkpointed { .. } => {
+                    if self.checkpoint.take().is_some_and(|it| it.covers_all) {
+                        self.outcome = CopyOutcome::Complete;
+                    }
+                }
+                Event::FreeSpace { shortage } => self.shortage = shortage,
+                // A member with an incomplete store has no log and sends no requests.
+                Event::Synced { .. }
+                | Event::Answer { .. }
+                | Event::MemberReply { .. }
+                | Event::CopyReply { .. }
+                | Event::Tick => {}
+            }
+        }
+        self.begin_checkpoint();
+        self.report_loss();
+        Ok(std::mem::take(&mut self.actions))
+    }
+
+    /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
+    pub fn next_tick(&self) -> Duration {
+        self.now + crate::limits::LONGEST_WAIT
+    }
+
+    /// Returns whether the role continues. Unless the result is [`CopyOutcome::Running`], the
+    /// caller must end the role.
+    pub fn outcome(&self) -> CopyOutcome {
+        self.outcome
+    }
+
+    /// Returns the newest cluster map that the member has received.
+    pub fn map(&self) -> &Arc<ClusterMap> {
+        self.own.map()
+    }
+
+    /// Returns the engine. Checkpoints and checks of invariants use it.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// Returns the engine, so that the caller can make a checkpoint.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    fn on_request(&mut self, connection: ConnectionId, header: Header, body: &[u8]) -> Result<()> {
+        let result = match self.own.admit(&header) {
+            Err(refusal) => Err(refusal),
+            Ok(()) => {
+                self.silence.received(self.now);
+                match header.message {
+                    CopyStore::ID => match CopyStore::from_bytes(body) {
+                        Ok(part) => self.receive(part)?.map(|copied| copied.to_bytes()),
+                        Err(error) => Err(Error::new(ErrorCode::Protocol, error.context())),
+                    },
+                    _ => Ok(self.lacks_all().to_bytes()),
+                }
+            }
+        };
+        self.actions.push(Action::Reply { connection, request: header, result });
+        Ok(())
+    }
+
+    /// Returns the reply to shipped records, which this member cannot append.
+    fn lacks_all(&self) -> LogHeld {
+        let epoch = self.own.epoch();
+        LogHeld { epoch, is_behind: true, needs_copy: true, ..LogHeld::default() }
+    }
+
+    fn position(&self) -> StoreCopied {
+        let StoreCopyRecord { after, pair_count, pair_bytes, checksum, .. } = self.copy.clone();
+        StoreCopied {
+            epoch: self.own.epoch(),
+            is_copying: true,
+            is_whole: self.is_whole,
+            applied: self.applied.unwrap_or_default(),
+            after,
+            pair_count,
+            pair_bytes,
+            checksum,
+        }
+    }
+
+    /// Handles a request of the primary. The outer error ends the role, and the inner error is the
+    /// reply.
+    fn receive(&mut self, part: CopyStore) -> Result<Result<StoreCopied>> {
+        if part.epoch != self.own.epoch() {
+            let what = format!("the request has epoch {}, not {}", part.epoch, self.own.epoch());
+            return Ok(Err(Error::new(ErrorCode::StaleMap, what)));
+        }
+        match part.step {
+            CopyStep::Ask => {}
+            // The copy is complete, and its checkpoint will end this role. So the member does not
+            // begin another copy.
+            CopyStep::Begin if self.is_whole => {}
+            CopyStep::Begin => {
+                if self.applied.is_some_and(|applied| following(applied) < part.first) {
+                    self.outcome = CopyOutcome::Discard;
+                }
+            }
+            CopyStep::Extend => {
+                if let Err(refusal) = self.extend(part)? {
+                    return Ok(Err(refusal));
+                }
+            }
+        }
+        Ok(Ok(self.position()))
+    }
+
+    /// Adds a part to the store. Ignores a part that does not continue the copy.
+    fn extend(&mut self, part: CopyStore) -> Result<Result<()>> {
+        let is_next = self.applied.is_none_or(|applied| part.first == following(applied));
+        let is_running = !self.is_whole && self.outcome == CopyOutcome::Running;
+        if !is_running || !is_next || part.after != self.copy.after {
+            return Ok(Ok(()));
+        }
+        if let Some(shortage) = &self.shortage {
+            return Ok(Err(Error::new(ErrorCode::NoSpace, shortage.clone())));
+        }
+        if let Err(error) = self.check(&part) {
+            return Ok(Err(error));
+        }
+        let mut changes = Mutations::new();
+        for record in &part.records {
+            let batch = match Batch::from_bytes(&record.payload.0) {
+                Ok(batch) => batch,
+                Err(error) => return Ok(Err(malformed(error.context()))),
+            };
+            // Skip changes of keys that the copy has not reached. Their pairs arrive with these
+            // changes in this or a later part.
+            let known = batch.mutations.into_iter().filter(|it| it.key.0 <= part.after.0);
+            changes.extend(known.map(|it| (it.key.0, it.value.map(|value| value.0))));
+        }
+        self.added_bytes += pair_bytes(&part.pairs);
+        let applied = preceding(Lsn::new(part.first.raw() + part.records.len() as u64));
+        changes.extend(part.pairs.into_iter().map(|it| (it.key.0, Some(it.value.0))));
+        self.copy = StoreCopyRecord {
+            after: part.through,
+            epoch: part.epoch,
+            pair_count: part.pair_count,
+            pair_bytes: part.pair_bytes,
+            checksum: part.checksum,
+        };
+        let copy = (!part.is_last).then(|| self.copy.to_bytes());
+        changes.insert(Key::StoreCopy.to_bytes(), copy);
+        self.engine.apply(&changes, applied)?;
+        self.applied = Some(applied);
+        self.is_whole = part.is_last;
+        Ok(Ok(()))
+    }
+
+    /// Checks the form of a part, and compares its contents with the counts and the checksum that
+    /// the primary sent.
+    fn check(&self, part: &CopyStore) -> Result<()> {
+        let is_first = self.applied.is_none();
+        let keys = || part.pairs.iter().map(|pair| &pair.key.0);
+        let reserved = [Key::Applied.to_bytes(), Key::StoreCopy.to_bytes()];
+        let count = self.copy.pair_count + part.pairs.len() as u64;
+        let bytes = self.copy.pair_bytes + pair_bytes(&part.pairs);
+        let checksum = match part.pairs.is_empty() {
+            true => self.copy.checksum,
+            false => checksum_after(self.copy.checksum, &part.pairs),
+        };
+        let problem = if is_first && !part.records.is_empty() {
+            "its first part has records"
+        } else if is_first && part.pairs.is_empty() && !part.is_last {
+            "its first part has no pairs"
+        } else if !keys().is_sorted_by(|one, next| one < next)
+            || keys().next().is_some_and(|key| *key <= part.after.0)
+            || keys().next_back().unwrap_or(&part.after.0) != &part.through.0
+        {
+            "its keys are not in order"
+        } else if keys().any(|key| reserved.contains(key)) {
+            "it has a key of the member itself"
+        } else if (count, bytes, checksum) != (part.pair_count, part.pair_bytes, part.checksum) {
+            "the checksum of all parts differs"
+        } else {
+            return Ok(());
+        };
+        Err(malformed(problem))
+    }
+
+    /// Discards the copy if the group has skipped epochs, because management was restored from a
+    /// backup. The group may then continue with another member, which may lack records that the
+    /// sender of this copy has.
+    fn check_epoch(&mut self) {
+        if self.copy.epoch > Epoch::default() && has_skipped(self.copy.epoch, self.own.epoch()) {
+            self.outcome = CopyOutcome::Discard;
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let Some(lsn) = self.applied.filter(|_| self.checkpoint.is_none()) else { return };
+        let is_open = self.outcome == CopyOutcome::Running;
+        let is_due = self.is_whole || self.added_bytes >= self.limits.checkpoint_log_bytes;
+        if is_open && is_due {
+            self.added_bytes = 0;
+            self.checkpoint = Some(Checkpoint { covers_all: self.is_whole });
+            self.actions.push(Action::Checkpoint { lsn });
+        }
+    }
+
+    /// Reports to management that the log of this member is empty, if the map makes this member
+    /// serve. This happens only if management was restored from a backup. The group then continues
+    /// with the members that have records.
+    fn report_loss(&mut self) {
+        let after = self.limits.members.leases.take_over_after;
+        let is_wanted = self.own.serves() || self.own.is_primary();
+        if !is_wanted || !self.silence.asks(after, self.now) {
+            return;
+        }
+        let (group, epoch, target) = (self.own.group, self.own.epoch(), self.own.target);
+        let (last_epoch, last) = (Epoch::default(), Lsn::default());
+        let lacks_records = true;
+        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        self.actions.push(Action::AskTakeOver(request));
+    }
+
+    /// Checks the invariants that need no comparison with another store.
+    ///
+    /// # Panics
+    /// Panics if an invariant is violated. The message is the statement that should hold.
+    pub fn check_invariants(&self) {
+        let is_complete = self.outcome == CopyOutcome::Complete;
+        assert!(!is_complete || self.is_whole, "only a whole copy is complete");
+        assert!(self.applied.is_some() || self.copy.after.0.is_empty(), "no part, no key");
+    }
+}

@@ -1,0 +1,327 @@
+//! The primary's side of a copy of its store. The copy goes to one member that lacks older records
+//! than the primary keeps.
+//!
+//! The copy consists of parts ([`CopyStore`]). Each part has the next key-value pairs in the order
+//! of their keys. It also has the log records whose changes the primary has written to its store
+//! since the previous part. The member applies these records to the keys that it has. So up to the
+//! last copied key, its store equals the primary's store as of one record, and no snapshot of the
+//! store is needed. Only one part is in flight at a time, and it continues the state in the last
+//! reply of the member. So after a restart, a change of the primary, or a lost, repeated or late
+//! message, the primary only asks the member where to continue.
+//!
+//! Owns the choice of the next request and the rate of the copy. Does not own the store, which the
+//! caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the member's side
+//! ([`super::copy_receiver`]).
+//!
+//! # Invariants
+//! - At most one request is in flight, and a part is made only while none is in flight.
+//! - The records and pairs of a part reflect the primary's store, which has only safe records. So
+//!   no other primary has other records with the same numbers.
+
+use super::record_window::{RecordWindow, record_bytes};
+use super::{following, preceding};
+use crate::limits::{ABSENT_PAUSE, COPY_LOST_AFTER, COPY_PAUSE, COPY_RECORD_BYTES, SHIP_BYTES};
+use skep_format::log::Record;
+use skep_types::codec::{Bytes, Codec, crc32c};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
+use skep_wire::log_shipping::{
+    CopyProgress, CopyStep, CopyStore, ShippedRecord, StoreCopied, StoredPair,
+};
+use std::time::Duration;
+
+/// Consecutive key-value pairs of the primary's store.
+#[derive(Debug, Default)]
+pub(crate) struct StorePage {
+    /// The pairs, in ascending order of their keys.
+    pub(crate) pairs: Vec<StoredPair>,
+    /// Whether the store has no pairs after these.
+    pub(crate) is_last: bool,
+}
+
+/// The next part of a copy, which the primary must read from its store.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WantedPart {
+    /// The pairs begin after this key.
+    pub(crate) after: Vec<u8>,
+    /// Whether the part has key-value pairs. Otherwise it has only log records.
+    pub(crate) has_pairs: bool,
+}
+
+/// A request to the member that has no reply yet.
+#[derive(Debug)]
+struct UnderWay {
+    number: u64,
+    sent: Duration,
+    /// The report that the member sends if it has added the part in the request. `None` means that
+    /// the request has no part.
+    expected: Option<StoreCopied>,
+}
+
+/// The copy of the store to one member, during one epoch.
+#[derive(Debug, Default)]
+pub(super) struct CopySender {
+    /// The last report of the member about its copy. `None` means that the primary must ask for it.
+    position: Option<StoreCopied>,
+    /// The part that the next request will carry.
+    ready: Option<CopyStore>,
+    under_way: Option<UnderWay>,
+    paused_until: Duration,
+    /// Time from which the next part may have pairs. It depends on the maximum rate and on the time
+    /// that the last part took.
+    pairs_from: Duration,
+    /// Time of the first report and the bytes that the copy had then. The rate is measured from
+    /// there.
+    measured_from: Option<(Duration, u64)>,
+    reported_at: Duration,
+    problem: String,
+    /// Whether a report shows that the member's copy differs from the parts that the primary has
+    /// sent.
+    has_failed: bool,
+}
+
+/// Returns the checksum of a copy after these pairs were added. `before` is its checksum before
+/// that.
+pub(super) fn checksum_after(before: u32, pairs: &Vec<StoredPair>) -> u32 {
+    let mut bytes = before.to_bytes();
+    bytes.extend(pairs.to_bytes());
+    crc32c(&bytes)
+}
+
+/// Returns the number of bytes of all keys and values in `pairs`.
+pub(crate) fn pair_bytes(pairs: &[StoredPair]) -> u64 {
+    pairs.iter().map(|pair| (pair.key.0.len() + pair.value.0.len()) as u64).sum()
+}
+
+impl CopySender {
+    /// Returns the next part to read from the store now. `stored` is the last record in the
+    /// primary's store. The caller reads the part and calls [`Self::put`].
+    pub(super) fn wanted(
+        &self,
+        window: &RecordWindow,
+        stored: Lsn,
+        now: Duration,
+    ) -> Option<WantedPart> {
+        if now < self.paused_until || self.under_way.is_some() || self.ready.is_some() {
+            return None;
+        }
+        let position = self.position.as_ref().filter(|it| it.is_copying && !it.is_whole)?;
+        // The primary must still have the records after the part in memory. The store of the member
+        // must not go back to an older state.
+        if stored < window.before() || self.must_begin(window) || stored < position.applied {
+            return None;
+        }
+        let bytes = if is_first(position) { 0 } else { bytes_between(window, position, stored) };
+        let has_pairs = bytes <= SHIP_BYTES && now >= self.pairs_from;
+        let is_due = has_pairs || bytes >= COPY_RECORD_BYTES;
+        is_due.then(|| WantedPart { after: position.after.0.clone(), has_pairs })
+    }
+
+    /// Makes the next part. The caller has read `page` from its store, in which `stored` is the
+    /// last record. `bytes_per_second` is the maximum rate.
+    pub(super) fn put(
+        &mut self,
+        log: (Epoch, &RecordWindow),
+        (stored, page): (Lsn, StorePage),
+        bytes_per_second: u64,
+        now: Duration,
+    ) {
+        let Some(position) = &self.position else { return };
+        let StorePage { pairs, is_last } = page;
+        let first = following(if is_first(position) { stored } else { position.applied });
+        let records = records_up_to(log.1, first, stored);
+        let through = pairs.last().map_or_else(|| position.after.clone(), |it| it.key.clone());
+        let bytes = pair_bytes(&pairs);
+        let checksum = match pairs.is_empty() {
+            true => position.checksum,
+            false => checksum_after(position.checksum, &pairs),
+        };
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second.max(1));
+        let pause = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        self.pairs_from = self.pairs_from.max(now).saturating_add(pause);
+        self.ready = Some(CopyStore {
+            epoch: log.0,
+            step: CopyStep::Extend,
+            after: position.after.clone(),
+            first,
+            records,
+            pair_count: position.pair_count + pairs.len() as u64,
+            pair_bytes: position.pair_bytes + bytes,
+            checksum,
+            pairs,
+            through,
+            is_last,
+        });
+    }
+
+    /// Returns the request that the primary must send now.
+    pub(super) fn request(
+        &mut self,
+        log: (Epoch, &RecordWindow),
+        number: u64,
+        now: Duration,
+    ) -> Option<CopyStore> {
+        if self.under_way.take_if(|it| now >= it.sent + COPY_LOST_AFTER).is_some() {
+            self.position = None;
+            self.problem = "the member does not reply".into();
+        }
+        if now < self.paused_until || self.under_way.is_some() {
+            return None;
+        }
+        let request = match (self.ready.take(), &self.position) {
+            (Some(part), _) => part,
+            (None, Some(_)) if self.must_begin(log.1) => {
+                let kept = if self.has_failed { Lsn::new(u64::MAX - 1) } else { log.1.before() };
+                CopyStore { first: following(kept), ..without_part(log.0, CopyStep::Begin) }
+            }
+            (None, Some(it)) if it.is_copying && !it.is_whole => return None,
+            (None, _) => without_part(log.0, CopyStep::Ask),
+        };
+        let expected = (request.step == CopyStep::Extend).then(|| StoreCopied {
+            epoch: request.epoch,
+            is_copying: true,
+            is_whole: request.is_last,
+            applied: preceding(Lsn::new(request.first.raw() + request.records.len() as u64)),
+            after: request.through.clone(),
+            pair_count: request.pair_count,
+            pair_bytes: request.pair_bytes,
+            checksum: request.checksum,
+        });
+        self.under_way = Some(UnderWay { number, sent: now, expected });
+        Some(request)
+    }
+
+    /// Handles a reply, or the failure of a request. When the copy has ended, returns the last
+    /// record in the member's store. The member can get all later records from the log.
+    pub(super) fn on_reply(
+        &mut self,
+        (number, result): (u64, &Result<StoreCopied>),
+        log: (Epoch, &RecordWindow),
+        now: Duration,
+    ) -> Option<Lsn> {
+        let under_way = self.under_way.take_if(|it| it.number == number)?;
+        self.position = None;
+        let copied = match result {
+            Ok(copied) if copied.epoch == log.0 => copied,
+            Ok(_) => return self.pause(ABSENT_PAUSE, now, ""),
+            Err(error) => return self.pause(ABSENT_PAUSE, now, error.context()),
+        };
+        if !copied.is_copying && copied.applied >= log.1.before() {
+            return Some(copied.applied);
+        }
+        self.problem.clear();
+        let has_moved = under_way.expected.as_ref().is_some_and(|it| it.after == copied.after);
+        if has_moved {
+            // Pause the copy for as long as the part took. So the copy uses at most half of the
+            // time of a device or processor that it shares with requests.
+            self.pairs_from = self.pairs_from.max(now + (now - under_way.sent));
+        }
+        if has_moved && under_way.expected.as_ref() != Some(copied) {
+            self.has_failed = true;
+            self.problem = "the copy at the member differs from the parts that were sent".into();
+        }
+        self.has_failed &= !is_first(copied);
+        if !copied.is_copying || copied.is_whole {
+            // The member is opening its store again, or is making it durable.
+            self.paused_until = now + COPY_PAUSE;
+        } else {
+            let bytes = copied.pair_bytes;
+            if self.measured_from.is_none_or(|(_, first)| bytes < first) {
+                self.measured_from = Some((now, bytes));
+            }
+            self.reported_at = now;
+        }
+        self.position = Some(copied.clone());
+        None
+    }
+
+    /// Returns the time at which the copy continues even if no event arrives.
+    pub(super) fn next_due(&self) -> Duration {
+        let lost = self.under_way.as_ref().map(|it| it.sent + COPY_LOST_AFTER);
+        lost.unwrap_or(self.paused_until.max(self.pairs_from))
+    }
+
+    /// Returns the progress of the copy, for administrators.
+    pub(super) fn progress(&self, total_pairs: u64) -> CopyProgress {
+        let sent = self.under_way.as_ref().and_then(|it| it.expected.as_ref());
+        let known = self.position.as_ref().or(sent).filter(|it| it.is_copying);
+        let (pair_count, pair_bytes) = known.map_or((0, 0), |it| (it.pair_count, it.pair_bytes));
+        let bytes_per_second = self.measured_from.and_then(|(at, bytes)| {
+            let millis = self.reported_at.saturating_sub(at).as_millis();
+            let bytes = u128::from(pair_bytes.saturating_sub(bytes)) * 1000;
+            u64::try_from(bytes.checked_div(millis)?).ok()
+        });
+        let problem = self.problem.clone();
+        CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, problem }
+    }
+
+    /// Whether the member must remove its store and begin a copy.
+    fn must_begin(&self, window: &RecordWindow) -> bool {
+        let Some(position) = &self.position else { return false };
+        // The primary no longer has the log record in memory that the member's copy needs next.
+        let is_stale = !is_first(position) && position.applied < window.before();
+        !position.is_copying || self.has_failed || is_stale && !position.is_whole
+    }
+
+    fn pause(&mut self, pause: Duration, now: Duration, problem: &str) -> Option<Lsn> {
+        self.paused_until = now + pause;
+        problem.clone_into(&mut self.problem);
+        None
+    }
+
+    /// Panics if an invariant of the type is violated.
+    pub(super) fn check_invariants(&self) {
+        assert!(
+            self.ready.is_none() || self.under_way.is_none(),
+            "a part is made only when no request is under way"
+        );
+    }
+}
+
+/// Whether the member has no part of the copy yet.
+fn is_first(position: &StoreCopied) -> bool {
+    position.after.0.is_empty()
+}
+
+/// Returns the number of bytes of the records up to `stored` that the copy lacks.
+fn bytes_between(window: &RecordWindow, position: &StoreCopied, stored: Lsn) -> usize {
+    let missing = window.from(following(position.applied));
+    missing.take_while(|record| record.lsn <= stored).map(record_bytes).sum()
+}
+
+/// Returns the records from `first` to `stored`, as far as they fit into one part.
+fn records_up_to(window: &RecordWindow, first: Lsn, stored: Lsn) -> Vec<ShippedRecord> {
+    let mut bytes = 0;
+    let mut fits = |record: &&Record| {
+        let is_first = bytes == 0;
+        bytes += record_bytes(record);
+        record.lsn <= stored && (is_first || bytes <= SHIP_BYTES)
+    };
+    let records = window.from(first).take_while(|record| fits(record));
+    let shipped = |record: &Record| ShippedRecord {
+        epoch: record.epoch,
+        payload: Bytes(record.payload.clone()),
+    };
+    records.map(shipped).collect()
+}
+
+/// Returns a request without a part.
+fn without_part(epoch: Epoch, step: CopyStep) -> CopyStore {
+    CopyStore {
+        epoch,
+        step,
+        after: Bytes(Vec::new()),
+        first: Lsn::default(),
+        records: Vec::new(),
+        pairs: Vec::new(),
+        through: Bytes(Vec::new()),
+        is_last: false,
+        pair_count: 0,
+        pair_bytes: 0,
+        checksum: 0,
+    }
+}
+
+/// Returns the refusal of a part that a correct primary does not send.
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(ErrorCode::Protocol, format!("cannot add a part to the copy of the store: {what}"))
+}

@@ -1,0 +1,33 @@
+//! Tests of a target on which the maximum number of operations wait.
+
+use super::*;
+
+/// Before the fix, a target with too many waiting operations refused all further requests,
+/// including the decision for which some of these operations waited. So they waited forever.
+#[test]
+fn requests_that_other_operations_wait_for_are_never_refused() {
+    let limits = Limits { parked: 1, ..Limits::default() };
+    let mut story = Story::begin_with(limits);
+    let inode = story.create(1, (0, 1));
+    let transaction = md::TransactionId { coordinator: GroupId::new(9), number: 1 };
+    let steps = vec![md::Step::DropLink { inode }];
+    story.ask(1, 0, (0, 0), &md::Prepare { transaction, steps }).unwrap();
+    let open = md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false };
+    story.send(1, 1, (0, 2), &open);
+    assert!(story.replies.is_empty(), "it waits for the end of the transaction");
+    let refused = story.ask(1, 2, (0, 1), &open).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::LimitReached);
+    story.ask(1, 2, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap();
+    story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
+    let own = md::TransactionId { coordinator: GroupId::new(1), number: 99 };
+    let decision = story.ask(1, 0, (0, 0), &md::AskDecision { transaction: own }).unwrap();
+    assert_eq!(decision.decision, md::Decision::Aborted);
+    let other = md::TransactionId { coordinator: GroupId::new(9), number: 2 };
+    story.ask(1, 0, (0, 0), &md::Prepare { transaction: other, steps: Vec::new() }).unwrap();
+    story.send(3, 0, (0, 0), &md::Decide { transaction, commit: false });
+    let (decided, opened) = (story.replies.len(), story.replies.iter().all(|it| it.1.is_ok()));
+    assert!(
+        decided == 2 && opened,
+        "the target accepts the decision, and the waiting operation goes on"
+    );
+}

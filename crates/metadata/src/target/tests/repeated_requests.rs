@@ -1,0 +1,84 @@
+//! Tests of requests that arrive twice, late, or after newer requests.
+
+use super::*;
+
+/// Before the fix, the target did not remember refusals. A late retry of a refused unlink, on an
+/// abandoned connection, removed a name that another client had created meanwhile.
+#[test]
+fn a_late_copy_of_a_refused_request_does_not_run() {
+    let mut story = Story::begin();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    for on in [1, 2] {
+        let refused = story.ask(on, 1, (0, 1), &unlink).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotFound);
+        if on == 1 {
+            story.create(2, (0, 1));
+        }
+    }
+    let lookup = md::Lookup { directory: InodeId::ROOT, name: b"a"[..].into() };
+    story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
+}
+
+/// Before the fix, if a retry of a running request arrived late on an abandoned connection, the
+/// target replied only on that connection.
+#[test]
+fn a_repeated_request_is_answered_on_every_connection() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    for on in [5, 6] {
+        story.send(on, 1, (0, 2), &truncate(inode));
+    }
+    assert!(story.replies.is_empty());
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    let mut connections: Vec<_> = story.replies.iter().map(|(on, _)| *on).collect();
+    connections.sort_unstable();
+    assert_eq!(connections, [5, 6]);
+}
+
+/// Before the fix, a request that waited for other groups ran after a newer request of its slot.
+/// Its reply then replaced the reply to the newer request.
+#[test]
+fn waiting_request_is_dropped_if_a_newer_one_uses_its_slot() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    story.ask(1, 1, (0, 2), &super::report(inode, written)).unwrap();
+    story.send(9, 1, (1, 1), &truncate(inode));
+    story.send(1, 1, (0, 3), &truncate(inode));
+    assert!(story.replies.is_empty(), "the second truncation waits for the first");
+    let newer = md::SetAttributes { size: None, permissions: Some(0o644), ..truncate(inode) };
+    story.send(1, 1, (0, 4), &newer);
+    let (_, older) = story.replies.pop().expect("an answer");
+    assert_eq!(older.unwrap_err().code(), ErrorCode::Stale);
+    story.answer::<st::TruncateChunk>(&truncated(1));
+    assert_eq!(story.replies.len(), 2);
+    assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
+    assert!(story.calls.is_empty(), "the dropped request truncates nothing");
+    assert!(story.ask(1, 1, (0, 4), &newer).is_ok(), "the newer reply is stored");
+}
+
+/// Before the fix, a power loss reverted a change and its version, so the next change got the same
+/// version. A client that had read the lost change did not drop its cached pages after the next
+/// change.
+#[test]
+fn version_number_is_not_reused_after_a_power_loss() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let kept = story.log.len();
+    let version = |story: &mut Story| {
+        story.ask(1, 1, (0, 0), &md::GetAttributes { inode }).unwrap().attributes.change_counter
+    };
+    let written =
+        |end| md::WrittenExtent { end, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let report = super::report(inode, written(100));
+    story.ask(1, 1, (0, 2), &report).unwrap();
+    let lost = version(&mut story);
+    story.log.truncate(kept);
+    story.restart();
+    let after = version(&mut story);
+    assert!(after > lost, "clients take the reply for the newest state: {after} after {lost}");
+    let report = super::report(inode, written(50));
+    let next = story.ask(1, 1, (0, 2), &report).unwrap().attributes;
+    assert!(next.change_counter > after && next.size == 50);
+}

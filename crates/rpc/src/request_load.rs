@@ -1,0 +1,274 @@
+//! Counts the requests of a mount by user, group, job, target and kind. Programs ask the mount for
+//! these counts (`skep stats --mount`).
+//!
+//! The threads of the mount count requests until the time that the last query of a program names.
+//! At other times, the only cost of a request is the read of one variable. Requests of the mount
+//! itself, which no program has caused, are not counted.
+//!
+//! Does not own the rule that decides which figures a user may see (`skep_fuse`), or the figures of
+//! services (`skep_metrics`).
+//!
+//! # Invariants
+//! - A table has at most [`MAX_CAUSES`] entries, and one entry more for all other causes. So the
+//!   sums are exact.
+//! - A thread waits for a reader only while the reader takes over the table of the thread. This
+//!   step copies and allocates nothing.
+
+use skep_metrics::{HistogramValue, Origin};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of causes in a table: ten kinds of requests of six users to 64 targets. Including
+/// the histograms of durations, a table has at most 4 MB.
+const MAX_CAUSES: usize = 4096;
+
+/// The cause of requests, and their receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct RequestCause {
+    /// User id. `None` stands for the causes that the table has merged.
+    pub user: Option<u32>,
+    /// Group id.
+    pub group: Option<u32>,
+    /// Number of the job.
+    pub job: Option<u32>,
+    /// Id of the target. Zero stands for requests to a service without targets, and for merged
+    /// causes.
+    pub target: u32,
+    /// Number of the message. Zero stands for merged causes.
+    pub message: u16,
+}
+
+/// Counts of requests that have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RequestCounts {
+    /// Number of requests.
+    pub requests: u64,
+    /// Number of requests with an error, or without a reply.
+    pub failed: u64,
+    /// Bytes of file data in replies.
+    pub read_bytes: u64,
+    /// Bytes of file data in requests.
+    pub written_bytes: u64,
+    /// Times from each request to its reply.
+    pub durations: HistogramValue,
+}
+
+impl RequestCounts {
+    /// Adds `other` to these counts.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.failed += other.failed;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.durations.add(&other.durations);
+    }
+}
+
+/// A request that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EndedRequest {
+    pub(crate) target: u32,
+    pub(crate) message: u16,
+    pub(crate) is_failed: bool,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) duration: Duration,
+}
+
+type Table = BTreeMap<RequestCause, RequestCounts>;
+
+/// Returns the counts of a cause. If the table is full, returns the merged counts of further causes
+/// of the same user. If the table has no entry for these causes either, returns the merged counts
+/// of all further causes.
+fn entry(table: &mut Table, cause: RequestCause) -> &mut RequestCounts {
+    let merged = RequestCause { user: cause.user, ..RequestCause::default() };
+    let has_place = |cause| table.contains_key(&cause) || table.len() < MAX_CAUSES;
+    let chosen = [cause, merged].into_iter().find(|cause| has_place(*cause));
+    table.entry(chosen.unwrap_or_default()).or_default()
+}
+
+/// The table of one thread: the counts since the last query.
+#[derive(Debug, Default)]
+struct ThreadLoad(Mutex<Table>);
+
+impl ThreadLoad {
+    fn take(&self) -> Table {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    /// Random number that changes when counting begins again.
+    incarnation: u64,
+    table: Table,
+    threads: Vec<Arc<ThreadLoad>>,
+}
+
+/// The counts of the requests that a mount has sent.
+#[derive(Debug, Default)]
+pub struct RequestLoad {
+    /// Time until which the threads count requests, in nanoseconds since the boot of the host.
+    until_ns: AtomicU64,
+    /// Lock order: the sums, then the table of a thread. A thread that counts a request locks only
+    /// its table.
+    sums: Mutex<Sums>,
+}
+
+thread_local! {
+    static COUNTED: RefCell<Option<(Arc<RequestLoad>, Arc<ThreadLoad>)>> = const {
+        RefCell::new(None)
+    };
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl RequestLoad {
+    /// Makes the calling thread count its requests while a program queries the load.
+    pub fn count_this_thread(self: &Arc<Self>) {
+        let own = Arc::new(ThreadLoad::default());
+        self.sums().threads.push(Arc::clone(&own));
+        COUNTED.set(Some((Arc::clone(self), own)));
+    }
+
+    /// Calls `read` with the counts since counting began, and with a number that changes when
+    /// counting begins again. The threads continue to count for the time `lasts`.
+    pub fn ask<T>(
+        &self,
+        lasts: Duration,
+        now: Duration,
+        read: impl FnOnce(u64, &BTreeMap<RequestCause, RequestCounts>) -> T,
+    ) -> T {
+        let mut sums = self.sums();
+        let was_active = self.is_active(now);
+        self.until_ns.fetch_max(nanoseconds(now + lasts), Ordering::Relaxed);
+        let Sums { incarnation, table, threads } = &mut *sums;
+        let counted: Vec<Table> = threads.iter().map(|thread| thread.take()).collect();
+        if !was_active {
+            // The threads have counted nothing since the end of the previous period.
+            table.clear();
+            *incarnation = skep_env::random_u64();
+            return read(*incarnation, table);
+        }
+        for (cause, counts) in counted.into_iter().flatten() {
+            entry(table, cause).add(&counts);
+        }
+        read(*incarnation, table)
+    }
+
+    fn is_active(&self, now: Duration) -> bool {
+        nanoseconds(now) < self.until_ns.load(Ordering::Relaxed)
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a request of the calling thread that ended at `now`.
+pub(crate) fn count(origin: &Origin, ended: &EndedRequest, now: Duration) {
+    COUNTED.with_borrow(|counted| {
+        let Some((_, own)) = counted.as_ref().filter(|(load, _)| load.is_active(now)) else {
+            return;
+        };
+        // A request without a user belongs to the mount itself.
+        if origin.user.is_none() {
+            return;
+        }
+        let cause = RequestCause {
+            user: origin.user,
+            group: origin.group,
+            job: origin.job,
+            target: ended.target,
+            message: ended.message,
+        };
+        let mut table = own.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = entry(&mut table, cause);
+        counts.requests += 1;
+        counts.failed += u64::from(ended.is_failed);
+        counts.read_bytes += ended.read_bytes;
+        counts.written_bytes += ended.written_bytes;
+        counts.durations.record(ended.duration);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(100);
+    const LASTS: Duration = Duration::from_secs(10);
+
+    fn request(user: u32, target: u32, now: Duration) {
+        let origin = Origin { user: Some(user), group: Some(5), ..Origin::default() };
+        let ended = EndedRequest {
+            target,
+            message: 96,
+            is_failed: target == 9,
+            read_bytes: 1,
+            written_bytes: 2,
+            duration: Duration::from_millis(1),
+        };
+        count(&origin, &ended, now);
+    }
+
+    fn counted(load: &RequestLoad, now: Duration) -> (u64, Vec<(Option<u32>, u32, u64)>) {
+        load.ask(LASTS, now, |incarnation, table| {
+            let rows = table.iter().map(|(it, counts)| (it.user, it.target, counts.requests));
+            (incarnation, rows.collect())
+        })
+    }
+
+    #[test]
+    fn requests_of_all_threads_count_while_a_program_asks() {
+        let load = Arc::new(RequestLoad::default());
+        load.count_this_thread();
+        request(1000, 7, START);
+        let (first, rows) = counted(&load, START);
+        assert_eq!(rows, [], "no program had asked");
+        let other = Arc::clone(&load);
+        let thread = std::thread::spawn(move || {
+            other.count_this_thread();
+            request(1000, 7, START + LASTS / 2);
+        });
+        thread.join().unwrap();
+        request(1000, 7, START);
+        request(1000, 9, START);
+        request(2000, 7, START);
+        let expected = [(Some(1000), 7, 2), (Some(1000), 9, 1), (Some(2000), 7, 1)];
+        assert_eq!(counted(&load, START), (first, expected.to_vec()));
+        assert_eq!(counted(&load, START).1, expected, "the counts grow");
+        let sum = load.ask(LASTS, START, |_, table| {
+            let mut sum = RequestCounts::default();
+            table.values().for_each(|it| sum.add(it));
+            sum
+        });
+        assert_eq!((sum.failed, sum.read_bytes, sum.written_bytes), (1, 4, 8));
+        assert_eq!((sum.durations.count(), sum.durations.sum_ns), (4, 4_000_000));
+        request(1000, 7, START + LASTS);
+        let (second, rows) = counted(&load, START + LASTS);
+        assert!(second != first && rows.is_empty(), "counting has begun again: {rows:?}");
+    }
+
+    #[test]
+    fn full_table_merges_causes_and_keeps_the_sum() {
+        let load = Arc::new(RequestLoad::default());
+        load.count_this_thread();
+        counted(&load, START);
+        let all = MAX_CAUSES as u32;
+        (0..2 * all).for_each(|target| request(1000, target, START));
+        (0..5).for_each(|user| request(2000 + user, 7, START));
+        let (_, rows) = counted(&load, START);
+        assert!((MAX_CAUSES..=MAX_CAUSES + 1).contains(&rows.len()), "{}", rows.len());
+        assert_eq!(
+            rows.iter().map(|(.., requests)| requests).sum::<u64>(),
+            2 * MAX_CAUSES as u64 + 5
+        );
+        assert_eq!(rows[0].0, None, "{:?}", rows[0]);
+    }
+}

@@ -1,0 +1,38 @@
+//! A client for object stores that have the interface of Amazon's S3.
+//!
+//! Owns, from the lowest layer to the highest:
+//! - `time`, `text`, [`checksum`]: forms of times, escapes and checksums in the protocol
+//! - `sign`: signs requests (SigV4)
+//! - `xml`: forms and parses the bodies of requests and replies
+//! - [`location`]: the form `s3://bucket/key`
+//! - [`settings`]: endpoint, region, certificates, and the environment variables of the process
+//! - `profiles`, [`credentials`]: where credentials come from
+//! - `transport`: connections by HTTP and TLS
+//! - `retry`: which failed requests are sent again, and when
+//! - [`store`]: the operations on a bucket, as traits
+//! - [`client`]: the implementation of these traits
+//!
+//! `time`, `text`, `checksum`, `sign`, `xml`, `location` and `profiles` do no I/O. The crate has
+//! nothing to do with file systems. `skep-copy` decides which file becomes which object.
+//!
+//! # Invariants
+//! - Credentials are never in a command line, a log or an error.
+//! - An object is stored only if the service has received exactly the bytes that the client has
+//!   read. To ensure this, each request contains the CRC-32C of its body, and without TLS also a
+//!   signed SHA-256. If the reply does not confirm the CRC-32C, the client compares the MD5 in the
+//!   entity tag.
+//! - A request is retried a limited number of times, with growing pauses.
+
+pub mod checksum;
+pub mod client;
+pub mod credentials;
+pub mod location;
+mod profiles;
+mod retry;
+pub mod settings;
+mod sign;
+pub mod store;
+mod text;
+mod time;
+mod transport;
+mod xml;

@@ -1,0 +1,165 @@
+//! The addresses of a cluster's management that this host has learned from cluster maps.
+//!
+//! A token, or an address on a command line, is a first contact. It may name only one management
+//! node, and that node may be down while the others serve. So services, mounts and commands that
+//! have received a cluster map write the addresses in it to a file of this host, and commands and
+//! new mounts try these addresses after the ones that they were given.
+//!
+//! The file is only a cache. It contains no secret, and a host works without it as long as
+//! management replies at one of the given addresses. A wrong address in it is harmless, since each
+//! side of a connection proves that it has the cluster's secret.
+//!
+//! [`skep_rpc::Management`] defines the order in which addresses are tried. [`crate::cached_map`]
+//! has the cached map of a service.
+//!
+//! # Format
+//! One file for each cluster, named by the id of the cluster. Each line is one address.
+
+use skep_store::atomic::replace_atomically;
+use skep_types::{ClusterId, Error, Result};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Environment variable that names the directory. systemd sets it for units with `CacheDirectory=`.
+const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
+/// Directory with the files of this host. Only root writes to it.
+const OF_HOST: &str = "/var/cache/skep";
+/// Name of the directory in the cache directory of a user.
+const OF_USER: &str = "skep";
+/// End of the file's name, after the id of the cluster.
+const ENDING: &str = ".management";
+/// Maximum number of addresses in the file. The management nodes of a cluster have fewer addresses.
+const MAX_ADDRESSES: usize = 64;
+
+/// Returns the addresses that this host has learned for a cluster. The list is empty if the host
+/// has no readable file for the cluster.
+pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
+    read_places(&places(), cluster)
+}
+
+/// Writes the addresses of management in the newest cluster map to the file of this host. `given`
+/// are the addresses in the token or the command line. If they name all management nodes, the file
+/// is not needed, so the function only replaces an existing one.
+///
+/// Blocks for the write if the addresses have changed. Failures are logged at the level debug only,
+/// since many users cannot write the file.
+pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
+    let Some(place) = places().into_iter().next() else { return };
+    if let Err(error) = remember_in(&place, cluster, given, learned) {
+        tracing::debug!("cannot write the addresses of management: {error}");
+    }
+}
+
+/// Returns the directories that may contain the file. The first one is the directory to which this
+/// user can write.
+fn places() -> Vec<PathBuf> {
+    let named = std::env::var_os(DIRECTORY_VARIABLE).filter(|it| !it.is_empty());
+    if let Some(named) = named {
+        // Use only the first directory, because systemd may set several directories, separated by
+        // colons.
+        return std::env::split_paths(&named).take(1).collect();
+    }
+    let of_host = PathBuf::from(OF_HOST);
+    if rustix::process::geteuid().is_root() {
+        return vec![of_host];
+    }
+    let configured = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let configured = configured.filter(|path| path.is_absolute());
+    let of_user = configured.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    let of_user = of_user.filter(|path| path.is_absolute()).map(|path| path.join(OF_USER));
+    of_user.into_iter().chain([of_host]).collect()
+}
+
+fn file_in(directory: &Path, cluster: ClusterId) -> PathBuf {
+    directory.join(format!("{cluster}{ENDING}"))
+}
+
+fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for place in places {
+        let Ok(text) = std::fs::read_to_string(file_in(place, cluster)) else { continue };
+        for line in text.lines().filter(|line| is_address(line)).take(MAX_ADDRESSES) {
+            if !found.iter().any(|known| known == line) {
+                found.push(line.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Whether a line looks like `host:port`. A damaged file must not put anything else into messages.
+fn is_address(line: &str) -> bool {
+    let has_port = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+    line.chars().all(|it| it.is_ascii_graphic()) && line.rsplit_once(':').is_some_and(has_port)
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}
+
+fn remember_in(
+    place: &Path,
+    cluster: ClusterId,
+    given: &[String],
+    learned: &[String],
+) -> Result<()> {
+    let file = file_in(place, cluster);
+    let present = std::fs::read_to_string(&file).ok();
+    // A new loopback address is no reason to create the file. Only the processes of this host reach
+    // a node at such an address, and they find the token of the node in its directory.
+    let is_new = |address: &String| !given.contains(address) && !is_loopback(address);
+    let is_needed = learned.iter().any(is_new);
+    if learned.is_empty() || present.is_none() && !is_needed {
+        return Ok(());
+    }
+    let lines: Vec<_> = learned.iter().take(MAX_ADDRESSES).map(|it| format!("{it}\n")).collect();
+    let text = lines.concat();
+    if present.as_ref() == Some(&text) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(place).map_err(|error| Error::from(error).within(place.display()))?;
+    replace_atomically(&file, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId::new([7; 16]);
+
+    fn texts(addresses: &[&str]) -> Vec<String> {
+        addresses.iter().map(|it| (*it).to_owned()).collect()
+    }
+
+    #[test]
+    fn host_knows_the_addresses_of_the_newest_map() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = scratch.path().join("skep");
+        let known = || read_places(std::slice::from_ref(&place), CLUSTER);
+        let remember = |given: &[&str], learned: &[&str]| {
+            remember_in(&place, CLUSTER, &texts(given), &texts(learned)).unwrap();
+        };
+        remember(&["a:1"], &["a:1"]);
+        remember(&["a:1"], &["127.0.0.1:7400", "[::1]:7400"]);
+        assert!(!place.exists(), "no other host has such addresses");
+        remember(&["a:1"], &["a:1", "b:1", "[::1]:7"]);
+        assert_eq!(known(), ["a:1", "b:1", "[::1]:7"]);
+        assert!(read_places(std::slice::from_ref(&place), ClusterId::new([8; 16])).is_empty());
+        // If the token of a node already has all addresses, the node still updates the file for
+        // programs with an older token.
+        remember(&["a:1", "c:1"], &["a:1", "c:1"]);
+        assert_eq!(known(), ["a:1", "c:1"]);
+        remember(&["a:1"], &[]);
+        assert_eq!(known(), ["a:1", "c:1"], "an empty map names no management");
+    }
+
+    #[test]
+    fn lines_that_are_no_addresses_are_ignored() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().to_owned();
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(file_in(&place, CLUSTER), "a:1\nb\n:1\na b:1\n\u{1b}[m:1\nc:99999\nd:2\n")
+            .unwrap();
+        assert_eq!(read_places(&[place], CLUSTER), ["a:1", "d:2"]);
+    }
+}

@@ -1,0 +1,48 @@
+//! Simulation of one metadata group of two or three members, with leases, take-over, return and
+//! copies of the store.
+//!
+//! Each member is a process of its own with the roles of the real service: primary
+//! ([`skep_metadata::target::MetadataTarget`]), backup
+//! ([`skep_metadata::shipping::backup::Backup`]) and receiver of a copy
+//! ([`skep_metadata::shipping::copy_receiver::CopyReceiver`]). Members ask management for changes,
+//! and management decides by the rules of [`skep_cluster::groups`] and [`skep_cluster::losses`].
+//! Unlike in the other simulation ([`mod@crate::run`]), no part of the simulation decides when a
+//! member takes over. So a former primary may still run, with an old cluster map, while its
+//! successor serves.
+//!
+//! - `knobs`: the values that a seed determines, and the bugs that tests plant.
+//! - `cluster`: the state of a run and its events.
+//! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
+//! - `member`, `roles`: the process of a member, and its roles.
+//! - `authority`: the model of management.
+//! - `client`, `workload`: clients and their operations.
+//! - `nemesis`: the choice of faults.
+//! - `ledger`: the checks.
+//!
+//! # Checks
+//! - After a primary has replied to a client, no primary of an earlier term replies.
+//! - A member that becomes the primary has every change about which a client has got a reply, and
+//!   no records of another log. If all serving members have lost power, it has every durable one.
+//! - All replies are linearizable, and each operation takes effect once (`crate::witness`). These
+//!   checks include opens and file locks, which no take-over may lose.
+//! - The store of a member equals the store of the group at the same record: when its copy is
+//!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
+//! - After the faults, all members serve again.
+//!
+//! Not simulated: other groups, storage targets with data, sessions that end. Processes start only
+//! when they reach management: a start with a cached map is a planted bug here, because a primary
+//! that is alone in an old map would serve beside its successor.
+
+mod authority;
+mod client;
+mod cluster;
+mod knobs;
+mod ledger;
+mod member;
+mod messages;
+mod nemesis;
+mod roles;
+mod workload;
+
+pub use cluster::{GroupOptions, GroupReport, run_group};
+pub use knobs::GroupBug;

@@ -1,0 +1,208 @@
+//! The model of management: the cluster map, decisions about the members of the group, and the
+//! requests of administrators.
+//!
+//! The rules are the real ones: changes by compare-and-set on the epoch ([`skep_cluster::groups`]),
+//! and the choice of a primary when all serving members may lack records
+//! ([`skep_cluster::losses`]). The model handles requests like `crates/management`
+//! (`handlers/ask_take_over.rs`, `handlers/change_group.rs`, `loss_reports.rs`).
+//!
+//! Not simulated: the members of management and their log. Its state is durable, so a stop only
+//! delays replies and maps.
+
+use super::cluster::Cluster;
+use super::knobs::GroupKnobs;
+use super::messages::{Ask, Message, Place, Process};
+use crate::management::{node, target};
+use skep_cluster::losses::LogEnd;
+use skep_cluster::{groups, losses};
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::{Policy, ShardRange};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, ErrorCode, Group, GroupId, MapVersion, MemberState, NodeId,
+    NodeKind, Result, ShardId, TargetId, TargetKind,
+};
+use skep_wire::management::AskTakeOver;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The metadata group. The storage group has the next number.
+pub(super) const GROUP: GroupId = GroupId::new(1);
+/// The only storage target. Members have smaller numbers.
+const STORAGE: TargetId = TargetId::new(1000);
+/// Node id of the first client.
+pub(super) const FIRST_CLIENT: u32 = 2000;
+/// Time for which the report of a loss counts.
+const REPORT_VALID: Duration = Duration::from_secs(10);
+
+/// Management.
+#[derive(Debug)]
+pub(super) struct Authority {
+    /// The newest map.
+    pub(super) map: Arc<ClusterMap>,
+    /// Time at which management replies again after its last stop.
+    pub(super) is_back: Duration,
+    /// Reports of losses in the epoch, with their times.
+    reports: (Epoch, BTreeMap<TargetId, (LogEnd, Duration)>),
+}
+
+impl Authority {
+    pub(super) fn new(map: Arc<ClusterMap>) -> Self {
+        Self { map, is_back: Duration::ZERO, reports: Default::default() }
+    }
+}
+
+/// Returns the metadata group of a map.
+pub(super) fn group_of(map: &ClusterMap) -> &Group {
+    map.group(GROUP).expect("the simulation never removes the group")
+}
+
+/// Whether a target is a serving member in a map.
+pub(super) fn serves(map: &ClusterMap, target: TargetId) -> bool {
+    let members = &group_of(map).members;
+    members.iter().any(|it| it.target == target && it.state == MemberState::Serving)
+}
+
+/// Whether a map names other members than `target`, or other serving members.
+pub(super) fn has_others(map: &ClusterMap, target: TargetId, serving_only: bool) -> bool {
+    let members = group_of(map).members.iter().filter(|it| it.target != target);
+    members.into_iter().any(|it| !serving_only || it.state == MemberState::Serving)
+}
+
+impl Cluster {
+    /// Handles a request of a member, and replies to it.
+    pub(super) fn decide(&mut self, from: Process, number: u64, ask: &Ask) {
+        let result = match ask {
+            Ask::Change(change, sender_epoch) => {
+                if *sender_epoch < group_of(self.map()).primary_since {
+                    Err(ErrorCode::Deposed.into())
+                } else {
+                    self.change(change)
+                }
+            }
+            Ask::TakeOver(request) => self.decide_take_over(request),
+        };
+        let error = result.err().map(|error| error.code());
+        self.post(Message::FromManagement { to: from, number, error });
+    }
+
+    /// Decides on the request of a member that receives nothing from the primary.
+    fn decide_take_over(&mut self, request: &AskTakeOver) -> Result<()> {
+        let AskTakeOver { group, epoch, target, lacks_records, last_epoch, last } = *request;
+        if !lacks_records {
+            let change = MemberChange::TakeOver;
+            return self.change(&GroupChange { group, epoch, change, target });
+        }
+        let found = group_of(self.map()).clone();
+        if found.epoch != epoch || found.members.iter().all(|it| it.target != target) {
+            return Err(ErrorCode::StaleMap.into());
+        }
+        let now = self.now;
+        let (of_epoch, ends) = &mut self.authority.reports;
+        if *of_epoch != epoch {
+            *of_epoch = epoch;
+            ends.clear();
+        }
+        ends.insert(target, ((last_epoch, last), now));
+        ends.retain(|_, (_, at)| now < *at + REPORT_VALID);
+        let ends = ends.iter().map(|(target, (end, _))| (*target, *end)).collect();
+        for (change, target) in losses::changes(&found, &ends) {
+            let epoch = group_of(self.map()).epoch;
+            self.change(&GroupChange { group, epoch, change, target })?;
+        }
+        Ok(())
+    }
+
+    /// Changes the group by compare-and-set on its epoch, and publishes the map.
+    pub(super) fn change(&mut self, change: &GroupChange) -> Result<()> {
+        let group = group_of(self.map());
+        let next = groups::apply(group, change)?;
+        groups::check_invariants(&next);
+        if next == *group {
+            return Ok(());
+        }
+        let is_excused = self.all_serving_lost_power();
+        let has_new_primary = next.primary != group.primary;
+        self.note(|| format!("{change:?} -> {next:?}"));
+        let mut map = ClusterMap::clone(self.map());
+        for group in map.groups.iter_mut().filter(|it| it.id == GROUP) {
+            group.clone_from(&next);
+        }
+        if has_new_primary {
+            self.take_overs += 1;
+            self.ledger.note_term(next.primary_since, is_excused);
+        }
+        if change.change == MemberChange::MarkInSync {
+            self.check_marked(change.target);
+        }
+        self.publish(map);
+        Ok(())
+    }
+
+    /// Publishes a map.
+    pub(super) fn publish(&mut self, mut map: ClusterMap) {
+        map.version = MapVersion::new(map.version.raw() + 1);
+        self.authority.map = Arc::new(map);
+        let members = (0..self.members.len()).map(Place::Member);
+        let places: Vec<_> = members.chain((0..self.clients.len()).map(Place::Client)).collect();
+        for place in places {
+            self.send_map(place);
+        }
+    }
+
+    /// Sends the newest map to a process.
+    pub(super) fn send_map(&mut self, to: Place) {
+        let map = Arc::clone(self.map());
+        self.post(Message::Map { to, map });
+    }
+
+    /// An administrator makes a change. Management refuses it if the state of the group does not
+    /// permit it.
+    pub(super) fn administrate(&mut self, change: MemberChange, target: TargetId) -> bool {
+        let epoch = group_of(self.map()).epoch;
+        self.change(&GroupChange { group: GROUP, epoch, change, target }).is_ok()
+    }
+}
+
+/// Adds a target, on a node of its own, to a map.
+pub(super) fn add_target(map: &mut ClusterMap, id: TargetId, kind: TargetKind) {
+    let node_kind = match kind {
+        TargetKind::Metadata => NodeKind::Metadata,
+        TargetKind::Storage => NodeKind::Storage,
+    };
+    map.nodes.push(node(id.raw(), node_kind));
+    map.nodes.sort_by_key(|it| it.id);
+    map.targets.push(target(id.raw(), kind));
+    map.targets.sort_by_key(|it| it.id);
+}
+
+/// Returns the map of a formatted cluster with one metadata group and one storage target.
+pub(super) fn first_map(knobs: &GroupKnobs) -> ClusterMap {
+    let mut map = ClusterMap::empty(ClusterId::new(*b"simulated group!"));
+    let members: Vec<_> = (1..=knobs.members as u32).map(TargetId::new).collect();
+    for member in &members {
+        add_target(&mut map, *member, TargetKind::Metadata);
+    }
+    add_target(&mut map, STORAGE, TargetKind::Storage);
+    let group = groups::create(GROUP, TargetKind::Metadata, &members);
+    map.groups.push(group.expect("a few different members"));
+    map.groups.push(Group::of_one(GroupId::new(2), TargetKind::Storage, STORAGE));
+    for client in 0..knobs.clients as u32 {
+        map.nodes.push(node(FIRST_CLIENT + client, NodeKind::Client));
+    }
+    let last = ShardId::new((skep_types::SHARD_COUNT - 1) as u16);
+    map.shards.push(ShardRange { first: ShardId::new(0), last, group: GROUP });
+    map.policy = Policy {
+        lease_ms: 60_000,
+        default_chunk_bytes: 64 << 10,
+        default_width: 1,
+        stripe_from: 64 << 10,
+        inline_bytes: 0,
+        metadata_copy_rate: knobs.copy_rate,
+        ..Policy::default()
+    };
+    map.newest_node = map.nodes.last().map_or(NodeId::default(), |node| node.id);
+    map.version = MapVersion::new(1);
+    map.formatted = true;
+    map
+}

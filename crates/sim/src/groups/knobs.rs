@@ -1,0 +1,136 @@
+//! The values that a seed determines before the run of a group begins, and the planted bugs.
+
+use crate::random::Random;
+use skep_metadata::limits::{Limits, MemberLimits};
+use skep_metadata::target::SyncPolicy;
+use std::time::Duration;
+
+/// A bug that a test plants to prove that the checks find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupBug {
+    /// A primary replies to clients also after its lease has ended.
+    AnswerWithoutLease,
+    /// A member that takes over drops the records that it has not synced yet.
+    DropUnsynced,
+    /// A member whose host has lost power counts as if it had all records.
+    TrustAfterPowerLoss,
+    /// A backup accepts records of an earlier epoch.
+    AcceptOlderEpoch,
+    /// A backup replies before it has appended the records.
+    AcknowledgeBeforeAppend,
+    /// A primary no longer waits for a silent backup, without a decision of management.
+    DropAlone,
+    /// A primary continues in its role after management has named another one.
+    GoOnDeposed,
+    /// A process that cannot reach management at its start begins with the map that it had before.
+    StartWithOldMap,
+    /// A member that receives a copy of the store ignores the changes since the copy has begun.
+    LoseCopiedChanges,
+    /// A member with an incomplete copy of the store counts it as complete.
+    OpenIncompleteCopy,
+    /// A member counts a copy as complete before all pairs are on its device.
+    TrustUnsyncedCopy,
+}
+
+impl GroupBug {
+    /// All bugs that can be planted.
+    pub const ALL: [Self; 11] = [
+        Self::AnswerWithoutLease,
+        Self::DropUnsynced,
+        Self::TrustAfterPowerLoss,
+        Self::AcceptOlderEpoch,
+        Self::AcknowledgeBeforeAppend,
+        Self::DropAlone,
+        Self::GoOnDeposed,
+        Self::StartWithOldMap,
+        Self::LoseCopiedChanges,
+        Self::OpenIncompleteCopy,
+        Self::TrustUnsyncedCopy,
+    ];
+}
+
+/// The faults that a run may inject.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupFaults {
+    /// Processes of members are killed.
+    pub(super) kills: bool,
+    /// Hosts of members lose power, one or all.
+    pub(super) power_losses: bool,
+    /// Processes of members are stopped for some seconds (SIGSTOP).
+    pub(super) stops: bool,
+    /// Links are cut, in one direction or in both.
+    pub(super) cuts: bool,
+    /// Messages are lost, duplicated and late.
+    pub(super) losses: bool,
+    /// Some syncs and messages take a long time.
+    pub(super) slowness: bool,
+    /// Management does not reply for some seconds.
+    pub(super) management_stops: bool,
+    /// An administrator replaces a member by a target without data.
+    pub(super) replacements: bool,
+    /// An administrator moves the role of the primary.
+    pub(super) hand_overs: bool,
+}
+
+/// All values that a seed determines before the run begins.
+#[derive(Debug, Clone)]
+pub(super) struct GroupKnobs {
+    pub(super) members: usize,
+    pub(super) clients: usize,
+    pub(super) tasks: usize,
+    pub(super) policy: SyncPolicy,
+    pub(super) limits: Limits,
+    /// Duration of the phase with operations and faults.
+    pub(super) busy: Duration,
+    /// Longest pause of a task between two operations, in microseconds.
+    pub(super) pause_micros: u64,
+    pub(super) segment_bytes: usize,
+    /// Maximum rate of a copy of the store, in bytes per second.
+    pub(super) copy_rate: u64,
+    pub(super) faults: GroupFaults,
+    pub(super) mean_fault_pause: Duration,
+    pub(super) plant: Option<GroupBug>,
+}
+
+impl GroupKnobs {
+    pub(super) fn draw(random: &mut Random, plant: Option<GroupBug>) -> Self {
+        let all = random.percent(50);
+        let mut fault = |percent| all || random.percent(percent);
+        let faults = GroupFaults {
+            kills: fault(40),
+            power_losses: fault(40),
+            stops: fault(50),
+            cuts: fault(50),
+            losses: fault(40),
+            slowness: fault(30),
+            management_stops: fault(30),
+            replacements: fault(40),
+            hand_overs: fault(30),
+        };
+        Self {
+            members: random.within(2, 3) as usize,
+            clients: random.within(1, 4) as usize,
+            tasks: random.within(1, 2) as usize,
+            policy: if random.percent(70) { SyncPolicy::Interval } else { SyncPolicy::Always },
+            limits: Limits {
+                number_range: random.within(4, 16),
+                record_bytes: random.within(100, 4_000) as usize,
+                checkpoint_log_bytes: random.within(500, 20_000),
+                scan_page: random.within(1, 4) as usize,
+                members: MemberLimits {
+                    copy_part_bytes: random.within(100, 3_000) as usize,
+                    kept_for_absent_bytes: random.within(200, 40_000) as usize,
+                    ..MemberLimits::default()
+                },
+                ..Limits::default()
+            },
+            busy: random.micros(8_000_000, 30_000_000),
+            pause_micros: random.within(5_000, 250_000),
+            segment_bytes: random.within(600, 20_000) as usize,
+            copy_rate: random.within(2_000, 200_000),
+            faults,
+            mean_fault_pause: random.micros(200_000, 3_000_000),
+            plant,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The checks of a run: the log of the group as clients have seen it, and the comparison of members
+//! with it.
+//!
+//! # Method
+//! The ledger has the log of the *writer*: the primary of the newest term that has begun. It passes
+//! each record that the writer appends to the witness. Records of a former primary that still runs
+//! do not count, since no later primary has them. When a primary begins, its log becomes the
+//! ledger: the witness reverts the records that it lacks, and reports those about which a client
+//! has got a reply. Records that it has and the ledger lacks come from a term that no client has
+//! seen. They are added.
+
+use super::authority::{GROUP, group_of, serves};
+use super::cluster::Cluster;
+use super::member::Role;
+use crate::witness::Witness;
+use skep_format::log::Record;
+use skep_format::metadata::{Batch, Key};
+use skep_metadata::engine::memory::MemoryEngine;
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, Epoch, Lsn, SessionId, TargetId};
+use skep_wire::metadata::CompareSlotsReply;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The log of the group, and the state of the checks.
+pub(super) struct Ledger {
+    pub(super) witness: Witness,
+    /// Epoch and contents of each record. The first one has the number 1.
+    records: Vec<(Epoch, Vec<u8>)>,
+    /// The process that writes the log, and its term. `None` before the first start.
+    writer: Option<(TargetId, u64)>,
+    term: Epoch,
+    /// The newest term whose primary has replied to a client, and this primary.
+    answered: (Epoch, TargetId),
+    /// Terms that have begun after all serving members had lost power.
+    excused: BTreeSet<Epoch>,
+}
+
+impl Ledger {
+    pub(super) fn new(map: Arc<ClusterMap>) -> Self {
+        Self {
+            witness: Witness::new(map),
+            records: Vec::new(),
+            writer: None,
+            term: Epoch::default(),
+            answered: (Epoch::default(), TargetId::default()),
+            excused: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.witness.commits
+    }
+
+    pub(super) fn is_blind(&self) -> bool {
+        self.witness.is_blind
+    }
+
+    /// Notes the decision on a new primary.
+    pub(super) fn note_term(&mut self, term: Epoch, is_excused: bool) {
+        if is_excused {
+            self.excused.insert(term);
+        }
+    }
+
+    /// Whether a process writes the log of the group.
+    pub(super) fn is_writer(&self, target: TargetId, life: u64) -> bool {
+        self.writer == Some((target, life))
+    }
+
+    /// Whether a later primary than that of `term` has begun.
+    pub(super) fn has_successor(&self, term: Epoch) -> bool {
+        term < self.term
+    }
+
+    /// Checks the reply of a primary to a client.
+    pub(super) fn check_reply(&mut self, term: Epoch, target: TargetId) -> Result<(), String> {
+        let (newest, by) = self.answered;
+        if term < newest {
+            return Err(format!(
+                "target {target}, primary since {term}, replied after {by}, primary since {newest}"
+            ));
+        }
+        self.answered = (term, target);
+        Ok(())
+    }
+
+    /// Checks the slots of a session that the writer sends to a client.
+    pub(super) fn check_slots(&mut self, session: SessionId, body: &[u8]) -> Result<(), String> {
+        let Ok(reply) = CompareSlotsReply::from_bytes(body) else { return Ok(()) };
+        self.witness.check_slots(0, session, &reply.slots)
+    }
+
+    /// Adds a record that the writer has appended.
+    pub(super) fn append(&mut self, lsn: Lsn, epoch: Epoch, payload: &[u8]) -> Result<(), String> {
+        if lsn.raw() != self.last().raw() + 1 {
+            return Err(format!("the primary appends record {lsn} after {}", self.last()));
+        }
+        self.records.push((epoch, payload.to_vec()));
+        self.witness.check_record(0, lsn, payload, &|_| 0)
+    }
+
+    pub(super) fn last(&self) -> Lsn {
+        Lsn::new(self.records.len() as u64)
+    }
+
+    /// Notes that a process begins as the primary with this store and these records of its log.
+    /// `lost_power` means that it is the only serving member, and has lost power.
+    pub(super) fn begin_primary(
+        &mut self,
+        process: (TargetId, u64),
+        term: Epoch,
+        (engine, records): (&MemoryEngine, &[Record]),
+        lost_power: bool,
+    ) -> Result<(), String> {
+        if term < self.term {
+            // It has an old map, and cannot reply to clients any more.
+            return Ok(());
+        }
+        let is_new_term = term > self.term;
+        (self.term, self.writer) = (term, Some(process));
+        self.check_store(process.0, engine)?;
+        let applied = applied(engine);
+        let kept = records.iter().take_while(|it| it.lsn <= applied || self.has(it)).last();
+        let common = kept.map_or(applied, |it| it.lsn.max(applied));
+        let is_excused = lost_power || is_new_term && self.excused.contains(&term);
+        if common < self.last() {
+            self.records.truncate(common.raw() as usize);
+            let reverted = match is_excused {
+                true => self.witness.power_loss(0, common),
+                false => self.witness.lose_unheld(0, common),
+            };
+            reverted.map_err(|what| format!("target {} begins as primary: {what}", process.0))?;
+        }
+        self.witness.is_restoring = true;
+        let mut added = records.iter().filter(|it| it.lsn > common);
+        let result = added.try_for_each(|it| self.append(it.lsn, it.epoch, &it.payload));
+        self.witness.is_restoring = false;
+        result
+    }
+
+    fn has(&self, record: &Record) -> bool {
+        let own = self.records.get(record.lsn.raw() as usize - 1);
+        own.is_some_and(|(epoch, payload)| *epoch == record.epoch && *payload == record.payload)
+    }
+
+    /// Checks that a store equals the store of the group at the same record.
+    pub(super) fn check_store(
+        &self,
+        target: TargetId,
+        engine: &MemoryEngine,
+    ) -> Result<(), String> {
+        let applied = applied(engine);
+        if applied > self.last() {
+            return Err(format!("the store of {target} is ahead of {}: {applied}", self.last()));
+        }
+        let expected = self.store_at(applied);
+        let key = Key::Applied.to_bytes();
+        let mut found = engine.pairs().filter(|(it, _)| **it != key);
+        let mut both = expected.iter();
+        loop {
+            let (one, other) = (found.next(), both.next());
+            if one != other {
+                let differing = one.or(other).map(|it| it.0.escape_ascii().to_string());
+                return Err(format!(
+                    "the store of {target} differs at record {applied} in key {differing:?}"
+                ));
+            }
+            if one.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn store_at(&self, last: Lsn) -> Pairs {
+        let mut pairs = Pairs::new();
+        for (_, payload) in &self.records[..last.raw() as usize] {
+            for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
+                match change.value {
+                    Some(value) => pairs.insert(change.key.0, value.0),
+                    None => pairs.remove(&change.key.0),
+                };
+            }
+        }
+        pairs
+    }
+}
+
+/// Returns the last record that an engine contains.
+pub(super) fn applied(engine: &MemoryEngine) -> Lsn {
+    crate::target::applied(engine).unwrap_or_default()
+}
+
+impl Cluster {
+    /// Whether all serving members have lost power since they last had all records.
+    pub(super) fn all_serving_lost_power(&self) -> bool {
+        let serving = self.members.iter().filter(|it| serves(self.map(), it.target));
+        serving.into_iter().all(|it| it.lost_power)
+    }
+
+    /// Checks a member when management marks it as in sync.
+    pub(super) fn check_marked(&mut self, target: TargetId) {
+        let Some(member) = self.members.iter().find(|it| it.target == target) else { return };
+        let result = match &member.role {
+            Role::Backup(backup) => self.ledger.check_store(target, backup.engine()),
+            Role::Copying(_) => Err(format!("{target} serves, and its store is incomplete")),
+            // The process has ended since it has sent its last reply, or leads by now.
+            Role::Down | Role::Waiting | Role::Primary(_) => Ok(()),
+        };
+        self.check(result);
+    }
+
+    /// Checks that all work is finished, and that all members serve with equal stores.
+    pub(super) fn check_whole(&self) -> Result<(), String> {
+        if let Some(client) = self.clients.iter().find(|it| it.is_busy()) {
+            return Err(format!("{client:?} is busy"));
+        }
+        let group = group_of(self.map());
+        for member in &group.members {
+            let target = member.target;
+            if !serves(self.map(), target) {
+                return Err(format!("{target} does not serve: {group:?}"));
+            }
+            let Some(process) = self.members.iter().find(|it| it.target == target) else {
+                return Err(format!("{target} does not exist"));
+            };
+            let engine = match &process.role {
+                Role::Primary(primary) if target == group.primary => {
+                    if !primary.is_idle() {
+                        return Err(format!("{target} is not idle"));
+                    }
+                    primary.engine()
+                }
+                Role::Backup(backup) if target != group.primary => backup.engine(),
+                role => return Err(format!("{target} has the role {}", role.name())),
+            };
+            if applied(engine) != self.ledger.last() {
+                let (applied, last) = (applied(engine), self.ledger.last());
+                return Err(format!("{target} has stored record {applied} of {last}"));
+            }
+            self.ledger.check_store(target, engine)?;
+        }
+        assert_eq!(group.id, GROUP, "the simulated group");
+        Ok(())
+    }
+}

@@ -1,0 +1,440 @@
+//! The process of a member: its disk, its mark, its inbox, and the batches of events that it
+//! handles. Also the requests between members, and to management.
+//!
+//! Does not own the roles and their changes (`roles`).
+
+use super::authority::group_of;
+use super::cluster::{Cluster, GroupEvent};
+use super::knobs::{GroupBug, GroupKnobs};
+use super::messages::{Ask, MemberReply, Message, Process};
+use crate::disk::{LogDisk, SyncPoint};
+use crate::random::Random;
+use skep_format::log::LogOwner;
+use skep_format::metadata::Batch;
+use skep_metadata::engine::memory::MemoryEngine;
+use skep_metadata::shipping::backup::Backup;
+use skep_metadata::shipping::copy_receiver::CopyReceiver;
+use skep_metadata::shipping::{MemberMessage, MemberRequest};
+use skep_metadata::target::{Event, MetadataTarget};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, StoreCopied};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that a member may take to reply to another one, as in the service.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// Time that management may take to reply.
+pub(super) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The role of a member's process.
+pub(super) enum Role {
+    /// The process does not run.
+    Down,
+    /// The target has no group.
+    Waiting,
+    Primary(Box<MetadataTarget<MemoryEngine>>),
+    Backup(Box<Backup<MemoryEngine>>),
+    Copying(Box<CopyReceiver<MemoryEngine>>),
+}
+
+impl Role {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Waiting => "waiting",
+            Self::Primary(_) => "primary",
+            Self::Backup(_) => "backup",
+            Self::Copying(_) => "copying",
+        }
+    }
+}
+
+/// The state of the store and the log, as the mark of a member records it durably.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    Whole,
+    Discarded,
+    Incomplete,
+}
+
+/// The mark of a member (`skep_store::page_cache`).
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) exists: bool,
+    pub(super) contents: Contents,
+    /// Whether the host may have lost records that the member has confirmed.
+    pub(super) lacks_records: bool,
+}
+
+/// The sender of a request that a member's process handles.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Requester {
+    Member { process: Process, number: u64 },
+    Client { client: usize, call: u64, attempt: u64 },
+}
+
+/// A member: its disk and its process.
+pub(super) struct Member {
+    pub(super) target: TargetId,
+    pub(super) life: u64,
+    pub(super) role: Role,
+    /// First epoch of the term, if the role is that of the primary.
+    pub(super) term: Epoch,
+    pub(super) disk: LogDisk,
+    /// The store, while no role has it.
+    pub(super) engine: MemoryEngine,
+    pub(super) mark: Mark,
+    /// The newest map that the process has.
+    pub(super) map: Arc<ClusterMap>,
+    /// Whether the host has lost power since the member last had all records.
+    pub(super) lost_power: bool,
+    pub(super) stopped_until: Duration,
+    /// Difference between the clock of the host and the simulated time, in millionths.
+    clock_ppm: i64,
+    pub(super) inbox: Vec<Event>,
+    is_scheduled: bool,
+    ticks: u64,
+    pub(super) requests: BTreeMap<u64, Requester>,
+    /// Requests to other members without a reply: the member, and whether it is about a copy.
+    pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
+    /// The request to management without a reply.
+    pub(super) asked: Option<u64>,
+    /// For a planted bug: records that a backup has confirmed before it appends them.
+    pub(super) unwritten: Vec<(Epoch, Lsn, Lsn, Vec<u8>)>,
+}
+
+impl Member {
+    /// Creates a member without data.
+    pub(super) fn new(
+        target: TargetId,
+        knobs: &GroupKnobs,
+        map: &Arc<ClusterMap>,
+        random: &mut Random,
+    ) -> Self {
+        let owner = LogOwner { cluster: map.cluster, target };
+        Self {
+            target,
+            life: 0,
+            role: Role::Down,
+            term: Epoch::default(),
+            disk: LogDisk::new(owner, knobs.segment_bytes),
+            engine: MemoryEngine::default(),
+            mark: Mark { exists: false, contents: Contents::Whole, lacks_records: false },
+            map: Arc::clone(map),
+            lost_power: false,
+            stopped_until: Duration::ZERO,
+            clock_ppm: random.within(0, 20_000) as i64 - 10_000,
+            inbox: Vec::new(),
+            is_scheduled: false,
+            ticks: 0,
+            requests: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            asked: None,
+            unwritten: Vec::new(),
+        }
+    }
+
+    /// Returns the time on the clock of the host.
+    pub(super) fn clock(&self, now: Duration) -> Duration {
+        scaled(now, 1_000_000 + self.clock_ppm, 1_000_000)
+    }
+
+    /// Returns the simulated time at which the clock of the host shows `local`.
+    fn time_of(&self, local: Duration) -> Duration {
+        scaled(local, 1_000_000, 1_000_000 + self.clock_ppm) + Duration::from_nanos(1)
+    }
+
+    /// Ends the process: everything in its memory is gone, except the role.
+    pub(super) fn clear_memory(&mut self, life: u64) {
+        self.life = life;
+        self.inbox.clear();
+        self.is_scheduled = false;
+        self.requests.clear();
+        self.pending.clear();
+        self.asked = None;
+        self.unwritten.clear();
+    }
+}
+
+fn scaled(time: Duration, by: i64, of: i64) -> Duration {
+    let nanos = time.as_nanos() as i128 * i128::from(by) / i128::from(of);
+    Duration::from_nanos(nanos as u64)
+}
+
+impl Cluster {
+    /// Adds an event to the inbox of a member's process.
+    pub(super) fn put(&mut self, index: usize, event: Event) {
+        let member = &mut self.members[index];
+        if matches!(member.role, Role::Down) {
+            return;
+        }
+        member.inbox.push(event);
+        if !std::mem::replace(&mut member.is_scheduled, true) {
+            let life = member.life;
+            let pause = self.random.micros(2, 150);
+            self.after(pause, GroupEvent::Run { member: index, life });
+        }
+    }
+
+    pub(super) fn tick_member(&mut self, index: usize, ticks: u64) {
+        if self.members[index].ticks == ticks {
+            self.put(index, Event::Tick);
+        }
+    }
+
+    /// Handles the events that have arrived at a member's process.
+    pub(super) fn run_member(&mut self, index: usize, life: u64) {
+        let member = &mut self.members[index];
+        if member.life != life || matches!(member.role, Role::Down) {
+            return;
+        }
+        member.is_scheduled = false;
+        let mut events = std::mem::take(&mut member.inbox);
+        let mut newest = Arc::clone(&member.map);
+        events.retain(|event| match event {
+            Event::Map(map) if map.version <= newest.version => false,
+            Event::Map(map) => {
+                newest = Arc::clone(map);
+                true
+            }
+            _ => true,
+        });
+        member.map = newest;
+        events.push(Event::Tick);
+        self.flush_unwritten(index);
+        self.handle_as_role(index, events);
+        let member = &mut self.members[index];
+        let local = match &member.role {
+            Role::Primary(it) => it.next_tick(),
+            Role::Backup(it) => it.next_tick(),
+            Role::Copying(it) => it.next_tick(),
+            Role::Down | Role::Waiting => return,
+        };
+        member.ticks += 1;
+        let due = member.time_of(local).max(self.now + Duration::from_micros(1));
+        let ticks = member.ticks;
+        self.at(due, GroupEvent::Tick { member: index, ticks });
+    }
+
+    /// For a planted bug: appends the records that the batch before has confirmed.
+    fn flush_unwritten(&mut self, index: usize) {
+        for (epoch, lsn, synced, payload) in std::mem::take(&mut self.members[index].unwritten) {
+            self.append(index, (epoch, lsn, synced), &payload);
+        }
+    }
+
+    pub(super) fn append(&mut self, index: usize, name: (Epoch, Lsn, Lsn), payload: &[u8]) {
+        let (epoch, lsn, synced) = name;
+        if let Err(error) = self.members[index].disk.append(epoch, lsn, synced, payload) {
+            self.fail(format!("member {index}, record {lsn}: {error}"));
+        }
+    }
+
+    /// Handles the end of a sync of the log.
+    pub(super) fn synced(&mut self, index: usize, life: u64, lsn: Lsn, point: &SyncPoint) {
+        if self.members[index].life == life {
+            self.members[index].disk.end_sync(point);
+            self.put(index, Event::Synced { lsn });
+        }
+    }
+
+    /// Handles the end of a checkpoint of a store that had `batches` changes when it began. If the
+    /// store has changed since, the device may have the store as it was before or after.
+    pub(super) fn checkpointed(&mut self, index: usize, life: u64, (lsn, batches): (Lsn, usize)) {
+        let member = &mut self.members[index];
+        if member.life != life {
+            return;
+        }
+        let engine = match &mut member.role {
+            Role::Primary(it) => it.engine_mut(),
+            Role::Backup(it) => it.engine_mut(),
+            Role::Copying(it) => it.engine_mut(),
+            Role::Down | Role::Waiting => return,
+        };
+        engine.checkpoint_first(batches);
+        if !matches!(member.role, Role::Copying(_)) {
+            member.disk.trim(lsn);
+        }
+        self.put(index, Event::Checkpointed { lsn });
+    }
+
+    /// Handles the arrival of a map.
+    pub(super) fn map_arrived(&mut self, index: usize, map: Arc<ClusterMap>) {
+        self.put(index, Event::Map(map));
+    }
+
+    // ---- other members
+
+    /// Sends a request of a primary to another member.
+    pub(super) fn send_to_member(&mut self, index: usize, request: MemberRequest) {
+        let member = &mut self.members[index];
+        let (from, number) = ((index, member.life), request.number);
+        let sender_epoch = group_of(&member.map).epoch;
+        let is_copy = matches!(request.message, MemberMessage::Copy(_));
+        member.pending.insert(number, (request.member, is_copy));
+        self.after(PATIENCE, GroupEvent::GiveUp { member: index, life: from.1, number });
+        let Some(to) = self.members.iter().position(|it| it.target == request.member) else {
+            return;
+        };
+        self.post(Message::ToMember { from, sender_epoch, to, request });
+    }
+
+    /// Handles the arrival of a request of another member.
+    pub(super) fn receive_request_of_member(
+        &mut self,
+        from: Process,
+        sender_epoch: Epoch,
+        to: usize,
+        request: MemberRequest,
+    ) {
+        let number = request.number;
+        let is_running = !matches!(self.members[to].role, Role::Down | Role::Waiting);
+        if !is_running {
+            let reply = refusal(&request.message);
+            let member = self.members[to].target;
+            return self.post(Message::FromMember { from: to, to: from, member, number, reply });
+        }
+        let plant = self.knobs.plant;
+        let own_epoch = group_of(&self.members[to].map).epoch;
+        let is_backup = matches!(self.members[to].role, Role::Backup(_));
+        let accepts_all = plant == Some(GroupBug::AcceptOlderEpoch) && is_backup;
+        let (mut epoch, message, body) = match request.message {
+            MemberMessage::Ship(ship) if accepts_all => {
+                (own_epoch, ShipLog::ID, ShipLog { epoch: own_epoch, ..ship }.to_bytes())
+            }
+            MemberMessage::Ship(ship) => (ship.epoch, ShipLog::ID, ship.to_bytes()),
+            MemberMessage::AwaitSync(wait) => (wait.epoch, AwaitLogSync::ID, wait.to_bytes()),
+            MemberMessage::Copy(mut part) => {
+                if plant == Some(GroupBug::LoseCopiedChanges) {
+                    let nothing = Batch { mutations: Vec::new() }.to_bytes();
+                    part.records.iter_mut().for_each(|it| it.payload = Bytes(nothing.clone()));
+                }
+                (part.epoch, CopyStore::ID, part.to_bytes())
+            }
+        };
+        let mut sender_epoch = sender_epoch;
+        if accepts_all {
+            (epoch, sender_epoch) = (own_epoch, own_epoch);
+        }
+        let group = super::authority::GROUP;
+        let header = Header {
+            message,
+            group,
+            epoch,
+            sender_group: group,
+            sender_epoch,
+            ..Header::default()
+        };
+        let connection = self.new_number();
+        self.members[to].requests.insert(connection, Requester::Member { process: from, number });
+        self.put(to, Event::Request { connection, header, body });
+    }
+
+    /// Replies to a request of another member.
+    pub(super) fn reply_to_member(
+        &mut self,
+        index: usize,
+        (to, number): (Process, u64),
+        message: u16,
+        result: Result<Vec<u8>>,
+    ) {
+        let reply = match message {
+            CopyStore::ID => MemberReply::Copy(result.and_then(|it| StoreCopied::from_bytes(&it))),
+            _ => MemberReply::Log(result.and_then(|it| LogHeld::from_bytes(&it))),
+        };
+        let member = self.members[index].target;
+        self.post(Message::FromMember { from: index, to, member, number, reply });
+    }
+
+    /// Handles the reply of another member.
+    pub(super) fn receive_reply_of_member(
+        &mut self,
+        (index, life): Process,
+        member: TargetId,
+        number: u64,
+        reply: MemberReply,
+    ) {
+        let process = &mut self.members[index];
+        if process.life != life || process.pending.remove(&number).is_none() {
+            return;
+        }
+        let (MemberReply::Log(Err(error)) | MemberReply::Copy(Err(error))) = &reply else {
+            let event = event_of(member, number, reply);
+            return self.put(index, event);
+        };
+        if error.code() == ErrorCode::Deposed && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
+            return self.end_role(index);
+        }
+        let event = event_of(member, number, reply);
+        self.put(index, event);
+    }
+
+    /// Counts a request to another member as failed, unless it has got a reply.
+    pub(super) fn give_up(&mut self, index: usize, life: u64, number: u64) {
+        let process = &mut self.members[index];
+        if process.life != life {
+            return;
+        }
+        let Some((member, is_copy)) = process.pending.remove(&number) else { return };
+        let reply = match is_copy {
+            true => MemberReply::Copy(Err(ErrorCode::TimedOut.into())),
+            false => MemberReply::Log(Err(ErrorCode::TimedOut.into())),
+        };
+        self.put(index, event_of(member, number, reply));
+    }
+
+    // ---- management
+
+    /// Sends a request to management, unless one is under way.
+    pub(super) fn ask_management(&mut self, index: usize, ask: Ask) {
+        if self.members[index].asked.is_some() {
+            return;
+        }
+        let number = self.new_number();
+        let member = &mut self.members[index];
+        member.asked = Some(number);
+        let (from, life) = ((index, member.life), member.life);
+        self.after(
+            MANAGEMENT_PATIENCE,
+            GroupEvent::GiveUpManagement { member: index, life, number },
+        );
+        self.post(Message::ToManagement { from, number, ask });
+    }
+
+    /// Ends a request to management.
+    pub(super) fn management_replied(
+        &mut self,
+        (index, life): Process,
+        number: u64,
+        error: Option<ErrorCode>,
+    ) {
+        let member = &mut self.members[index];
+        if member.life != life || member.asked != Some(number) {
+            return;
+        }
+        member.asked = None;
+        if error == Some(ErrorCode::Deposed) && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
+            self.end_role(index);
+        }
+    }
+}
+
+fn event_of(member: TargetId, number: u64, reply: MemberReply) -> Event {
+    match reply {
+        MemberReply::Log(result) => Event::MemberReply { member, number, result },
+        MemberReply::Copy(result) => Event::CopyReply { member, number, result },
+    }
+}
+
+/// Returns the reply to a request that no process accepts.
+fn refusal(message: &MemberMessage) -> MemberReply {
+    let error = ErrorCode::TargetLost.into();
+    match message {
+        MemberMessage::Copy(_) => MemberReply::Copy(Err(error)),
+        MemberMessage::Ship(_) | MemberMessage::AwaitSync(_) => MemberReply::Log(Err(error)),
+    }
+}

@@ -1,0 +1,464 @@
+//! The roles of a member's process, their beginning, their batches of events, and their end. Equals
+//! `crates/metadata` (`service/roles.rs`, `service/copying.rs`), without files and sockets.
+
+use super::authority::{GROUP, group_of, has_others};
+use super::cluster::{Cluster, GroupEvent};
+use super::knobs::GroupBug;
+use super::ledger::applied;
+use super::member::{Contents, Requester, Role};
+use super::messages::{Ask, Message, Place};
+use crate::knobs::{SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
+use skep_cluster::groups::has_skipped;
+use skep_format::log::Record;
+use skep_metadata::engine::memory::MemoryEngine;
+use skep_metadata::limits::Limits;
+use skep_metadata::shipping::backup::{Backup, Stopped};
+use skep_metadata::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
+use skep_metadata::target::{Action, Event, MetadataTarget, Start};
+use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::{ClusterMap, Epoch, Lsn, MemberState, Result, RetryClass};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::metadata::CompareSlots;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The store and the log of a role that begins.
+struct Opened {
+    engine: MemoryEngine,
+    records: Vec<Record>,
+    epoch: Epoch,
+    epoch_of_stored: Epoch,
+    synced: Option<Lsn>,
+    answers_from: Duration,
+}
+
+impl Cluster {
+    /// Starts the process of a member, or opens its target again, with the role that its map gives
+    /// it.
+    pub(super) fn open(&mut self, index: usize) {
+        let reaches = self.links.is_open(Place::Member(index), Place::Management, self.now)
+            && self.links.is_open(Place::Management, Place::Member(index), self.now)
+            && self.now >= self.authority.is_back;
+        let is_first = self.members[index].life == 0;
+        if !reaches && !is_first && self.knobs.plant != Some(GroupBug::StartWithOldMap) {
+            let life = self.members[index].life;
+            return self
+                .after(Duration::from_millis(100), GroupEvent::Open { member: index, life });
+        }
+        let newest = Arc::clone(self.map());
+        let life = self.new_number();
+        let member = &mut self.members[index];
+        member.clear_memory(life);
+        if reaches || is_first {
+            member.map = newest;
+        }
+        let (map, target) = (Arc::clone(&member.map), member.target);
+        if map.group_of(target).is_none() {
+            member.role = Role::Waiting;
+            return;
+        }
+        if member.mark.contents == Contents::Discarded {
+            member.mark.exists = true;
+            member.engine = MemoryEngine::default();
+            member.disk.clear();
+            member.mark.contents = Contents::Incomplete;
+        }
+        let result = match member.mark.contents {
+            Contents::Incomplete => self.open_copying(index),
+            Contents::Whole | Contents::Discarded => self.open_whole(index),
+        };
+        if let Err(error) = result {
+            return self.fail(format!("{target} does not start: {error}"));
+        }
+        self.put(index, Event::Tick);
+        // The node asks for newer maps from now on.
+        self.send_map(Place::Member(index));
+    }
+
+    fn start_of(&self, index: usize, epoch: Epoch, synced: Option<Lsn>) -> Start {
+        let member = &self.members[index];
+        Start {
+            group: GROUP,
+            target: member.target,
+            epoch,
+            synced,
+            policy: self.knobs.policy,
+            limits: self.knobs.limits.clone(),
+            map: Arc::clone(&member.map),
+            now: member.clock(self.now),
+            wall: self.wall(),
+        }
+    }
+
+    fn open_copying(&mut self, index: usize) -> Result<()> {
+        let start = self.start_of(index, Epoch::default(), None);
+        let member = &mut self.members[index];
+        let engine = std::mem::take(&mut member.engine);
+        member.role = Role::Copying(Box::new(CopyReceiver::open(engine, start)?));
+        Ok(())
+    }
+
+    fn open_whole(&mut self, index: usize) -> Result<()> {
+        let records = self.members[index].disk.recover()?;
+        let now = self.members[index].clock(self.now);
+        let plant = self.knobs.plant;
+        let member = &mut self.members[index];
+        let engine = std::mem::take(&mut member.engine);
+        let epoch = records.last().map(|it| it.epoch).unwrap_or_default();
+        let is_empty = records.is_empty() && applied(&engine) == Lsn::default();
+        let group = group_of(&member.map);
+        if has_skipped(epoch, group.epoch) || is_empty && member.mark.exists {
+            member.mark.lacks_records = true;
+        }
+        if plant == Some(GroupBug::TrustAfterPowerLoss) {
+            member.mark.lacks_records = false;
+        }
+        let had_other =
+            has_others(&member.map, member.target, false) && group.primary_since.raw() > 1;
+        let answers_from = match had_other {
+            true => now + self.knobs.limits.members.leases.take_over_after,
+            false => Duration::ZERO,
+        };
+        let (epoch_of_stored, synced) = (Epoch::default(), None);
+        let opened = Opened { engine, records, epoch, epoch_of_stored, synced, answers_from };
+        if self.may_lead(index) {
+            self.open_primary(index, opened)
+        } else {
+            self.open_backup(index, opened)
+        }
+    }
+
+    /// Whether the map of a process makes it the primary, and it may act as such.
+    fn may_lead(&self, index: usize) -> bool {
+        let member = &self.members[index];
+        let lacks = member.mark.lacks_records && has_others(&member.map, member.target, true);
+        group_of(&member.map).primary == member.target && !lacks
+    }
+
+    fn open_backup(&mut self, index: usize, opened: Opened) -> Result<()> {
+        let start = self.start_of(index, opened.epoch, None);
+        let mut backup = Backup::open(opened.engine, opened.records, start)?;
+        let member = &mut self.members[index];
+        member.mark.exists = true;
+        if member.mark.lacks_records {
+            backup.distrust();
+        }
+        member.role = Role::Backup(Box::new(backup));
+        Ok(())
+    }
+
+    fn open_primary(&mut self, index: usize, opened: Opened) -> Result<()> {
+        let Opened { engine, mut records, epoch, epoch_of_stored, synced, answers_from } = opened;
+        if let Some(synced) = synced
+            && self.knobs.plant == Some(GroupBug::DropUnsynced)
+        {
+            records.retain(|it| it.lsn <= synced);
+            self.members[index].disk.cut(synced.max(applied(&engine)));
+        }
+        let mut start = self.start_of(index, epoch, synced);
+        if self.knobs.plant == Some(GroupBug::AnswerWithoutLease) {
+            start.limits = without_lease(&start.limits);
+        }
+        let member = &mut self.members[index];
+        let lost_power = member.lost_power && !has_others(&member.map, member.target, true);
+        member.mark.exists |= has_others(&member.map, member.target, false);
+        member.mark.lacks_records = false;
+        member.lost_power = false;
+        member.term = group_of(&member.map).primary_since;
+        let process = (member.target, member.life);
+        let begun =
+            self.ledger.begin_primary(process, member.term, (&engine, &records[..]), lost_power);
+        self.check(begun);
+        let mut primary = MetadataTarget::open(engine, records, start)?;
+        if epoch_of_stored > Epoch::default() {
+            primary.set_epoch_of_stored(epoch_of_stored);
+        }
+        primary.answer_from(answers_from);
+        self.note(|| format!("{} begins as the primary", process.0));
+        self.members[index].role = Role::Primary(Box::new(primary));
+        Ok(())
+    }
+
+    /// Lets a backup become the primary, with its store and its log.
+    fn promote(&mut self, index: usize) {
+        let Role::Backup(backup) = std::mem::replace(&mut self.members[index].role, Role::Down)
+        else {
+            return;
+        };
+        let Stopped { engine, records, epoch_before, synced, received_at } = backup.into_stopped();
+        let opened = Opened {
+            epoch: records.last().map_or(epoch_before, |record| record.epoch),
+            engine,
+            records,
+            epoch_of_stored: epoch_before,
+            synced: Some(synced),
+            answers_from: received_at + self.knobs.limits.members.leases.take_over_after,
+        };
+        match self.open_primary(index, opened) {
+            Ok(()) => self.put(index, Event::Tick),
+            Err(error) => self.fail(format!("member {index} cannot take over: {error}")),
+        }
+    }
+
+    /// Passes the events of a batch to the role, performs its actions, and changes the role if
+    /// necessary.
+    pub(super) fn handle_as_role(&mut self, index: usize, events: Vec<Event>) {
+        let (now, wall) = (self.members[index].clock(self.now), self.wall());
+        let member = &mut self.members[index];
+        let result = match &mut member.role {
+            Role::Primary(it) => it.handle(events, now, wall),
+            Role::Backup(it) => it.handle(events, now),
+            Role::Copying(it) => it.handle(events, now),
+            Role::Waiting if member.map.group_of(member.target).is_some() => {
+                return self.end_role(index);
+            }
+            Role::Down | Role::Waiting => return,
+        };
+        let actions = match result {
+            Ok(actions) => actions,
+            Err(error) => return self.fail(format!("member {index} has failed: {error}")),
+        };
+        if let Role::Backup(backup) = &member.role {
+            (member.mark.lacks_records, member.lost_power) =
+                (backup.lacks_records(), member.lost_power && backup.lacks_records());
+        }
+        let is_deposed = matches!(&member.role, Role::Primary(it) if !it.is_primary());
+        if is_deposed && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
+            return self.end_role(index);
+        }
+        self.check_role(index);
+        // The process may be killed at any moment, even between two actions.
+        let faults = self.knobs.faults;
+        let may_end = (faults.kills || faults.power_losses) && self.is_busy;
+        let ends = may_end && self.random.below(2_000) == 0;
+        let ends_after = ends.then(|| self.random.index(actions.len() + 1));
+        for (number, action) in actions.into_iter().enumerate() {
+            if ends_after == Some(number) {
+                break;
+            }
+            self.act(index, action);
+        }
+        if ends {
+            return self.end_process(index, faults.power_losses && !faults.kills);
+        }
+        self.change_role(index);
+    }
+
+    /// Checks the invariants of the role.
+    fn check_role(&mut self, index: usize) {
+        let result = match &self.members[index].role {
+            Role::Primary(primary) => primary.check_invariants(),
+            Role::Backup(backup) => {
+                backup.check_invariants();
+                Ok(())
+            }
+            Role::Copying(receiver) => {
+                receiver.check_invariants();
+                Ok(())
+            }
+            Role::Down | Role::Waiting => Ok(()),
+        };
+        if let Err(error) = result {
+            self.fail(format!("member {index} cannot read its store: {error}"));
+        }
+    }
+
+    /// Ends the role of a backup or of a receiver of a copy, if another one begins.
+    fn change_role(&mut self, index: usize) {
+        let may_lead = self.may_lead(index);
+        let member = &mut self.members[index];
+        let is_member = member.map.group_of(member.target).is_some();
+        match &member.role {
+            Role::Backup(_) | Role::Copying(_) if !is_member => self.end_role(index),
+            Role::Backup(backup) if backup.discards() => {
+                member.mark.contents = Contents::Discarded;
+                self.end_role(index);
+            }
+            Role::Backup(_) if may_lead => self.promote(index),
+            Role::Copying(receiver) => match receiver.outcome() {
+                CopyOutcome::Running => {}
+                CopyOutcome::Complete => {
+                    let checked = self.ledger.check_store(member.target, receiver.engine());
+                    member.mark.contents = Contents::Whole;
+                    self.copies += 1;
+                    self.check(checked);
+                    self.end_role(index);
+                }
+                CopyOutcome::Discard => {
+                    member.mark.contents = Contents::Discarded;
+                    self.end_role(index);
+                }
+            },
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, index: usize, action: Action) {
+        let life = self.members[index].life;
+        match action {
+            Action::Append { epoch, lsn, synced, payload } => {
+                self.append_as_role(index, (epoch, lsn, synced), payload);
+            }
+            Action::Truncate { after } => self.members[index].disk.cut(after),
+            Action::Sync { lsn } => {
+                let is_slow = self.knobs.faults.slowness && self.random.percent(10);
+                let most = if is_slow { SLOW_SYNC_MICROS } else { USUAL_SYNC_MICROS };
+                let pause = self.random.micros(50, most);
+                let point = self.members[index].disk.begin_sync();
+                self.after(pause, GroupEvent::Synced { member: index, life, lsn, point });
+            }
+            Action::Checkpoint { lsn } => self.begin_checkpoint(index, lsn),
+            Action::SendToMember(request) => self.send_to_member(index, request),
+            Action::ChangeGroup(change) => {
+                if self.knobs.plant == Some(GroupBug::DropAlone)
+                    && change.change == MemberChange::Drop
+                {
+                    return self.drop_alone(index, &change);
+                }
+                let epoch = group_of(&self.members[index].map).epoch;
+                self.ask_management(index, Ask::Change(change, epoch));
+            }
+            Action::AskTakeOver(request) => self.ask_management(index, Ask::TakeOver(request)),
+            Action::Reply { connection, request, result } => {
+                self.reply(index, connection, &request, result);
+            }
+            // Clients renew their leases, and their nodes never leave the cluster.
+            Action::Evict { .. } => {}
+            Action::Call { request, .. } => {
+                self.fail(format!("member {index} sends message {}", request.message));
+            }
+        }
+    }
+
+    fn append_as_role(&mut self, index: usize, name: (Epoch, Lsn, Lsn), payload: Vec<u8>) {
+        let member = &mut self.members[index];
+        let is_backup = matches!(member.role, Role::Backup(_));
+        if is_backup && self.knobs.plant == Some(GroupBug::AcknowledgeBeforeAppend) {
+            member.unwritten.push((name.0, name.1, name.2, payload));
+            return;
+        }
+        let (target, life) = (member.target, member.life);
+        self.append(index, name, &payload);
+        if !is_backup && self.ledger.is_writer(target, life) {
+            let result = self.ledger.append(name.1, name.0, &payload);
+            self.check(result.map_err(|what| format!("{target}, record {}: {what}", name.1)));
+        }
+    }
+
+    fn begin_checkpoint(&mut self, index: usize, lsn: Lsn) {
+        let member = &mut self.members[index];
+        let life = member.life;
+        let batches = match &member.role {
+            Role::Primary(it) => it.engine().batches_since_checkpoint(),
+            Role::Backup(it) => it.engine().batches_since_checkpoint(),
+            Role::Copying(it) => it.engine().batches_since_checkpoint(),
+            Role::Down | Role::Waiting => return,
+        };
+        if matches!(member.role, Role::Copying(_)) {
+            match self.knobs.plant {
+                Some(GroupBug::TrustUnsyncedCopy) => {
+                    return self.put(index, Event::Checkpointed { lsn });
+                }
+                Some(GroupBug::OpenIncompleteCopy) => {
+                    self.members[index].mark.contents = Contents::Whole;
+                    return self.end_role(index);
+                }
+                _ => {}
+            }
+        }
+        let pause = self.random.micros(500, 30_000);
+        self.after(pause, GroupEvent::Checkpointed { member: index, life, lsn, batches });
+    }
+
+    /// For a planted bug: lets the primary count a silent member as dropped.
+    fn drop_alone(&mut self, index: usize, change: &GroupChange) {
+        let member = &mut self.members[index];
+        let mut map = ClusterMap::clone(&member.map);
+        for group in map.groups.iter_mut().filter(|it| it.id == GROUP) {
+            let dropped = group.members.iter_mut().filter(|it| it.target == change.target);
+            dropped.for_each(|it| it.state = MemberState::Waiting);
+        }
+        let events = vec![Event::Map(Arc::new(map))];
+        self.handle_as_role(index, events);
+    }
+
+    /// Sends a reply of a member's process.
+    fn reply(&mut self, index: usize, connection: u64, request: &Header, result: Result<Vec<u8>>) {
+        let member = &mut self.members[index];
+        let Some(requester) = member.requests.remove(&connection) else { return };
+        let (target, life, term) = (member.target, member.life, member.term);
+        let is_primary = matches!(member.role, Role::Primary(_));
+        match requester {
+            Requester::Member { process, number } => {
+                self.reply_to_member(index, (process, number), request.message, result);
+            }
+            Requester::Client { client, call, attempt } => {
+                let class = result.as_ref().err().map(|error| error.code().retry_class());
+                if is_primary && class.is_none_or(|class| class == RetryClass::Never) {
+                    let checked = self.ledger.check_reply(term, target);
+                    self.check(checked);
+                }
+                if let (true, CompareSlots::ID, Ok(body)) =
+                    (self.ledger.is_writer(target, life), request.message, &result)
+                {
+                    let checked = self.ledger.check_slots(request.session, body);
+                    self.check(checked);
+                }
+                let from = index;
+                self.post(Message::Reply { from, client, call, attempt, term, result });
+            }
+        }
+    }
+
+    // ---- ends
+
+    /// Ends the role of a process, which then opens its target again.
+    pub(super) fn end_role(&mut self, index: usize) {
+        self.keep_store(index);
+        let life = self.new_number();
+        self.members[index].clear_memory(life);
+        let pause = self.random.micros(100, 20_000);
+        self.after(pause, GroupEvent::Open { member: index, life });
+    }
+
+    /// Takes the store from the role. The process has no role from now on.
+    fn keep_store(&mut self, index: usize) {
+        let member = &mut self.members[index];
+        match std::mem::replace(&mut member.role, Role::Down) {
+            Role::Primary(it) => member.engine = it.engine().clone(),
+            Role::Backup(it) => member.engine = it.engine().clone(),
+            Role::Copying(it) => member.engine = it.engine().clone(),
+            Role::Down | Role::Waiting => {}
+        }
+    }
+
+    /// Kills the process of a member, or lets its host lose power. It starts again later.
+    pub(super) fn end_process(&mut self, index: usize, is_power_loss: bool) {
+        self.note(|| format!("member {index} ends, power loss: {is_power_loss}"));
+        self.keep_store(index);
+        let life = self.new_number();
+        let member = &mut self.members[index];
+        member.clear_memory(life);
+        member.stopped_until = Duration::ZERO;
+        if is_power_loss || self.random.percent(50) {
+            let survivors = self.random.index(member.engine.batches_since_checkpoint() + 1);
+            member.engine = member.engine.after_power_loss(survivors);
+        }
+        if is_power_loss {
+            member.disk.power_loss(&mut self.random);
+            member.lost_power = true;
+            member.mark.lacks_records |= member.mark.exists;
+        }
+        let most = if self.is_busy { 6_000_000 } else { 100_000 };
+        let pause = self.random.micros(5_000, most);
+        self.after(pause, GroupEvent::Open { member: index, life });
+    }
+}
+
+/// Returns the limits of a primary that needs no lease.
+fn without_lease(limits: &Limits) -> Limits {
+    let mut limits = limits.clone();
+    limits.members.leases.lease = Duration::MAX;
+    limits
+}

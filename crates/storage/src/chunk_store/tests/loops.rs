@@ -1,0 +1,41 @@
+//! When a target starts or ends, its event loop executes some of the steps. The tests check that
+//! these steps neither write nor sync, since the other targets of the loop would have to wait. The
+//! file system is frozen meanwhile, so that writes and syncs would block.
+
+use super::*;
+use skep_format::chunk::TargetState;
+use skep_testkit::target_disk::Frozen;
+use skep_testkit::thin::ThinDisk;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Time limit for the steps, which is much longer than the steps take even on a busy host.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn event_loop_starts_and_ends_a_target_without_disk_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = ThinDisk::new(dir.path(), 100) else { return };
+    let target = disk.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let prepared = PreparedStore::new(&target, CLUSTER, TARGET).unwrap();
+    let frozen = Frozen::new(&disk.path());
+    let (report, reports) = mpsc::channel();
+    let of_loop = std::thread::spawn(move || {
+        skep_env::block_on(async move {
+            let store = ChunkStore::start(prepared);
+            report.send("started").unwrap();
+            let end = store.end().await.unwrap();
+            report.send("ended").unwrap();
+            end
+        })
+    });
+    for step in ["started", "ended"] {
+        assert_eq!(reports.recv_timeout(PATIENCE), Ok(step));
+    }
+    drop(frozen);
+    let state = || TargetState::from_file(&std::fs::read(target.join(STATE_FILE)).unwrap());
+    assert!(!state().unwrap().clean, "the loop has not recorded the end");
+    of_loop.join().unwrap().unwrap().record().unwrap();
+    assert!(state().unwrap().clean);
+}

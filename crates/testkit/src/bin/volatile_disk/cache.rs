@@ -1,0 +1,288 @@
+//! The volatile write cache: two images of the disk, and the writes that only one of them contains.
+//!
+//! The image `live` contains every write, and reads use it. The image `durable` contains the bytes
+//! that no power loss can destroy. A write is in `unflushed` until a flush copies it to `durable`.
+//!
+//! # Invariants
+//! - While the power is on, `live` equals `durable` after all writes in `unflushed` were applied in
+//!   order.
+//! - While the power is off, `durable` does not change.
+
+use skep_testkit::Random;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Maximum number of unflushed bytes. If there are more, the cache writes the older half to
+/// `durable`, as the cache of a real disk does when it is full.
+const MAX_UNFLUSHED_BYTES: usize = 256 << 20;
+
+#[derive(Debug)]
+struct Write {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// The numbers of unflushed writes that a power loss kept, dropped and tore.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    dropped: usize,
+    kept: usize,
+    torn: usize,
+}
+
+/// A disk with a volatile write cache.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    live: File,
+    durable: File,
+    unflushed: Vec<Write>,
+    unflushed_bytes: usize,
+    /// `None` while the power is on. After a power loss, the ranges (offset and length) in which
+    /// `live` differs from `durable`.
+    lost: Option<Vec<(u64, usize)>>,
+    random: Random,
+    ignores_flushes: bool,
+}
+
+/// The fate of one unflushed write in a power loss.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Dropped,
+    Kept,
+    /// The disk keeps some sectors of the write, which it selects at random.
+    Torn,
+}
+
+impl fmt::Display for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dropped, kept, torn } = self;
+        write!(f, "{dropped} unflushed writes were dropped, {kept} kept, {torn} torn")
+    }
+}
+
+impl Cache {
+    /// Creates a disk from two equal images. The random numbers of `seed` decide the fate of
+    /// unflushed writes.
+    pub(crate) fn new(live: File, durable: File, seed: u64) -> Self {
+        Self {
+            live,
+            durable,
+            unflushed: Vec::new(),
+            unflushed_bytes: 0,
+            lost: None,
+            random: Random::new(seed),
+            ignores_flushes: false,
+        }
+    }
+
+    /// Returns the newest bytes, including unflushed writes.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.live.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.live.write_all_at(bytes, offset)?;
+        if let Some(lost) = &mut self.lost {
+            lost.push((offset, bytes.len()));
+            return Ok(());
+        }
+        self.unflushed.push(Write { offset, bytes: bytes.to_vec() });
+        self.unflushed_bytes += bytes.len();
+        if self.unflushed_bytes > MAX_UNFLUSHED_BYTES {
+            self.write_out(self.unflushed.len().div_ceil(2))?;
+        }
+        Ok(())
+    }
+
+    /// Makes all earlier writes durable.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.lost.is_some() || self.ignores_flushes {
+            return Ok(());
+        }
+        self.write_out(self.unflushed.len())
+    }
+
+    /// From now on, acknowledges flushes without carrying them out.
+    pub(crate) fn ignore_flushes(&mut self) {
+        self.ignores_flushes = true;
+    }
+
+    fn write_out(&mut self, count: usize) -> io::Result<()> {
+        for write in self.unflushed.drain(..count) {
+            self.durable.write_all_at(&write.bytes, write.offset)?;
+            self.unflushed_bytes -= write.bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Simulates a power loss. With a probability of one quarter, it drops all unflushed writes.
+    /// Otherwise it drops each unflushed write with a probability of one half, and keeps or tears
+    /// the others. A torn write loses some of its sectors of `sector` bytes. A second power loss
+    /// before [`Self::restore`] changes nothing.
+    pub(crate) fn lose_power(&mut self, sector: usize) -> io::Result<Losses> {
+        let mut losses = Losses::default();
+        if self.lost.is_some() {
+            return Ok(losses);
+        }
+        let drops_all = self.random.below(4) == 0;
+        let writes = std::mem::take(&mut self.unflushed);
+        self.unflushed_bytes = 0;
+        for write in &writes {
+            let fate = match self.random.below(4) {
+                _ if drops_all => Fate::Dropped,
+                0 => Fate::Kept,
+                1 => Fate::Torn,
+                _ => Fate::Dropped,
+            };
+            let count = match fate {
+                Fate::Dropped => &mut losses.dropped,
+                Fate::Kept => &mut losses.kept,
+                Fate::Torn => &mut losses.torn,
+            };
+            *count += 1;
+            self.survive(write, fate, sector)?;
+        }
+        self.lost = Some(writes.iter().map(|it| (it.offset, it.bytes.len())).collect());
+        self.ignores_flushes = false;
+        Ok(losses)
+    }
+
+    /// Writes to `durable` the sectors of an unflushed write that the power loss does not destroy.
+    fn survive(&mut self, write: &Write, fate: Fate, sector: usize) -> io::Result<()> {
+        let mut offset = write.offset;
+        let mut rest = &write.bytes[..];
+        while !rest.is_empty() {
+            // If a write begins within a sector, its first piece ends with this sector.
+            let within = usize::try_from(offset).expect("64 bits") % sector;
+            let (piece, after) = rest.split_at(rest.len().min(sector - within));
+            let survives = match fate {
+                Fate::Dropped => false,
+                Fate::Kept => true,
+                Fate::Torn => self.random.below(2) == 0,
+            };
+            if survives {
+                self.durable.write_all_at(piece, offset)?;
+            }
+            offset += piece.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Turns the power on again. Reads then return the bytes that the power loss did not destroy.
+    /// Does nothing if there was no power loss.
+    pub(crate) fn restore(&mut self) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for (offset, len) in self.lost.take().unwrap_or_default() {
+            bytes.resize(len, 0);
+            self.durable.read_exact_at(&mut bytes, offset)?;
+            self.live.write_all_at(&bytes, offset)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_testkit::Scratch;
+
+    const LEN: usize = 64 << 10;
+    const SECTOR: usize = 512;
+
+    fn cache(scratch: &Scratch, seed: u64) -> Cache {
+        let image = |name: &str| {
+            let path = scratch.join(name);
+            let file =
+                File::options().read(true).write(true).create(true).truncate(true).open(path);
+            let file = file.unwrap();
+            file.set_len(LEN as u64).unwrap();
+            file
+        };
+        Cache::new(image("live"), image("durable"), seed)
+    }
+
+    /// Simulates a power loss, and returns the contents of the disk after it.
+    fn after_loss(cache: &mut Cache) -> Vec<u8> {
+        cache.lose_power(SECTOR).unwrap();
+        cache.restore().unwrap();
+        cache.read(0, LEN).unwrap()
+    }
+
+    #[test]
+    fn flushed_writes_survive_and_later_ones_may_not() {
+        let scratch = Scratch::new();
+        let (mut dropped, mut kept) = (0, 0);
+        for seed in 0..64 {
+            let mut cache = cache(&scratch, seed);
+            cache.write(0, &[1; 4096]).unwrap();
+            cache.flush().unwrap();
+            cache.write(4096, &[2; SECTOR]).unwrap();
+            assert_eq!(cache.read(4096, 1).unwrap(), [2], "reads see unflushed writes");
+            let found = after_loss(&mut cache);
+            assert!(found[..4096] == [1; 4096], "seed {seed}");
+            match found[4096] {
+                0 => dropped += 1,
+                _ => kept += 1,
+            }
+        }
+        assert!(dropped > 20 && kept > 10, "{dropped} dropped, {kept} kept");
+    }
+
+    #[test]
+    fn torn_writes_consist_of_whole_old_and_new_sectors() {
+        let scratch = Scratch::new();
+        let mut mixed = 0;
+        for seed in 0..64 {
+            let mut cache = cache(&scratch, seed);
+            // This write begins and ends within a sector.
+            cache.write(100, &[3; 8 * SECTOR]).unwrap();
+            let found = after_loss(&mut cache);
+            let sectors: Vec<_> = found[..9 * SECTOR].chunks(SECTOR).map(|it| it[200]).collect();
+            let last = found[8 * SECTOR + 50];
+            let is_mixed = sectors.contains(&3) && sectors[..8].contains(&0);
+            mixed += usize::from(is_mixed);
+            for (at, byte) in sectors[..8].iter().enumerate() {
+                let from = (at * SECTOR).max(100);
+                let sector = &found[from..(at + 1) * SECTOR];
+                assert!(sector.iter().all(|it| it == byte), "seed {seed}, sector {at}");
+            }
+            assert!(last == 0 || last == 3);
+        }
+        assert!(mixed > 5, "{mixed} torn writes");
+    }
+
+    #[test]
+    fn writes_after_the_power_loss_are_forgotten() {
+        let scratch = Scratch::new();
+        let mut cache = cache(&scratch, 1);
+        cache.write(0, &[1; SECTOR]).unwrap();
+        cache.flush().unwrap();
+        cache.lose_power(SECTOR).unwrap();
+        cache.write(0, &[2; SECTOR]).unwrap();
+        cache.flush().unwrap();
+        assert_eq!(cache.read(0, 1).unwrap(), [2], "processes that still run see no error");
+        cache.restore().unwrap();
+        assert_eq!(cache.read(0, 1).unwrap(), [1]);
+        cache.write(0, &[4; SECTOR]).unwrap();
+        cache.flush().unwrap();
+        assert_eq!(after_loss(&mut cache)[0], 4, "the disk works again");
+    }
+
+    #[test]
+    fn disk_that_ignores_flushes_loses_flushed_writes() {
+        let scratch = Scratch::new();
+        let is_lost = |seed| {
+            let mut cache = cache(&scratch, seed);
+            cache.ignore_flushes();
+            cache.write(0, &[1; SECTOR]).unwrap();
+            cache.flush().unwrap();
+            after_loss(&mut cache)[0] == 0
+        };
+        assert!((0..16).any(is_lost));
+    }
+}

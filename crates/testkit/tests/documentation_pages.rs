@@ -1,0 +1,231 @@
+//! Runs the commands on the pages about daily work without changing them, on a host with all
+//! services of a cluster. Also checks that the sources contain the messages on the page about
+//! troubleshooting.
+//!
+//! In the test, `systemctl` is a script that starts and ends the services with the settings in the
+//! shipped systemd units. `several_hosts.rs` runs the commands on the page about several hosts.
+
+use skep_testkit::page::{PageHost, PageNetwork, blocks};
+use skep_testkit::{PATIENCE, files, wait_for};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+const ADMINISTRATION: &str = include_str!("../../../docs/operations/administration.md");
+const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
+const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
+const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
+
+/// A script for `systemctl start|stop|restart UNIT`. A service is ready when its log contains
+/// `serves`.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+set -e
+unit=${2#skep-} kind=${2#skep-}
+kind=${kind%%@*} name=${unit#*@} pid=/run/skep-$unit.pid log=/srv/log-$unit
+runs() { [ -d /proc/$1 ] && ! grep -q '^State:.Z' /proc/$1/status; }
+stop() {
+  [ -e $pid ] || return 0
+  kill $(cat $pid)
+  while runs $(cat $pid); do sleep 0.02; done
+  rm $pid
+}
+start() {
+  : >$log
+  setsid skep $kind --config /etc/skep/$kind-$name.toml >>$log 2>&1 </dev/null &
+  echo $! >$pid
+  until grep -q ' serves ' $log; do runs $(cat $pid) || { cat $log >&2; exit 1; }; sleep 0.02; done
+}
+case $1 in
+  start) start ;;
+  stop) stop ;;
+  restart) stop; start ;;
+esac
+"#;
+
+const SERVICES: [(&str, &str); 3] = [
+    ("management", "[node]\ndirectory = \"/srv/skep/management\"\n"),
+    ("metadata", "targets = [\"/nvme0/skep-meta\"]\n[node]\ndirectory = \"/srv/skep/metadata\"\n"),
+    (
+        "storage",
+        "targets = [\"/disk1/skep\", \"/disk2/skep\"]\n[node]\ndirectory = \"/srv/skep/storage\"\n",
+    ),
+];
+
+/// Writes the file `path` on the host.
+fn write(host: &PageHost, path: &str, text: &str, mode: &str) {
+    let command = format!("cat >{path} <<'END'\n{text}END\nchmod {mode} {path}");
+    host.run(&command).expect_success();
+}
+
+/// Starts all services on a host in the way that the pages expect, and mounts the cluster.
+fn set_up(host: &PageHost) {
+    let works = |command: &str| host.run(command).expect_success();
+    works("mkdir -p -m 700 /etc/skep; mkdir -p /run /mnt/skep /mnt/test /mnt/new-disk");
+    works("echo 10.0.0.1 management.example >>/etc/hosts; rm -f /usr/bin/systemctl");
+    write(host, "/usr/bin/systemctl", SYSTEMCTL, "755");
+    for (kind, settings) in SERVICES {
+        write(host, &format!("/etc/skep/{kind}-a.toml"), settings, "600");
+        let token = if kind == "management" { "" } else { "--token-file /etc/skep/token" };
+        works(&format!("skep {kind} --init --config /etc/skep/{kind}-a.toml {token}"));
+        works(&format!("systemctl start skep-{kind}@a"));
+        if kind == "management" {
+            let token = "skep cluster token --cluster /srv/skep/management >/etc/skep/token";
+            works(&format!("umask 077; {token}; cp /etc/skep/token /etc/skep/test-token"));
+        }
+    }
+    works("skep cluster format");
+    works("ln -sf /usr/bin/skep /usr/sbin/mount.skep");
+    works("echo '10.0.0.1 /mnt/skep skep defaults 0 0' >>/etc/fstab; mount /mnt/skep");
+    works("skep entry set --num-targets all /mnt/skep; mkdir /mnt/skep/d");
+    works("for n in 1 2 3; do seq 100000 >/mnt/skep/d/f$n; done");
+}
+
+/// Runs the command blocks of a page. After each block, calls `after`, which does the work that a
+/// reader of the page does by hand.
+fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
+    let blocks = blocks(page);
+    assert!(blocks.len() > 1, "the page has its commands");
+    for block in blocks {
+        assert_eq!(block.hosts, ["server"]);
+        let printed = host.run(&block.commands).expect_success();
+        println!("{}{printed}", block.commands);
+        after(&block.commands);
+    }
+}
+
+/// Command: skep target set-state, skep target files, skep target remove, skep node rename.
+/// Command: skep cluster backup, skep cluster restore.
+#[test]
+fn every_command_of_the_pages_on_daily_work_succeeds() {
+    let network = PageNetwork::new();
+    let host = network.host("server", "10.0.0.1/24");
+    set_up(&host);
+    let works = |command: &str| host.run(command).expect_success();
+    let check = || {
+        let sums = works("cd /mnt/skep/d; seq 100000 | cmp - f1; cmp f1 f2; cmp f2 f3; ls");
+        assert_eq!(sums, "f1\nf2\nf3\n");
+    };
+
+    let settings = ADMINISTRATION.split("```toml\n").nth(1).and_then(|it| it.split("```").next());
+    write(&host, "/etc/skep/client.toml", settings.expect("the page has settings"), "600");
+    run_page(&host, ADMINISTRATION, |_| ());
+    check();
+    let targets = works("skep target list");
+    assert!(targets.contains("/disk1/skep") && !targets.contains("/disk2/skep"), "{targets}");
+    works("skep umount /mnt/test; rm /etc/skep/client.toml");
+
+    works("cp /usr/bin/skep skep");
+    run_page(&host, UPGRADES, |commands| {
+        if commands.contains("restart skep-management") {
+            wait_for("all servers have sent a heartbeat", PATIENCE, || {
+                host.run("skep health check").status.success().then_some(())
+            });
+        }
+    });
+    check();
+
+    run_page(&host, BACKUPS, |commands| {
+        if commands.contains("/mnt/new-disk") {
+            works("mv /disk1/skep /srv/old-disk; mv /mnt/new-disk/skep /disk1/skep");
+        }
+        if commands.contains("cluster restore") {
+            // The cluster stays mounted during the restore, and the mount must still work.
+            check();
+            wait_for("all servers have sent a heartbeat", PATIENCE, || {
+                host.run("skep health check").status.success().then_some(())
+            });
+        }
+    });
+    check();
+    works("skep umount /mnt/skep");
+    for kind in ["storage", "metadata", "management"] {
+        works(&format!("systemctl stop skep-{kind}@a"));
+    }
+}
+
+/// Messages that the kernel or the C library creates.
+const OF_THE_SYSTEM: &[&str] = &["Connection refused"];
+
+/// Returns the messages in the first column of the tables on the page.
+fn messages() -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_table_of_messages = false;
+    for line in TROUBLESHOOTING.lines() {
+        let cells: Vec<&str> = line.split('|').collect();
+        match cells.get(1).map(|cell| cell.trim()) {
+            None => is_table_of_messages = false,
+            Some("message") => is_table_of_messages = true,
+            Some(cell) if is_table_of_messages || cell.contains(" says `") => {
+                found.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+            }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// Appends the text of all sources below a directory. Omits line breaks within string literals.
+fn collect(directory: &Path, all: &mut String) {
+    for entry in files::read_dir(directory) {
+        let path: PathBuf = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(&path, all);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            let mut joins = false;
+            for line in files::read_to_string(&path).lines() {
+                let line = if joins { line.trim_start() } else { line };
+                joins = line.ends_with('\\');
+                let _ = write!(all, "{}", line.trim_end_matches('\\'));
+                if !joins {
+                    all.push('\n');
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_message_of_the_troubleshooting_page_is_in_the_sources() {
+    let mut sources = String::new();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for entry in files::read_dir(&crates) {
+        let path = entry.expect("an entry").path();
+        if !path.ends_with("testkit") && !path.ends_with("xtask") {
+            collect(&path.join("src"), &mut sources);
+        }
+    }
+    let messages = messages();
+    assert!(messages.len() > 12, "{messages:?}");
+    for message in messages.iter().filter(|it| !OF_THE_SYSTEM.contains(&it.as_str())) {
+        // In the messages on the page, ids, numbers and `...` stand for values. So compare only the
+        // text between the values.
+        let is_value =
+            |word: &str| word.starts_with("...") || word.contains(|it: char| it.is_ascii_digit());
+        let mut part = String::new();
+        let mut parts = Vec::new();
+        for word in message.split(' ') {
+            if is_value(word) {
+                parts.push(std::mem::take(&mut part));
+            } else {
+                part = if part.is_empty() { word.to_owned() } else { format!("{part} {word}") };
+            }
+        }
+        parts.push(part);
+        for part in parts.iter().filter(|part| part.len() > 2) {
+            assert!(sources.contains(part.as_str()), "no source has '{part}' of '{message}'");
+        }
+    }
+}
+
+#[test]
+fn systemctl_stand_in_returns_when_the_service_is_ready() {
+    let network = PageNetwork::new();
+    let host = network.host("server", "10.0.0.1/24");
+    set_up(&host);
+    host.run("systemctl restart skep-storage@a && skep health check").expect_success();
+    let gone = host.run("systemctl stop skep-storage@a; skep health check");
+    assert!(!gone.status.success(), "{}", gone.stdout);
+    host.run("systemctl start skep-storage@a").expect_success();
+    wait_for("the cluster is healthy again", PATIENCE, || {
+        host.run("skep health check").status.success().then_some(())
+    });
+}

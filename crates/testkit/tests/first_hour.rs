@@ -1,0 +1,109 @@
+//! Mistakes that an administrator may make with services and mounts in the first hour. Skep refuses
+//! or reports each of them with its reason. `docs/tests/first-hour.md` lists all such mistakes,
+//! with the tests that cover the mistakes that are not in this file.
+
+use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::{Cluster, PATIENCE, Shape, cluster, files, wait_for};
+use std::process::Command;
+
+const README: &str = include_str!("../../../README.md");
+const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
+
+/// Starts a service, and waits until its log has a line with `words`. Returns the log.
+fn start(host: &mut PageHost, command: &str, words: &str) -> String {
+    host.start(command);
+    wait_for(words, PATIENCE, || {
+        let log = files::read_to_string(host.log());
+        log.contains(words).then_some(log)
+    })
+}
+
+/// Case: D4. If a target is not in the settings any more, it gets no new files. The log and `skep
+/// health check` name the target and the remedy.
+///
+/// Command: skep storage, skep health check.
+#[test]
+fn target_that_settings_no_longer_name_is_reported() {
+    let network = PageNetwork::new();
+    let mut host = network.host("all", "10.0.0.1/24");
+    host.run("skep management --init --directory /srv/m").expect_success();
+    start(&mut host, "skep management --directory /srv/m", " serves ");
+    let token = "umask 077; mkdir -p /etc/skep; \
+                 skep cluster token --cluster /srv/m > /etc/skep/token";
+    host.run(token).expect_success();
+    let both = format!("{STORAGE} --target /disk2/skep");
+    host.run(&format!("{both} --init --token-file /etc/skep/token")).expect_success();
+    start(&mut host, &both, " serves ");
+    let down = |host: &PageHost, words: &str| {
+        wait_for(words, PATIENCE, || {
+            let health = host.run("skep health check").stdout;
+            health.contains(words).then_some(health)
+        })
+    };
+    host.stop();
+    start(&mut host, "skep management --directory /srv/m", " serves ");
+    let log = start(&mut host, STORAGE, "the settings do not name it");
+    assert!(log.contains("WARN") && log.contains("/disk2/skep"), "{log}");
+    let health = down(&host, "does not report this target");
+    assert!(
+        health.contains("add the directory of this target to `targets` in the settings"),
+        "{health}"
+    );
+    let problems = health.split("Problems").nth(1).unwrap_or_default();
+    assert_eq!(problems.matches("/disk2/skep").count(), 1, "{health}");
+    host.stop();
+}
+
+/// Case: D10. A log level that does not exist would switch off the log of a mount.
+///
+/// Command: skep mount.
+#[test]
+fn unknown_log_level_of_a_mount_is_refused() {
+    let cluster = Cluster::start(Shape::small());
+    let data = cluster.data().display().to_string();
+    let point = cluster.data().with_file_name("second");
+    files::create_dir_all(&point);
+    let second = point.display().to_string();
+    for option in [["-o", "log=loud"], ["--log", "inof"]] {
+        let arguments = [&["mount", "--cluster", &data, &second][..], &option].concat();
+        let refused = cluster::skep(arguments).expect_failure();
+        assert!(refused.contains("unknown level"), "{refused}");
+    }
+    cluster.stop();
+}
+
+/// Case: D23. The error message of `skep down` names the mount that a program uses, and how to find
+/// the program.
+///
+/// Command: skep down.
+#[test]
+fn down_names_a_mount_that_a_program_uses() {
+    let cluster = Cluster::start(Shape::small());
+    let mut program = Command::new("sleep");
+    let mut program = program.arg("infinity").current_dir(cluster.path()).spawn().expect("sleep");
+    let data = cluster.data().display().to_string();
+    let down = cluster::skep(["down", "--data-dir", &data]);
+    program.kill().expect("it runs");
+    program.wait().expect("ours");
+    assert!(down.status.success(), "{down:?}");
+    let mount = cluster.path().display().to_string();
+    let words = [&format!("the mount on {mount} is in use"), "fuser -vm", "return errors"];
+    assert!(words.iter().all(|word| down.stderr.contains(*word)), "{down:?}");
+}
+
+/// Case: D17. All commands in the README succeed if a user types them in their order.
+#[test]
+fn every_command_of_the_readme_succeeds() {
+    let network = PageNetwork::new();
+    let host = network.host("laptop", "10.0.0.1/24");
+    host.run("mkdir /srv/try; mount -t tmpfs tmpfs /run; rm -rf /etc/skep").expect_success();
+    let blocks = README.split("```").map(str::trim);
+    let commands = blocks.filter(|block| block.starts_with("export PATH="));
+    let commands: Vec<_> = commands.flat_map(str::lines).collect();
+    assert!(commands.len() > 8, "the README has its commands");
+    let typed = format!("cd /srv/try; set -e\n{}", commands.join("\n"));
+    let printed = host.run(&typed).expect_success();
+    for shown in ["The cluster is healthy.", "Storage targets", "hello\n", "is down"] {
+        assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
+    }
+}

@@ -1,0 +1,72 @@
+//! A group of two metadata targets after management was restored from a backup.
+
+use crate::pair::{METADATA, MOUNTS, Pair, after};
+use serde_json::json;
+use skep_testkit::{PATIENCE, cluster, files, wait_for};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longer than a lease, with the pause of the group.
+const IDLE: Duration = Duration::from_secs(8);
+
+/// Adds or deletes a rule that rejects packets from the host of the first metadata service to
+/// management.
+fn change_rule(pair: &Pair, verb: &str, port: &str) {
+    let words = ["rule", verb, "ipproto", "tcp", "dport", port, "pref", "10", "unreachable"];
+    let mut command = pair.host.command_in_network(Path::new("ip"));
+    assert!(command.args(words).status().expect("ip runs").success(), "{verb} a rule");
+}
+
+/// Before the fix, the connections to a target stayed open when the thread of the target ended,
+/// since the role of the target had changed. A mount that had got the new map before the target
+/// waited for replies on such a connection. It renewed its lease no more, and was evicted.
+///
+/// Command: skep cluster restore.
+#[test]
+fn idle_mount_stays_in_the_cluster_after_a_restore() {
+    let mut pair = Pair::begin();
+    let file = pair.mount_point().join("before");
+    files::write(&file, "before");
+    for name in MOUNTS {
+        assert_eq!(files::read(pair.scratch.join(name).join("before")), b"before");
+    }
+    let (directory, copy) = (pair.path("management"), pair.path("copy"));
+    cluster::skep(["cluster", "backup", "--directory", &directory, &copy]).expect_success();
+    let (primary, _) = pair.roles();
+    assert_eq!(primary, METADATA[0], "it runs in a network namespace");
+    let await_log = |pair: &Pair, name: &str, words: &str| {
+        let path = pair.scratch.join(&format!("{name}.log"));
+        wait_for(words, PATIENCE, || files::read_to_string(&path).contains(words).then_some(()));
+    };
+    let token = files::read_to_string(Path::new(&directory).join("join-token"));
+    let port = token.trim().rsplit(':').next().expect("an address with a port").to_owned();
+    pair.kill("management");
+    files::rename(&directory, pair.scratch.join("lost"));
+    cluster::skep(["cluster", "restore", "--directory", &directory, &copy]).expect_success();
+    for name in [primary, MOUNTS[0], MOUNTS[1]] {
+        await_log(&pair, name, "lost contact with management");
+    }
+    // The mounts get the new map before the primary, and connect to the primary again. The thread
+    // of the primary ends, since the other member refuses its requests.
+    change_rule(&pair, "add", &port);
+    pair.start_service("management", "management");
+    for name in MOUNTS {
+        await_log(&pair, name, "management answers again");
+    }
+    await_log(&pair, primary, "opens ");
+    after(Duration::from_millis(500));
+    change_rule(&pair, "delete", &port);
+    await_log(&pair, primary, "is now the primary of metadata group");
+    pair.wait_for_serving(2);
+    // If both mounts were silent, management would keep both: it would suspect the network of the
+    // metadata target.
+    let until = Instant::now() + IDLE;
+    while Instant::now() < until {
+        files::write(pair.scratch.join(MOUNTS[1]).join("active"), "active");
+    }
+    assert_eq!(pair.json(&["client", "list", "--evicted"]), json!([]));
+    assert_eq!(files::read(&file), b"before");
+    let logged = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
+    assert!(logged.contains("management was restored from a backup"), "{logged}");
+    assert!(!logged.contains("lost power"), "{logged}");
+}

@@ -1,0 +1,291 @@
+//! The number of requests that each system call causes. The kernel sends requests to the mount, and
+//! the mount sends requests to the servers.
+//!
+//! The tests read the operation counters on the metrics pages. They fail if a change of Skep adds a
+//! request to one of these system calls. If a change saves a request, the expected number in this
+//! file and in the table in docs/benchmarks.md must become lower, too.
+//!
+//! The mount caches names and attributes for an hour. So no entry expires and causes a request
+//! while the machine is busy.
+
+use rustix::fs::OFlags;
+use skep_testkit::files::{self, OrFail};
+use skep_testkit::{Cluster, Mounted, Shape, Transport, eventually};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Number of repetitions of each system call.
+const CALLS: usize = 40;
+/// Length of a small file in bytes.
+const LEN: usize = 3901;
+/// Time limit for the counters to include the last request.
+const COUNTER_PATIENCE: Duration = Duration::from_secs(5);
+/// Kinds of requests for which no system call waits. The mount and the services send them later,
+/// several of them in one message.
+const BACKGROUND: [&str; 8] = [
+    "acknowledge_notifications",
+    "close_many",
+    "get_map",
+    "interrupt",
+    "keep_alive",
+    "open_session",
+    "remove_chunks",
+    "wait_notifications",
+];
+
+/// The number of requests of each kind.
+type Requests = BTreeMap<String, u64>;
+
+/// A cluster, and the mount whose requests are counted.
+struct Counted {
+    cluster: Cluster,
+    mount: Mounted,
+}
+
+/// Requests the metrics page of a service or mount, and returns the number of operations of each
+/// kind.
+fn operations(mut stream: impl Read + Write, service: &str) -> Requests {
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the request is sent");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a reply");
+    assert!(page.ends_with("# EOF\n"), "a complete page");
+    let prefix = format!("skep_{service}_operations_total{{");
+    let mut found = Requests::new();
+    for line in page.lines().filter_map(|line| line.strip_prefix(&prefix)) {
+        let (labels, count) = line.split_once("} ").expect("a sample");
+        let name = labels.split("operation=\"").nth(1).and_then(|it| it.split('"').next());
+        let name = name.expect("the label of the operation");
+        let count: u64 = count.parse().expect("a number");
+        *found.entry(format!("{service}.{name}")).or_default() += count;
+    }
+    found
+}
+
+impl Counted {
+    fn new() -> Self {
+        let mut cluster = Cluster::start(Shape::small());
+        let mount = cluster.mount_with(Transport::Uring, "attribute_timeout=3600");
+        Self { cluster, mount }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mount.path().join(name)
+    }
+
+    /// Returns a new empty directory. The kernel has the directory's attributes in its cache.
+    fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        files::create_dir(&path);
+        stat(self.mount.path());
+        stat(&path);
+        path
+    }
+
+    fn requests(&self) -> Requests {
+        let socket = format!("/run/skep/mount-{}.sock", self.mount.pid());
+        let mut all = operations(UnixStream::connect(socket).expect("the mount answers"), "mount");
+        for service in ["metadata", "storage"] {
+            let file = self.cluster.data().join(format!("{service}-1")).join("metrics-address");
+            let address = files::read_to_string(file);
+            let stream = TcpStream::connect(address.trim()).expect("the service answers");
+            all.append(&mut operations(stream, service));
+        }
+        all.retain(|name, _| BACKGROUND.iter().all(|it| !name.ends_with(it)));
+        all
+    }
+
+    /// Runs `call` [`CALLS`] times, and compares the rounded average number of requests of one call
+    /// with `expected`. Single calls may differ, because the first call may use cached attributes,
+    /// and the mount sends some reports later. `expected` lists the expected requests. For example,
+    /// `mount.lookup metadata.lookup` means one request of each of these two kinds.
+    #[track_caller]
+    fn check(&self, what: &str, expected: &str, mut call: impl FnMut(usize)) {
+        let mut wanted = Requests::new();
+        for name in expected.split_whitespace() {
+            *wanted.entry(name.to_owned()).or_default() += 1;
+        }
+        let before = self.requests();
+        for number in 0..CALLS {
+            call(number);
+        }
+        let (mut sent, mut counted) = (Requests::new(), Requests::new());
+        let are_equal = || {
+            counted = self.requests();
+            for (name, count) in &mut counted {
+                *count -= before.get(name).copied().unwrap_or_default();
+            }
+            sent = counted.clone();
+            sent.values_mut().for_each(|count| *count = (*count + CALLS as u64 / 2) / CALLS as u64);
+            sent.retain(|_, count| *count > 0);
+            (sent == wanted).then_some(())
+        };
+        let found = eventually(COUNTER_PATIENCE, are_equal);
+        counted.retain(|_, count| *count > 0);
+        assert!(
+            found.is_some(),
+            "{what}: one call costs {sent:?}, expected {wanted:?}; {CALLS} calls: {counted:?}"
+        );
+    }
+}
+
+fn name(directory: &Path, number: usize) -> PathBuf {
+    directory.join(format!("name-{number}"))
+}
+
+fn open(path: &Path, flags: OFlags) -> File {
+    let flags = i32::try_from(flags.bits()).expect("flags of open(2)");
+    files::open_with(OpenOptions::new().read(true).write(true).custom_flags(flags), path)
+}
+
+/// Calls `stat(2)`. `std::fs::metadata` also requests the creation time, and the kernel sends an
+/// additional request for it.
+fn stat(path: &Path) {
+    rustix::fs::stat(path).or_fail("stat", path);
+}
+
+/// Opens a file, reads the whole file, and closes it.
+fn read(path: &Path) {
+    let file = files::open(path);
+    files::read_exact_at(&file, &mut [0; LEN], 0);
+}
+
+#[test]
+fn changes_of_names_cost_the_expected_requests() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    let new = |number: usize| at.join(format!("new-{number}"));
+    counted.check(
+        "create and close",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.flush mount.release",
+        |number| drop(files::create_new(name(&at, number))),
+    );
+    counted.check("stat after create", "", |number| stat(&name(&at, number)));
+    counted.check("unlink", "mount.get_attr mount.unlink metadata.unlink", |number| {
+        files::remove_file(name(&at, number))
+    });
+    counted.check(
+        "create, write and close",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.get_xattr mount.write storage.write_chunk
+         mount.flush metadata.report_written mount.release",
+        |number| files::write(name(&at, number), [7; LEN]),
+    );
+    counted.check(
+        "rename",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.rename metadata.rename",
+        |number| files::rename(name(&at, number), new(number)),
+    );
+    counted.check(
+        "link",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.link metadata.link",
+        |number| files::hard_link(new(number), name(&at, number)),
+    );
+    (0..CALLS).for_each(|number| files::remove_file(new(number)));
+    counted.check(
+        "mkdir",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.mk_dir metadata.make_directory",
+        |number| files::create_dir(new(number)),
+    );
+    counted.check("rmdir", "mount.get_attr mount.rm_dir metadata.remove_directory", |number| {
+        files::remove_dir(new(number))
+    });
+    counted.check(
+        "symlink",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.symlink metadata.make_symlink",
+        |number| files::symlink("file", new(number)),
+    );
+    counted.check("readlink", "mount.read_link metadata.read_link", |number| {
+        files::read_link(new(number));
+    });
+    counted.check("readlink again", "", |number| drop(files::read_link(new(number))));
+}
+
+#[test]
+fn reads_of_small_files_cost_the_expected_requests() {
+    let counted = Counted::new();
+    let at = counted.cluster.path().join("files");
+    files::create_dir(&at);
+    (0..CALLS).for_each(|number| files::write(name(&at, number), [7; LEN]));
+    let at = counted.path("files");
+    stat(&at);
+    counted.check(
+        "open, read and close",
+        "mount.lookup metadata.lookup mount.open metadata.open
+         mount.read storage.read_chunk mount.release",
+        |number| read(&name(&at, number)),
+    );
+    counted.check("read again", "mount.open metadata.open mount.release", |number| {
+        read(&name(&at, number));
+    });
+    // When a program reads a file, the kernel drops the file's cached access time.
+    counted.check("stat after read", "mount.get_attr metadata.get_attributes", |number| {
+        stat(&name(&at, number));
+    });
+    counted.check("stat again", "", |number| stat(&name(&at, number)));
+}
+
+#[test]
+fn writes_and_syncs_cost_the_expected_requests() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    let path = at.join("file");
+    files::write(&path, vec![1; 4096 * CALLS]);
+    let file = open(&path, OFlags::empty());
+    files::sync_all(&file);
+    let place = |number: usize| (number * 4096) as u64;
+    counted.check(
+        "overwrite and fsync",
+        "mount.write storage.write_chunk mount.fsync storage.sync_chunk",
+        |number| {
+            files::write_all_at(&file, &[2; 4096], place(number));
+            files::sync_all(&file);
+        },
+    );
+    counted.check("fsync again", "mount.fsync", |_| files::sync_all(&file));
+    counted.check(
+        "append and fsync",
+        "mount.write storage.write_chunk mount.fsync storage.sync_chunk metadata.report_written",
+        |number| {
+            files::write_all_at(&file, &[3; 4096], place(CALLS + number));
+            files::sync_all(&file);
+        },
+    );
+    drop(file);
+    let file = open(&path, OFlags::SYNC);
+    counted.check(
+        "overwrite with O_SYNC",
+        "mount.write storage.write_chunk mount.fsync",
+        |number| files::write_all_at(&file, &[5; 4096], place(number)),
+    );
+}
+
+#[test]
+fn stream_costs_one_request_per_mib_on_each_target() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    // The first 4 MiB of the file are on one target. The following bytes are in chunks of 512 KiB
+    // on both targets.
+    let (mib, narrow) = (1 << 20, 4 << 20);
+    let data = vec![6; mib];
+    let file = files::create_new(at.join("narrow"));
+    counted.check("write 1 MiB to one target", "mount.write storage.write_chunk", |number| {
+        files::write_all_at(&file, &data, (number * mib % narrow) as u64);
+    });
+    let file = files::create_new(at.join("wide"));
+    counted.check(
+        "write 1 MiB to two targets",
+        "mount.write storage.write_chunk storage.write_chunk",
+        |number| files::write_all_at(&file, &data, (narrow + number * mib) as u64),
+    );
+}

@@ -1,0 +1,40 @@
+//! `cargo xtask external --only miri`: runs the tests of the buffers in `crates/env` in Miri, which
+//! finds undefined behaviour of `unsafe` code: references to bytes that change meanwhile, accesses
+//! beyond the memory, and leaks.
+//!
+//! Miri needs a nightly compiler and runs no system calls of io_uring. So it runs only the tests of
+//! `buffer.rs`, once for each of the two aliasing models (Stacked Borrows and Tree Borrows).
+
+use crate::repository::{Outcome, run as call};
+use std::process::{Command, Stdio};
+
+/// The flags of the runs. Without any, Miri checks Stacked Borrows.
+const MODELS: [&str; 2] = ["-Zmiri-strict-provenance", "-Zmiri-tree-borrows"];
+
+/// Returns how to install Miri if it is missing.
+pub(crate) fn obstacle() -> Option<String> {
+    let version = ["run", "nightly", "cargo", "miri", "--version"];
+    let found = Command::new("rustup")
+        .args(version)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    let how = "Miri not found: run `rustup toolchain install nightly --component miri,rust-src`";
+    (!found).then(|| how.into())
+}
+
+/// Runs the tests.
+///
+/// # Errors
+/// Names the command that has failed.
+pub(crate) fn run() -> Outcome {
+    for flags in MODELS {
+        let test = ["run", "nightly", "cargo", "miri", "test", "--package", "skep-env", "--lib"];
+        let directory = crate::repository::root().join("target/miri").display().to_string();
+        let arguments = [&test[..], &["--target-dir", &directory, "--", "buffer::"]].concat();
+        println!("MIRIFLAGS={flags}");
+        call("rustup", &arguments, &[("MIRIFLAGS", flags)])?;
+    }
+    Ok(())
+}
