@@ -332,7 +332,8 @@ fn is_notable(shown: &Capacity, now: &Capacity) -> bool {
     let far = |a: u64, b: u64, total: u64| {
         u128::from(a.abs_diff(b)) * 100 > u128::from(total) * u128::from(NOTABLE_CHANGE_PERCENT)
     };
-    (shown.total_bytes, shown.file_system) != (now.total_bytes, now.file_system)
+    shown.file_system != now.file_system
+        || far(shown.total_bytes, now.total_bytes, now.total_bytes)
         || capacity_pool(shown) != capacity_pool(now)
         || shown.is_full() != now.is_full()
         || far(shown.free_bytes, now.free_bytes, now.total_bytes)

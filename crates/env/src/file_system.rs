@@ -45,7 +45,9 @@ fn checked(result: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns capacity and free space of the file system that holds `path`.
+/// Returns capacity and free space of the file system that holds `path`, as this process may use
+/// it. Blocks that the file system reserves count neither as capacity nor as free, as in the
+/// percentages of `df(1)`. Otherwise a disk with a large reserve would count as nearly full.
 ///
 /// # Errors
 /// Returns the errors of `statvfs(3)`.
@@ -58,8 +60,12 @@ pub fn space(path: &Path) -> io::Result<Space> {
         stat
     };
     Ok(Space {
-        total_bytes: stat.f_blocks * stat.f_frsize,
-        free_bytes: stat.f_bavail * stat.f_frsize,
+        total_bytes: stat
+            .f_blocks
+            .saturating_sub(stat.f_bfree)
+            .saturating_add(stat.f_bavail)
+            .saturating_mul(stat.f_frsize),
+        free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
         total_inodes: stat.f_files,
         free_inodes: stat.f_favail,
     })
