@@ -77,7 +77,7 @@ pub const LOW_CAP_INODES: u64 = 10_000_000;
 /// Number of free inodes at or above which a target is never `Emergency`.
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
-/// Management publishes a new map if free space changes by more than this percentage of a
-/// target's size. Smaller changes affect no decision, and management sends each new map to every
+/// Management publishes a new map if size or free space of a target changes by more than this
+/// percentage of its size. Smaller changes affect no decision, and management sends each new map to every
 /// client.
 pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

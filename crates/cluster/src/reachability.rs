@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn map_changes_only_if_free_space_changes_by_over_one_percent() {
+    fn map_changes_only_if_space_changes_by_over_one_percent() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let total_capacity =
@@ -481,11 +481,13 @@ mod tests {
         assert!(soft.report(target, total_capacity(500)));
         assert!(!soft.report(target, total_capacity(490)));
         assert!(soft.report(target, total_capacity(489)));
-        assert!(soft.report(target, Capacity { total_bytes: 999, ..total_capacity(489) }));
+        // The size of a disk with a reserve changes a little when others write to it.
+        assert!(!soft.report(target, Capacity { total_bytes: 991, ..total_capacity(489) }));
+        assert!(soft.report(target, Capacity { total_bytes: 980, ..total_capacity(489) }));
         assert!(
             soft.report(
                 target,
-                Capacity { total_bytes: 999, file_system: 7, ..total_capacity(489) }
+                Capacity { total_bytes: 980, file_system: 7, ..total_capacity(489) }
             )
         );
         let mut map = state.map().clone();
