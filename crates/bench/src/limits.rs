@@ -25,7 +25,7 @@ pub const DEFAULT_PATIENCE_S: u32 = 300;
 /// contains a plan.
 pub(crate) const MAX_LINE_BYTES: usize = 1 << 20;
 /// Maximum number of answers in the controller's queue. If the queue is full, the thread that has
-/// read another answer waits.
+/// read a further answer waits.
 pub(crate) const MAX_WAITING: usize = 1024;
 /// Time limit for an agent to start and to answer. It allows for a slow login by ssh.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(30);

@@ -20,10 +20,11 @@
 //! [`check_invariants`] asserts them.
 //!
 //! # Hazard: late requests to mark a member as in sync
-//! A primary waits for a member with each reply before it asks to mark the member as in sync. It
-//! cannot stop while the request may still be carried out. If the member dies meanwhile, the
-//! primary drops it, although it does not serve: this revokes the request. Otherwise the group
-//! would stand still until the member is back.
+//! Before a primary asks management to mark a member as in sync, it begins to delay each reply
+//! until this member has the records. As long as management may still execute the request, the
+//! primary must not stop these delays. If the member dies meanwhile, the primary asks management to
+//! drop the member, although the member does not serve. The drop revokes the earlier request.
+//! Otherwise the group would send no reply until the member is back.
 
 use crate::limits::MAX_MEMBERS;
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -47,7 +48,7 @@ pub fn continue_above_copy(group: &Group) -> Group {
 }
 
 /// Whether management was restored from a backup between the epochs `before` and `now` of a group.
-/// Without a restore, no group changes that often.
+/// Without a restore, the epoch of a group never rises by this much.
 pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
     now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
 }
@@ -114,7 +115,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
             }
             expect_backup(group, target)?;
             set_state(&mut next, target, MemberState::Waiting);
-            // Also if the member did not serve: this revokes the requests of this epoch.
+            // Raise the epoch even if the member did not serve, because the new epoch revokes all
+            // requests of the old epoch.
             next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::TakeOver => {

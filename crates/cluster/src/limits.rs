@@ -12,7 +12,7 @@ pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
 /// Maximum number of evictions of clients that management remembers. After a network failure, an
-/// administrator does not read more than that. The list takes less than 80 KiB.
+/// administrator does not read more entries. The list takes less than 80 KiB.
 pub const MAX_EVICTIONS: usize = 64;
 
 /// Newest feature level whose records this program can write.
@@ -78,6 +78,6 @@ pub const LOW_CAP_INODES: u64 = 10_000_000;
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
 /// Management publishes a new map if size or free space of a target changes by more than this
-/// percentage of its size. Smaller changes affect no decision, and management sends each new map to every
-/// client.
+/// percentage of its size. Smaller changes affect no decision, and management sends each new map to
+/// every client.
 pub const NOTABLE_CHANGE_PERCENT: u64 = 1;

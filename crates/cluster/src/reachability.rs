@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(soft.tick(LEASE / 2 + 50, &state), ReachabilityChanges::default());
         assert_eq!(soft.tick(LEASE / 2 + 249, &state), ReachabilityChanges::default());
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
-        assert!(soft.tick(LEASE / 2 + 250, &state).changed, "and no longer");
+        assert!(soft.tick(LEASE / 2 + 250, &state).changed, "the lease ends after this time");
         let end = 50 + LEASES_UNTIL_REMOVED * 200;
         let ends = (300..=end)
             .step_by(50)
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(passed, ReachabilityChanges::default());
         assert_eq!(shown(&state, &next, server), Reachability::Online);
         assert!(next.tick(90_000 + LEASE, &state).changed);
-        // A target may be in the map of the previous leader and not in the state.
+        // A target may be in the map of the previous leader and not in the state of the new leader.
         let empty = cluster();
         SoftState::of_map(90_000, &empty, &last).check_invariants();
     }

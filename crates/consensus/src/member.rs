@@ -185,7 +185,7 @@ impl<S: StateMachine> Member<S> {
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        // The library shows no members before its first report.
+        // The Raft library shows no members before its first report.
         if raft.metrics().changed().await.is_err() {
             return Err(ended(&Fatal::Stopped));
         }
@@ -349,7 +349,8 @@ impl<S: StateMachine> Member<S> {
         let mut metrics = self.raft.metrics();
         metrics.borrow_and_update();
         if metrics.changed().await.is_err() {
-            // The library's task has ended, and `failure` reports it.
+            // The task of the Raft library has ended. `failure` reports this, so this future never
+            // completes.
             std::future::pending().await
         }
     }
@@ -474,7 +475,8 @@ impl<S: StateMachine> Member<S> {
 
     /// Ends this member. If it was the leader, the other members elect another one.
     pub async fn end(&self) {
-        // The call fails only if the library's task panicked, and a panic ends the process.
+        // The call fails only if the task of the Raft library panicked, and a panic ends the
+        // process.
         let _always_ok = self.raft.shutdown().await;
     }
 }

@@ -51,7 +51,7 @@ choice! {
             offset: u64,
             /// Length of the encoded state, in bytes.
             total: u64,
-            /// The bytes of this part.
+            /// The bytes of this part of the snapshot.
             part: Bytes,
         },
     }

@@ -153,7 +153,7 @@ impl<T: Transport> RaftNetwork<Types> for Peer<T> {
         };
         match self.call(&request, option.hard_ttl()).await.map_err(call_error)? {
             PeerReply::Stored if is_whole => Ok(AppendEntriesResponse::Success),
-            // The library sends the remaining entries in its next request.
+            // The Raft library sends the remaining entries in its next request.
             PeerReply::Stored => Ok(AppendEntriesResponse::PartialSuccess(last_sent)),
             PeerReply::Conflict => Ok(AppendEntriesResponse::Conflict),
             PeerReply::HigherVote { vote } => Ok(AppendEntriesResponse::HigherVote(vote_of(&vote))),

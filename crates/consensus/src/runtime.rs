@@ -47,8 +47,8 @@ impl Sub<Duration> for Moment {
     type Output = Self;
 
     fn sub(self, span: Duration) -> Self {
-        // The clock is zero when the host starts. The library subtracts whole timeouts from early
-        // times, so an exact difference could be negative.
+        // The clock is zero when the host starts. The Raft library subtracts whole timeouts from
+        // early times, so an exact difference could be negative.
         Self(self.0.saturating_sub(span))
     }
 }

@@ -286,7 +286,11 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
             // log still represents the same state.
             Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
                 tracing::warn!("the log of commands grows: {error}");
-                Ok(inner.snapshot.as_ref().map(library_snapshot).expect("it was checked"))
+                Ok(inner
+                    .snapshot
+                    .as_ref()
+                    .map(library_snapshot)
+                    .expect("the guard has checked the snapshot"))
             }
             Err(error) => Err(StorageIOError::write_snapshot(None, &error).into()),
         }

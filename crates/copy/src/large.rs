@@ -96,8 +96,8 @@ impl Large {
             Part::Whole | Part::Prepare => {
                 Some(Partial::open(parent, entry.copy(), version, options.resume)?)
             }
-            // `None` if the source has changed since the first part. Then the last part copies the
-            // file.
+            // `None` if the source has changed since the first part of the copy. Then the last part
+            // of the copy copies the file.
             Part::Share(_) => Partial::join(parent, entry.copy(), version)?,
             Part::Finish => Some(Partial::open(parent, entry.copy(), version, true)?),
         };

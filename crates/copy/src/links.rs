@@ -149,9 +149,9 @@ impl Links {
     /// Drops all waiting names, because the copy ends early.
     pub(crate) fn forget(&self) {
         let files = std::mem::take(&mut *self.files.lock().expect("no thread panics"));
-        // A waiting name keeps its directory open. When a directory is dropped for the last time,
-        // it is synced and its problems are reported. The lock must not be held during this, so it
-        // is released first.
+        // A waiting name keeps its directory open. When the last handle to a directory is dropped,
+        // the directory is synced and its problems are reported. This thread must not hold the lock
+        // meanwhile, so it releases the lock first.
         drop(files);
     }
 }

@@ -59,7 +59,7 @@ impl Key {
         Self::of(number as u64, OsStr::new(""))
     }
 
-    /// Returns the key of the entry `name` in the directory that has this key.
+    /// `self` is the key of a directory. Returns the key of the directory's entry `name`.
     #[must_use]
     pub fn entry(self, name: &OsStr) -> Self {
         Self::of(self.0, name)

@@ -95,8 +95,9 @@ impl FoldedNames {
     }
 }
 
-/// Whether a directory is known to ignore case in names. Some directories that do so are not
-/// recognised. In them, the rename of a new copy fails if it would replace another entry.
+/// Whether a directory is known to ignore case in names. Some directories that ignore case are not
+/// recognised. In such a directory, the rename of a new copy fails if it would replace another
+/// entry.
 fn ignores_case(directory: &File) -> bool {
     /// `FS_CASEFOLD_FL`, a flag that ext4, f2fs and tmpfs have for each directory.
     const CASEFOLD: u32 = 0x4000_0000;
@@ -150,8 +151,8 @@ impl Directory {
         match options.part {
             Part::Whole | Part::Finish => {}
             Part::Prepare => return Ok(()),
-            // Other hosts are still copying into the directory, so the last part sets its
-            // attributes.
+            // Other hosts are still copying into the directory, so the last part of the copy sets
+            // its attributes.
             Part::Share(_) if options.sync => {
                 return destination.file.sync_all().map_err(Failure::of("sync the directory"));
             }

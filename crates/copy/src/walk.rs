@@ -244,8 +244,8 @@ impl Walk {
         existing: Option<&Seen>,
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
-        // In the last part, an existing copy comes from a share of this copy, or from an earlier
-        // run.
+        // In the last part of a copy by several hosts, an existing file comes from the process of a
+        // share, or from an earlier run.
         let trusts = self.context.options.part == Part::Finish && seen.metadata.nlink() < 2;
         if let Some(existing) = existing
             && (self.context.options.resume || trusts)
@@ -291,7 +291,8 @@ impl Walk {
         }
         match part {
             Part::Whole | Part::Finish => Role::Entry,
-            // The names of one file may be in several shares, so the last part copies such files.
+            // The names of one file may be in several shares, so the last part of the copy copies
+            // such files.
             Part::Prepare | Part::Share(_) if has_several_names => Role::None,
             Part::Prepare if is_large => Role::Pieces,
             Part::Prepare => Role::None,

@@ -377,8 +377,9 @@ impl OnDemand {
                 "STAGE_OUT",
                 self.stage_out.iter().map(StageOut::shown).collect::<Vec<_>>().join("\n"),
             ),
-            // With a run, the command is a start, or the removal after a failed start. This removal
-            // deletes only files that this start has created. They contain no data of users yet.
+            // If `run` is set, the command is a start, or the removal after a failed start. This
+            // removal deletes only files that this start has created. They contain no data of users
+            // yet.
             (
                 "DISCARD",
                 match self.removal {

@@ -150,7 +150,7 @@ impl Semaphore {
             Poll::Pending
         })
         .await;
-        // From here on, the permit belongs to the returned value and not to the place.
+        // From here on, the permit belongs to the returned value and not to the place in the queue.
         place.waiter.is_granted.set(false);
         Permit(Rc::clone(self))
     }

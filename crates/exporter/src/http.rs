@@ -1,7 +1,7 @@
 //! A small HTTP server that replies to `GET /metrics` with the metrics of the process.
 //!
-//! It runs on the event loop of a thread that serves no clients of the file system. It uses the
-//! parser of `hyper` for request heads, and supports only the features that readers of metrics
+//! The server runs on the event loop of a thread that serves no clients of the file system. It uses
+//! the parser of `hyper` for request heads, and supports only the features that readers of metrics
 //! need: requests without a body, and several requests on one connection. A server library would
 //! require a second event loop, because each such library depends on the reactor of an async
 //! runtime.
@@ -44,8 +44,8 @@ pub type Handler = dyn Fn(&Request) -> Reply;
 /// `max_connections` connections at a time. `handler` runs on the event loop, so it must not wait.
 pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler: Rc<Handler>) {
     let permits = Semaphore::new(max_connections);
-    // Retry: after a failed accept, for example because no file descriptor is free. Every
-    // `ACCEPT_PAUSE`, without limit.
+    // Retry: after a failed accept, for example because no file descriptor is free, the thread
+    // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {

@@ -136,8 +136,8 @@ pub fn list(
     });
     records.extend(of_mounts.cloned());
     records.sort_by_key(|(number, _)| *number);
-    // If further own records do not fit into this page, later records of mounts belong to the next
-    // page, too.
+    // If further records of this process do not fit into this page, later records of mounts belong
+    // to the next page, too.
     records.retain(|(number, _)| *number <= next);
     if records.len() > limit {
         records.truncate(limit);

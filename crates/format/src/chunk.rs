@@ -129,7 +129,8 @@ pub struct RegionHeader {
     /// written. If set, a checksum mismatch is damage, even after a crash, unless the dirty log
     /// lists the region.
     pub synced: bool,
-    /// Number of the target's start during which the page was last written.
+    /// Start number of the target when the page was last written. Each start of the target
+    /// increases the number.
     pub start: u64,
     /// Epoch of the group at the last write of the region. Zero as long as groups have only one
     /// member.

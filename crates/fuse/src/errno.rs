@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_a_removed_file_is_not_logged() {
+    fn lookup_of_a_removed_file_logs_no_error() {
         assert!(!is_trouble(ErrorCode::Stale, "lookup"));
         assert!(is_trouble(ErrorCode::Stale, "write"));
         assert!(is_trouble(ErrorCode::Io, "lookup"));

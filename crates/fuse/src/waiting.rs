@@ -2,8 +2,9 @@
 //! attribute (`skep why`).
 //!
 //! Owns the list that the workers replace at their checks of requests in flight, the encoded reply,
-//! and the choice of the requests that a user may see: the own ones, or all for root. Does not own
-//! the checks (`worker.rs`), nor the groups that do not answer (`skep_client::failing_groups`).
+//! and the rule that decides which requests a user may see: the user's own requests, or all
+//! requests for root. Does not own the checks (`worker.rs`), nor the groups that do not answer
+//! (`skep_client::failing_groups`).
 
 use skep_types::InodeId;
 use skep_types::codec::record;
@@ -81,7 +82,7 @@ impl Waiting {
         reports.last_worker
     }
 
-    /// Replaces the requests of a worker.
+    /// Replaces the list of a worker's requests in flight.
     pub(crate) fn set(&self, worker: u64, waiters: Vec<Waiter>) {
         let mut reports = self.reports();
         match waiters.is_empty() {

@@ -50,7 +50,7 @@ fn texts(words: &[&str]) -> Vec<OsString> {
 
 impl<'a> Starter<'a> {
     pub(crate) fn new(program: &'a Path, state: &'a mut State) -> Result<Self> {
-        let run = state.token_file.parent().expect("it lies in the lab's directory");
+        let run = state.token_file.parent().expect("the token file lies in the lab's directory");
         let socket = run.join("ready");
         let named = |error: std::io::Error| Error::from(error).within(socket.display());
         fs::create_dir_all(&state.log_directory).map_err(named)?;
@@ -130,7 +130,9 @@ impl<'a> Starter<'a> {
         arguments.push(self.place(host, kind).into());
         arguments.extend(texts(&["--listen", &format!("{}:{port}", host.address)]));
         for target in targets {
-            fs::create_dir_all(target.parent().expect("it lies in the host's directory"))?;
+            fs::create_dir_all(
+                target.parent().expect("each target lies in the directory of its host"),
+            )?;
             arguments.extend([OsString::from("--target"), target.into()]);
         }
         let named = format!("node.name={}", host.name);

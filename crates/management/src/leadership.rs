@@ -2,10 +2,10 @@
 //!
 //! A member serves nodes only while it is the leader ([`Authority::check_leader`]). Its leadership
 //! begins when a majority has confirmed it and has stored the member's `Start` command. It ends
-//! when the member knows of another leader. At intervals, the leader asks the other members whether
-//! it is still the leader. If no majority has confirmed this for [`crate::limits::CONFIRMED_FOR`],
-//! the leader refuses all requests of nodes until a majority confirms again, because another member
-//! may be the leader.
+//! when the member learns that another member leads. At intervals, the leader asks the other
+//! members whether it is still the leader. If no majority has confirmed this for
+//! [`crate::limits::CONFIRMED_FOR`], the leader refuses all requests of nodes until a majority
+//! confirms again, because another member may be the leader.
 //!
 //! `skep_consensus` runs the elections, and [`crate::authority`] does the work of a leader.
 

@@ -233,8 +233,8 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
     let incarnation = skep_env::random_u64();
     let refusals = RefusalLog::new("management");
     let admission = Admission::new(Rc::clone(&refusals));
-    // Retry: after a failed accept, for example because no file descriptor is free. Every
-    // `limits::TICK`, without limit.
+    // Retry: after a failed accept, for example because no file descriptor is free, the thread
+    // accepts again after `limits::TICK`, without limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {

@@ -96,14 +96,14 @@ mod tests {
         let orders = LogLevelChanges::default();
         let (number, answer) = orders.add(CLIENT, Some("debug".into())).unwrap();
         for _ in 0..2 {
-            let order = orders.of(CLIENT).expect("it waits");
+            let order = orders.of(CLIENT).expect("the change is pending");
             assert_eq!((order.number, order.level.as_deref()), (number, Some("debug")));
         }
         assert_eq!(orders.of(NodeId::new(8)), None);
         orders.confirm(confirmation(number, level("debug")));
         assert_eq!(orders.of(CLIENT), None);
         let answer = skep_env::block_on(answer).unwrap();
-        assert_eq!(answer.expect("it came").unwrap().current, "debug");
+        assert_eq!(answer.expect("the change has an answer").unwrap().current, "debug");
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(orders.of(CLIENT).map(|order| order.number), Some(second));
         assert!(skep_env::block_on(of_first).unwrap().is_none());
         orders.confirm(confirmation(second, None));
-        let refused = skep_env::block_on(of_second).unwrap().expect("it came");
+        let refused = skep_env::block_on(of_second).unwrap().expect("the change has an answer");
         assert_eq!(refused.unwrap_err().context(), "no such level");
     }
 

@@ -179,7 +179,7 @@ fn block_on(test: impl Future<Output = ()> + 'static) {
 }
 
 #[test]
-fn map_has_all_members_also_after_a_restart() {
+fn map_lists_all_nodes_and_targets_after_a_restart() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = InThread::start(&settings);

@@ -72,8 +72,8 @@ impl TokenFile {
                     Ok(()) => written = addresses,
                     Err(error) => {
                         tracing::warn!("cannot write the addresses into the join token: {error}");
-                        // Retry: write the file. With the next map, or after this time, without
-                        // limit.
+                        // Retry: the next attempt to write the file begins with the next map, or
+                        // after this time, without limit.
                         skep_env::timeout(TOKEN_FILE_PAUSE, changed).await;
                         continue;
                     }

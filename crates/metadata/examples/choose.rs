@@ -2,9 +2,9 @@
 //! the program.
 //!
 //! `choose [FILES]` prints the time that a target needs to prepare each of several cluster maps. A
-//! target does so whenever the map changes. For each chooser, one more line has the nanoseconds for
-//! one choice, by target count. The default chooser has a second line, for servers that are in
-//! failure domains. This program is not a test, because it asserts nothing.
+//! metadata target repeats this step whenever the map changes. For each chooser, one more line has
+//! the nanoseconds for one choice, by target count. The default chooser has a second line, for
+//! servers that are in failure domains. This program is not a test, because it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};

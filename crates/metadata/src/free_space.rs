@@ -44,7 +44,8 @@ impl FreeSpaceGauge {
         }
         self.looked_at = Some(now);
         self.logged_since = 0;
-        // If the measurement fails, the target continues with the previous one.
+        // If the measurement fails, the target continues with the result of the previous
+        // measurement.
         let found = space(&self.directory).ok()?;
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {

@@ -103,7 +103,7 @@ pub(crate) const BATCH_HEAD_BYTES: usize = 4;
 const _: () = {
     let longest = if OPERATION_BYTES > RECORD_BYTES { OPERATION_BYTES } else { RECORD_BYTES };
     assert!(longest + BATCH_HEAD_BYTES <= skep_format::log::MAX_PAYLOAD_BYTES);
-    // A frame with a record also has the other fields of the message from one member to another.
+    // A frame that carries a log record to another member also has the other fields of the message.
     let record = skep_format::log::RECORD_HEADER_BYTES + skep_format::log::MAX_PAYLOAD_BYTES;
     assert!(record + (64 << 10) <= skep_wire::limits::MAX_BODY_BYTES);
 };
@@ -207,8 +207,8 @@ pub const AWAIT_SYNC: Duration = Duration::from_millis(250);
 /// If an `AwaitLogSync` has no reply after this time, the primary treats it as lost. The time is
 /// four times [`AWAIT_SYNC`].
 pub const AWAIT_LOST_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of `AwaitLogSync` requests that wait at a member. If another one arrives, the
-/// member replies to the oldest one.
+/// Maximum number of `AwaitLogSync` requests that wait at a member. If another request arrives, the
+/// member replies to the oldest request.
 pub const MAX_SYNC_WAITS: usize = 8;
 /// When the records that are not *safe* yet have this number of bytes, the primary accepts no more
 /// requests. If a member is slow or absent, more records are not *safe*, and the primary keeps them
@@ -301,9 +301,9 @@ pub struct Limits {
 pub struct MemberLimits {
     /// The times of the leases in a group of several members.
     pub leases: LeaseTimes,
-    /// [`COPY_PART_BYTES`].
+    /// By default [`COPY_PART_BYTES`].
     pub copy_part_bytes: usize,
-    /// [`KEPT_FOR_ABSENT_BYTES`].
+    /// By default [`KEPT_FOR_ABSENT_BYTES`].
     pub kept_for_absent_bytes: usize,
 }
 

@@ -365,7 +365,7 @@ impl Meter {
     }
 
     /// Counts how long the thread has worked since the last call, which is the time until `now`
-    /// minus the idle time in between. `idle` is the total idle time of the thread.
+    /// minus the idle time since that call. `idle` is the total idle time of the thread.
     pub(crate) fn count_work(&mut self, now: Duration, idle: Duration) {
         let (counted_to, idle_before) = self.worked.replace((now, idle)).unwrap_or((now, idle));
         let spent = now.saturating_sub(counted_to);

@@ -194,7 +194,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.table.engine_mut()
     }
 
-    /// Iterates over all file locks that applications hold. Checks of invariants use it.
+    /// Iterates over all file locks that applications hold. Checks of invariants call this
+    /// function.
     pub fn file_locks(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.shared.file_locks.all()
     }

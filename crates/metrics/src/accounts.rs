@@ -273,8 +273,8 @@ impl PublishedAccounts {
 struct Candidate {
     id: u64,
     rank: u64,
-    /// Position of the candidate's account in the published part. `None` means that the candidate's
-    /// load is counted in [`LEFT_OUT`].
+    /// Position of the candidate's account among the accounts that readers see. `None` means that
+    /// the candidate's load is counted in [`LEFT_OUT`].
     account: Option<usize>,
 }
 

@@ -4,8 +4,8 @@
 //!
 //! The crate owns the counting, the table of all metrics ([`catalog`]) and their text form
 //! ([`text`]). It is pure except for atomic variables: it uses no clock, no I/O and no threads.
-//! Callers measure durations and pass them. Other crates count the events. `skep-exporter` has the
-//! HTTP server and the message that transport a snapshot.
+//! Callers measure durations and pass them to this crate. Other crates count the events.
+//! `skep-exporter` has the HTTP server and the message that transport a snapshot.
 //!
 //! # Counting without locks
 //! Each thread has its own instances of the metrics. Only this thread changes them, by a plain load

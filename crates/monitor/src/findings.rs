@@ -2,8 +2,8 @@
 //!
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
 //! from `skep_cluster::problems`, and the causes of slowness come from `skep_stats::why`. This
-//! module has the rules that need data of longer time spans. It does not decide how long a finding
-//! must last before it becomes an alert ([`crate::alerts`]).
+//! module has the rules that need the loads of a time span, and not only the current state. It does
+//! not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};

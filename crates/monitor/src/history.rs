@@ -3,7 +3,8 @@
 //!
 //! The module owns the three tiers (seconds, minutes, hours), the limit of the total size, and the
 //! reaction to a full disk. It also adds up the frames of one tier for the frames of the next tier.
-//! The newest seconds are also in memory, so the page works even if the history cannot be written.
+//! The newest seconds are also in memory, so the web page works even if the history cannot be
+//! written.
 
 use crate::frame::Frame;
 use crate::limits::RECENT_FRAMES;

@@ -8,7 +8,7 @@
 //! - `findings`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: the copies for InfluxDB.
 //!   `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
-//!   the page.
+//!   the web page.
 //! - [`http_client`]: single requests over HTTP. `skep stats --history` uses it, too.
 //!
 //! `skep-metrics` counts the load, and `skep-stats` computes the rates. No service needs the
@@ -177,7 +177,7 @@ async fn collect_for_ever(
             tracing::debug!("{changes} alerts began or ended since the last line");
         }
         // The processor time since the last round also includes the time for decoding replies and
-        // for serving the page.
+        // for serving the web page.
         let spent = skep_env::thread_time();
         let work = spent.saturating_sub(used);
         used = spent;

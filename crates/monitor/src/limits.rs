@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Administrators are interested in the clients and users with the most load. The limit makes the
 /// size of a frame independent of the number of users.
 pub const MAX_CAUSES: usize = 64;
-/// Number of frames of one second that the monitor has in memory for the page and the rules. These
-/// frames are the newest ones, and cover ten minutes.
+/// Number of frames of one second that the monitor has in memory for its web page and its rules.
+/// These frames are the newest ones, and cover ten minutes.
 pub const RECENT_FRAMES: usize = 600;
 /// Maximum length of a stored frame. A larger length in a file shows that the file is damaged.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
@@ -33,7 +33,7 @@ pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
 /// Maximum number of alerts in the metrics of the monitor, the most severe first. Prometheus stores
 /// a series for each of them.
 pub const EXPORTED_ALERTS: usize = 200;
-/// Maximum number of past alerts that the monitor has in memory for the page.
+/// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the queue of notifications. If there are more, the monitor drops the oldest
 /// notifications and logs a warning.
@@ -42,7 +42,7 @@ pub const MAX_PENDING: usize = 256;
 pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of a reply that the monitor reads from another program over HTTP.
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
-/// Minimum length of the password for the page.
+/// Minimum length of the password for the web page.
 pub const MIN_PASSWORD: usize = 8;
 /// Length of the time span whose evidence the rules about slowness use. A shorter span contains too
 /// few requests for a comparison. With a longer span, the rules would find a cause late.

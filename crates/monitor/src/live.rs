@@ -1,4 +1,4 @@
-//! The state of the monitor, and the description of the current state of the cluster, which the
+//! The state of the monitor, and the description of the current state of the cluster, which the web
 //! page shows.
 
 use crate::alerts::{Alert, AlertBook, severity_word};
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(found(None, 120_000), [what]);
         assert_eq!(found(Some(vec![7]), 120_000), [what]);
         assert!(found(Some(vec![8]), 120_000).is_empty(), "another target");
-        assert!(found(None, 30_000).is_empty(), "it ended before the span");
+        assert!(found(None, 30_000).is_empty(), "the problem ended before the time span");
     }
 
     #[test]

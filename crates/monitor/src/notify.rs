@@ -1,8 +1,8 @@
 //! Sends each alert to the program and to the webhook in the settings.
 //!
 //! The module owns a bounded queue of notifications, and one task that sends them. So a slow
-//! receiver delays neither the rounds nor the page. If a notification fails, the error is logged,
-//! and the notification is not sent again.
+//! receiver delays neither the collection rounds nor the web page. If a notification fails, the
+//! error is logged, and the notification is not sent again.
 
 use crate::alerts::Alert;
 use crate::http_client::{HttpRequest, Url, send};

@@ -64,8 +64,8 @@ impl Exporter {
     /// Exports records until this future is dropped.
     pub(crate) async fn run(mut self, state: Rc<RefCell<MonitorState>>) {
         let mut problem = String::new();
-        // Retry: send a batch of records. Every `interval`, without limit. The services store the
-        // records in bounded ring buffers.
+        // Retry: the monitor sends a batch of records again after `interval`, without limit. The
+        // services store the records in bounded ring buffers.
         loop {
             skep_env::sleep(self.interval).await;
             let services: Vec<Node> = {

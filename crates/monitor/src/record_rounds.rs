@@ -1,4 +1,4 @@
-//! Asks the services for their new records of operations, which the page shows.
+//! Asks the services for their new records of operations, which the web page shows.
 //!
 //! This module knows the position up to which it has read the records of each service.
 //! `slow_operations` stores the records.
@@ -20,8 +20,8 @@ const EVERY: Duration = Duration::from_secs(2);
 /// rounds.
 pub(crate) async fn follow(connections: Connections, state: Rc<RefCell<MonitorState>>) {
     let mut positions: BTreeMap<u32, Position> = BTreeMap::new();
-    // Retry: ask for new records. Every two seconds, without limit. The services store the records
-    // in bounded ring buffers.
+    // Retry: the monitor asks for new records every two seconds, without limit. The services store
+    // the records in bounded ring buffers.
     loop {
         skep_env::sleep(EVERY).await;
         let open: Vec<_> =

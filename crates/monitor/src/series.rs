@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn load_of_a_time_span_that_begins_within_a_minute_is_exact() {
+    fn load_is_exact_if_its_span_begins_in_the_middle_of_a_minute() {
         let (_directory, history) = history(3700);
         let names = Names::read();
         let now_ms = (START + 3700) * 1000;

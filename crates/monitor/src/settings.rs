@@ -181,13 +181,13 @@ impl Manual for MonitorSettings {
 }
 
 impl MonitorSettings {
-    /// Whether only programs of this host can connect to the page.
+    /// Whether only programs of this host can connect to the web page.
     fn is_local(&self) -> bool {
         let addresses = self.listen.to_socket_addrs();
         addresses.is_ok_and(|mut all| all.all(|address| IpAddr::is_loopback(&address.ip())))
     }
 
-    /// Reads the password of the page. `None` means that the settings name no password file.
+    /// Reads the password of the web page. `None` means that the settings name no password file.
     ///
     /// # Errors
     /// `Configuration` if the file cannot be read or the password is too short.

@@ -1,12 +1,12 @@
-//! The slow operations of the last minutes, in memory, for the page. The page shows a list of them,
-//! and where each of them spent its time.
+//! The slow operations of the last minutes, in memory, for the web page. The page shows a list of
+//! them, and where each of them spent its time.
 //!
 //! This module chooses the records that are stored, and limits their number. Other modules request
 //! the records (`record_rounds`), explain an operation in words (`skep_stats::operation`), and
 //! decide that an operation was slow (`skep_metrics::tail`).
 //!
 //! # Invariants
-//! - The book has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
+//! - The list has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
 //! - An operation is dropped when it ended more than [`KEPT`] ago. If the book is full, the
 //!   operation with the shortest duration is dropped.
 
@@ -126,7 +126,8 @@ pub(crate) mod tests {
         assert_eq!(traces(&book, 600_000), ["1", "3", "2"]);
         assert_eq!(traces(&book, 60_000), ["3", "2"]);
         let map = ClusterMap::empty(ClusterId::default());
-        let explained = book.explain(3, &map, &Usual::default()).expect("it is in the book");
+        let explained =
+            book.explain(3, &map, &Usual::default()).expect("the operation is in the list");
         assert_eq!((explained.operation.as_str(), explained.ms), ("fsync", 3.0));
         assert_eq!(book.explain(9, &map, &Usual::default()), None);
     }

@@ -274,7 +274,7 @@ fn monitor_of_a_large_cluster_stays_within_its_limits() {
     let (mut frames, mut since) = (BTreeSet::new(), None);
     while frames.len() < ROUNDS {
         assert!(begin.elapsed() < PATIENCE, "only {frames:?}");
-        // Send a request each second, as the page does, because each request is work for the
+        // Send a request each second, as the web page does, because each request is work for the
         // monitor.
         std::thread::park_timeout(Duration::from_secs(1));
         let Some((_, took)) = live(&address).filter(|(frame, _)| frames.insert(*frame)) else {

@@ -30,7 +30,7 @@ const CORE_SECONDS_PER_STAT: f64 = 20e-6;
 /// close.
 const REQUESTS_PER_CREATE: f64 = 3.0;
 
-/// A limit that one part of a system sets to the rate.
+/// The maximum rate that one part of a system, such as its disks, allows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
     /// The part of the system that sets the limit.

@@ -360,7 +360,7 @@ mod tests {
     }
 
     fn refused(needs: &Needs) -> String {
-        run(needs).expect_err("it is refused").context().to_owned()
+        run(needs).expect_err("impossible needs are refused").context().to_owned()
     }
 
     #[test]

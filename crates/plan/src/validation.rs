@@ -60,12 +60,12 @@ pub struct CrossValidation {
     pub errors: Errors,
 }
 
-/// The tables that are left out of a calibration together.
+/// The tables that a test leaves out of a calibration together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// One table at a time is left out.
+    /// Each calibration leaves out one table.
     Table,
-    /// All tables of one study are left out at a time, so that no measurement comes from the
+    /// Each calibration leaves out all tables of one study, so that no measurement comes from the
     /// hardware of this study.
     Study,
 }

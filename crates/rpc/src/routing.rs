@@ -212,8 +212,8 @@ impl Router {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
         let mut repeated = RepeatedRequest::default();
-        // Retry: a request to a group. After 2 ms, doubling to 100 ms, for
-        // `CallOptions::time_left`.
+        // Retry: the router sends a request to a group again after a pause of 2 ms, which doubles
+        // up to 100 ms, for `CallOptions::time_left`.
         loop {
             let mut group = None;
             let attempt = async {

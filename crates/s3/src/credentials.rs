@@ -140,8 +140,8 @@ impl Provider {
         }
         let renewed = match &self.place {
             Place::Anonymous => return Ok(None),
-            // The other process has not passed the time at which the credentials expire. The object
-            // store refuses expired credentials.
+            // Another process passed these credentials without the time at which they expire, so
+            // they are not checked here. The object store refuses expired credentials.
             Place::Given => return Ok(cached.clone()),
             Place::Container(url, token) => of_container(url, token.as_deref()),
             Place::Instance(url) => of_instance(url),

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locations_have_a_bucket_and_a_key() {
+    fn location_is_split_into_bucket_and_key() {
         let read = |text: &str| Location::parse(text).map(|it| (it.bucket, it.key));
         let pair = |bucket: &str, key: &str| (bucket.to_owned(), key.to_owned());
         assert_eq!(read("s3://data").unwrap(), pair("data", ""));

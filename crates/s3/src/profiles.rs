@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_profiles_are_found() {
+    fn settings_of_a_profile_are_parsed() {
         let text = "# keys\n[default]\naws_access_key_id = A=\n; x\n[profile work]\nregion=eu-west-1\n\
                     s3 =\n    addressing_style = path\nAWS_Secret_Access_Key= b c \n[empty]\n";
         let found = Profiles::parse(text);

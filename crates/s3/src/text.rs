@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_has_the_form_of_the_protocol() {
+    fn checksum_is_formatted_as_the_s3_protocol_requires() {
         // The CRC-32C of "123456789" is E3069283.
         assert_eq!(checksum(0xe306_9283), "4waSgw==");
         assert_eq!(parse_checksum("4waSgw=="), Some(0xe306_9283));

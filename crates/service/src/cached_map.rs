@@ -117,7 +117,7 @@ pub(crate) async fn keep(
     let mut cached: Option<Arc<ClusterMap>> = None;
     let mut written_at: Option<Duration> = None;
     let mut has_warned = false;
-    // Retry: writing the cached map after an error. Every `PAUSE`, without limit.
+    // Retry: after an error, the service writes the cached map again after `PAUSE`, without limit.
     loop {
         let change = changed.wait();
         let newest = cell.load();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn map_is_stored_after_a_delay_that_depends_on_the_change() {
+    fn map_is_cached_after_a_delay_that_depends_on_the_change() {
         let check = |newest: ClusterMap, expected| {
             assert_eq!(pause(Some(&map()), &newest), expected, "{newest:?}");
         };

@@ -133,7 +133,8 @@ async fn listen_as_before(host: &str, file: &Path, if_taken: IfTaken) -> Result<
 /// Binds an address. If the address is in use, retries for up to `BIND_TIMEOUT`.
 async fn bind_patiently(address: &str) -> Result<TcpListener> {
     let deadline = skep_env::now() + BIND_TIMEOUT;
-    // Retry: bind an address that is in use. Every `BIND_PAUSE`, for `BIND_TIMEOUT`.
+    // Retry: while the address is in use, the service tries again to bind it every `BIND_PAUSE`,
+    // for `BIND_TIMEOUT`.
     while skep_env::now() < deadline {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),

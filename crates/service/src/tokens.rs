@@ -269,7 +269,7 @@ impl FollowedToken {
     }
 
     async fn follow(mut self, read: impl Fn() -> Result<JoinToken>) {
-        // Retry: read a changed token. Every `FOLLOW_INTERVAL`, without limit.
+        // Retry: the process looks for a changed token every `FOLLOW_INTERVAL`, without limit.
         loop {
             skep_env::sleep(FOLLOW_INTERVAL).await;
             self.look(&read);

@@ -4,11 +4,11 @@
 //! Each member is a process of its own with the roles of the real service: primary
 //! ([`skep_metadata::target::MetadataTarget`]), backup
 //! ([`skep_metadata::shipping::backup::Backup`]) and receiver of a copy
-//! ([`skep_metadata::shipping::copy_receiver::CopyReceiver`]). Members ask management for changes,
-//! and management decides by the rules of [`skep_cluster::groups`] and [`skep_cluster::losses`].
-//! Unlike in the other simulation ([`mod@crate::run`]), no part of the simulation decides when a
-//! member takes over. So a former primary may still run, with an old cluster map, while its
-//! successor serves.
+//! ([`skep_metadata::shipping::copy_receiver::CopyReceiver`]). Members ask management for changes
+//! of the group, such as a new primary, and management decides by the rules of
+//! [`skep_cluster::groups`] and [`skep_cluster::losses`]. Unlike in the other simulation
+//! ([`mod@crate::run`]), no part of the simulation decides when a member takes over. So a former
+//! primary may still run, with an old cluster map, while its successor serves.
 //!
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.
 //! - `cluster`: the state of a run and its events.

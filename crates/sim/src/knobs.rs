@@ -95,8 +95,8 @@ pub enum PlantedBug {
     OmitEntries,
     /// After a start, a target reports every change of a client as durable.
     HideLostChanges,
-    /// After a start of a target, clients send changes with the new start number, although they
-    /// have not compared their earlier changes.
+    /// After a start of a target, clients send changes with the new start number before they have
+    /// checked which earlier changes the target has lost.
     SkipComparison,
 }
 

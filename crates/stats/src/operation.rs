@@ -74,7 +74,7 @@ pub struct OperationReport {
     /// The text `mount`, or, if there is no record of a mount, the kind of the service with the
     /// longest record.
     pub service: String,
-    /// The client in words. Empty if it is unknown.
+    /// Description of the client for people. Empty if the client is unknown.
     pub client: String,
     /// User id of the program.
     pub user: Option<u32>,
@@ -105,7 +105,7 @@ pub struct SlowOperation {
     pub trace: String,
     /// Kind of the operation.
     pub operation: String,
-    /// The client in words. Empty if it is unknown.
+    /// Description of the client for people. Empty if the client is unknown.
     pub client: String,
     /// User id of the program.
     #[serde(default)]

@@ -113,10 +113,10 @@ impl Row {
     }
 }
 
-/// Returns the load between two rounds, the heaviest rows first. Without an earlier round, returns
-/// the load since the start of each service, without rates. A service that has restarted since the
-/// earlier round has no rates either. If there is an earlier round, services without a reply in it
-/// are omitted.
+/// Returns the load between two rounds of replies, the heaviest rows first. Without an earlier
+/// round, returns the load since the start of each service, without rates. A service that has
+/// restarted since the earlier round has no rates either. If there is an earlier round, services
+/// without a reply in it are omitted.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
     tables(&[by], before, now).pop().unwrap_or_default()
 }
@@ -127,8 +127,8 @@ pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<
     for figures in now {
         let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
         if before.is_some() && earlier.is_none() {
-            // This service replied for the first time. Its reply contains the load since its start,
-            // and not the load of this interval.
+            // This service replied for the first time. The reply contains the load since the start
+            // of the service, and not the load of this interval.
             continue;
         }
         let seconds = seconds(earlier, figures);

@@ -39,7 +39,7 @@ pub(crate) struct CleanUpCounts {
 /// started run to completion in separate tasks.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
     let mut last = skep_env::now();
-    // Retry: a clean-up after an error. Every `cleanup_interval_ms`, without limit.
+    // Retry: after an error, the next clean-up begins after `cleanup_interval_ms`, without limit.
     loop {
         skep_env::sleep(LOOK).await;
         let map = router.map();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn message(result: Result<Directory>) -> String {
-        result.expect_err("it is refused").to_string()
+        result.expect_err("the directory is refused").to_string()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The marks of a directory that was restored from a backup.
 //!
-//! Such a directory lacks the changes since the backup. So its service would assign the same ids
-//! and numbers again that it assigned after the backup. The first start with a marked directory
+//! A restored directory lacks the changes since the backup. So its service would assign the same
+//! ids and numbers again that it assigned after the backup. The first start with a marked directory
 //! continues with far higher numbers. Owns the mark files only. The services own the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_a_restored_directory_are_independent() {
+    fn each_mark_of_a_restored_directory_is_set_separately() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         mark(path, RESTORED_MARK).unwrap();

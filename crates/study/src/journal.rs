@@ -37,7 +37,8 @@ pub struct Journal {
 /// The content of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
-    /// The first record. It contains the plan, the place and the version of Skep.
+    /// The first record. It contains the plan, the lab or mount on which the study runs, and the
+    /// version of Skep.
     pub study: StudyRecord,
     /// The plan, parsed from the first record.
     pub plan: Plan,

@@ -13,7 +13,8 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first record. It contains the plan, the place and the version of Skep.
+    /// The first record. It contains the plan, the lab or mount on which the study runs, and the
+    /// version of Skep.
     Study(StudyRecord),
     /// The description of the hosts. It is written after the first run that follows a start or a
     /// resumption of the study.
@@ -26,7 +27,7 @@ pub enum Record {
     Run(RunRecord),
 }
 
-/// The study: its plan, its place, and the version of Skep that runs it.
+/// The study: its plan, the lab or mount on which it runs, and the version of Skep that runs it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyRecord {
     /// Version of the record format.

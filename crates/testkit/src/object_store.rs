@@ -1,8 +1,9 @@
 //! A small object store with the interface of S3, for tests of copies.
 //!
-//! It checks signatures and checksums with code of its own, returns listings in pages, supports
-//! multipart uploads, and fails when a test requests a failure. It keeps all objects in memory, and
-//! has a single bucket, [`BUCKET`]. It refuses requests with any access key other than [`ACCESS`].
+//! The store checks signatures and checksums with code of its own, returns listings in pages,
+//! supports multipart uploads, and fails when a test requests a failure. It keeps all objects in
+//! memory, and has a single bucket, [`BUCKET`]. It refuses requests with any access key other than
+//! [`ACCESS`].
 //!
 //! This module stores the objects, and causes the failures. The module `operations` executes the
 //! requests, and `wire` handles HTTP and signatures.

@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn clean_up_kills_a_hanging_program_without_a_panic() {
         let mut command = Command::new("sleep");
-        let error = try_finish(command.arg("1000"), Duration::ZERO).expect_err("it never ends");
+        let error =
+            try_finish(command.arg("1000"), Duration::ZERO).expect_err("the program never ends");
         assert!(error.contains("still runs after 0ns"), "{error}");
         assert!(clean_up(&mut Command::new("/no such program")).is_none());
     }

@@ -112,7 +112,8 @@ impl Worker {
     /// # Panics
     /// Panics if the log cannot be opened.
     pub fn moved_to(&mut self, parent: &Path) {
-        let name = self.root.file_name().expect("it has a name").to_owned();
+        let name =
+            self.root.file_name().expect("the directory of the workload has a name").to_owned();
         self.root = parent.join(name);
         self.log.reopen(&self.root);
     }

@@ -301,7 +301,8 @@ fn interrupted_deployment_and_removal_continue() {
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
-    // Each run continues where the previous killed run ended, and completes at least one more step.
+    // Each run continues where the killed run before it ended, and completes at least one more
+    // step.
     let mut kills = 0;
     for steps in [1, 3, 2, 1, 2, 3, 1, 1] {
         kills += u32::from(site.kill_after("apply", steps));

@@ -15,8 +15,8 @@ const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
-/// A script for `systemctl start|stop|restart UNIT`. A service is ready when its log contains
-/// `serves`.
+/// A script that replaces `systemctl` and accepts `start|stop|restart UNIT`. A service is ready
+/// when its log contains `serves`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
 unit=${2#skep-} kind=${2#skep-}

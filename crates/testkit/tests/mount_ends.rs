@@ -131,7 +131,7 @@ impl Drop for Locker {
 }
 
 #[test]
-fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
+fn mount_can_end_after_a_kill_of_a_program_that_awaited_a_lock() {
     for transport in [Transport::Uring, Transport::Device] {
         let cluster = small();
         let scratch = Scratch::new();

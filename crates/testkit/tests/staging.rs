@@ -147,7 +147,7 @@ fn data_is_staged_in_and_out_by_all_hosts() {
     let note = format!("To stage out before the removal: /mnt/ondemand/out:{output}");
     assert!(status.contains(&note), "{status}");
 
-    // There is no place to save the data to, so the data stays.
+    // No option names a directory to which the data can be copied, so the data stays.
     let text = site.ondemand("stop", &ALL).expect_failure();
     for word in ["/mnt/ondemand/out: it does not exist", "nothing was removed", "--discard"] {
         assert!(text.contains(word), "{word}: {text}");

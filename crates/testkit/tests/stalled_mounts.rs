@@ -157,7 +157,9 @@ fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
     // The metadata service reports requests that wait too.
     let is_of_program = |it: &Value| {
-        it["what"].as_str().is_some_and(|it| it.contains(&by) && it.contains("the oldest for "))
+        it["what"]
+            .as_str()
+            .is_some_and(|it| it.contains(&by) && it.contains("the oldest has waited "))
     };
     let waiting = report["waiting"].as_array().expect("a list");
     assert!(waiting.iter().any(is_of_program), "{report}");

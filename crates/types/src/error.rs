@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_errors_have_no_names_of_codes() {
+    fn error_texts_do_not_contain_names_of_error_codes() {
         let stale = Error::new(ErrorCode::StaleMap, "target t7 is not served by node n5");
         assert_eq!(stale.to_string(), "target t7 is not served by node n5");
         assert_eq!(format!("{stale:#}"), "target t7 is not served by node n5 [StaleMap]");

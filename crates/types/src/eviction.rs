@@ -7,7 +7,8 @@ use crate::{GroupId, NodeId, Timestamp};
 byte_enum! {
     /// The reason why management removed a client that had not left.
     pub enum EvictionCause {
-        /// For the time of one lease, the client sent no request to a metadata group.
+        /// There is a metadata group that received no request of the client for the time of one
+        /// lease.
         LeaseExpired = 1,
         /// An administrator called `skep client evict`.
         Administrator = 2,

@@ -170,7 +170,8 @@ record! {
         /// clients.
         pub addresses: Vec<String>,
         /// Failure domain: servers in the same domain may fail together, for example the servers in
-        /// one rack. A server with an empty name is a domain of its own. Empty for clients.
+        /// one rack. If the name of the domain is empty, the server alone counts as a domain. Empty
+        /// for clients.
         pub domain: String,
         /// Reachability of the node.
         pub reachability: Reachability,

@@ -33,8 +33,8 @@ record! {
         pub name: String,
         /// Addresses on which the server listens, as `host:port`, the preferred one first.
         pub addresses: Vec<String>,
-        /// New failure domain of the server. An empty name makes the server a domain of its own.
-        /// `None` keeps the current domain.
+        /// New failure domain of the server. With an empty name, the server alone counts as a
+        /// failure domain. `None` keeps the current domain.
         pub domain: Option<String>,
         /// Version of the server program.
         pub version: String,

@@ -313,8 +313,8 @@ mod tests {
         for bit in 0..HEADER_BYTES * 8 {
             let mut bytes = sample();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // The header contains the body's checksum, so the header's checksum protects it as
-            // well.
+            // The header contains the body's checksum, so the header's checksum also protects the
+            // body's checksum.
             assert!(parse(&bytes).is_err(), "bit {bit}");
         }
     }

@@ -209,7 +209,7 @@ record! {
         /// Number of the last record that the member has synced.
         pub synced: Lsn,
         /// Milliseconds since the primary sent the newest request that the member has acknowledged.
-        /// `None` means that the member has acknowledged none in this epoch.
+        /// `None` means that the member has acknowledged no request in this epoch.
         pub silent_ms: Option<u64>,
         /// Whether the primary's replies wait for confirmations of the member.
         pub is_counted: bool,

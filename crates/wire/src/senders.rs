@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn request_of_an_unknown_group_needs_a_newer_map() {
+    fn receiver_needs_a_newer_map_if_it_lacks_the_senders_group() {
         let empty = ClusterMap::empty(ClusterId::new([1; 16]));
         assert_eq!(check(&mut SenderEpochs::default(), &empty, 1), Err(ErrorCode::StaleMap));
     }

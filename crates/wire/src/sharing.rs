@@ -36,7 +36,8 @@ record! {
 }
 
 record! {
-    /// Acknowledges notifications. From now on the client treats their files as shared. Idempotent.
+    /// Acknowledges notifications. From now on the client treats the files of these notifications
+    /// as shared. Idempotent.
     pub struct AcknowledgeNotifications {
         /// Numbers of the notifications.
         pub numbers: Vec<u64>,

@@ -115,7 +115,7 @@ fn spawn(worker: &Worker) -> Outcome<Child> {
         .spawn()
         .map_err(|error| error.to_string())?;
     let mut line = String::new();
-    let stdout = child.stdout.take().expect("it is piped");
+    let stdout = child.stdout.take().expect("the stream is a pipe");
     BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
     if line.trim() == "ready" {
         Ok(child)
@@ -131,7 +131,7 @@ fn measure(workers: &[Worker]) -> Outcome<(f64, f64)> {
     let cpu = cpu_seconds()?;
     let start = Instant::now();
     for child in &mut children {
-        let mut stdin = child.stdin.take().expect("it is piped");
+        let mut stdin = child.stdin.take().expect("the stream is a pipe");
         stdin.write_all(b"go\n").map_err(|error| error.to_string())?;
     }
     let ends: Vec<_> = children.iter_mut().map(Child::wait).collect();

@@ -34,7 +34,7 @@ pub(crate) struct Kind {
 
 /// The layout of a named type.
 pub(crate) enum Shape {
-    /// One value with the named layout.
+    /// One value. The text names its layout.
     Plain(&'static str),
     /// A sequence of fields.
     Record(&'static [FieldDoc]),

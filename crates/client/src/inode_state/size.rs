@@ -83,9 +83,9 @@ pub(super) struct FileSize {
     durable: u64,
     /// The furthest reported end in the generation `truncate_generation`.
     reported_end: u64,
-    /// Whether another client truncated the file while this mount had writes that it had not
-    /// reported, and that metadata had not confirmed. Only the chunk files show which of these
-    /// writes came after the truncation.
+    /// Whether another client truncated the file while this mount had writes whose report metadata
+    /// had not confirmed. Only the chunk files show which of these writes came after the
+    /// truncation.
     must_measure: bool,
 }
 

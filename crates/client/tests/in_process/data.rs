@@ -43,10 +43,10 @@ fn hole_of_a_file_reads_as_zeros() {
     });
 }
 
-/// Semantics 4.6 and 4.9: metadata has lost the open in a power loss, and another client has
-/// removed the file.
+/// Sections 4.6 and 4.9 of docs/semantics.md: metadata has lost the open in a power loss, and
+/// another client has removed the file.
 #[test]
-fn read_after_a_lost_open_of_a_removed_file_is_an_error() {
+fn read_of_a_removed_file_fails_if_metadata_lost_its_open() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(300_000)).await;
@@ -105,7 +105,7 @@ fn transfer_of_damaged_data_is_retried_once_before_the_error() {
 }
 
 #[test]
-fn full_target_returns_an_error_and_keeps_the_size() {
+fn write_to_a_full_target_fails_and_keeps_the_file_size() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"begin").await;
@@ -217,7 +217,8 @@ fn appends_of_two_mounts_go_to_the_end() {
     });
 }
 
-/// Semantics 2.9: the kernel sends the parts of one large append at the same time.
+/// Section 2.9 of docs/semantics.md: the kernel sends the parts of one large append at the same
+/// time, and the client keeps their order.
 #[test]
 fn parts_of_a_large_append_stay_in_order() {
     with_client(|_, client| async move {

@@ -8,7 +8,7 @@ use skep_wire::metadata::{CompareOpens, KeepAlive, Open};
 
 /// Semantics 4.9: another mount removes the file after the power loss.
 #[test]
-fn lost_open_is_restored_before_another_mount_removes_the_file() {
+fn open_lost_by_metadata_is_restored_before_a_removal() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"bytes").await;
@@ -29,7 +29,7 @@ fn lost_open_is_restored_before_another_mount_removes_the_file() {
 /// Semantics 4.6: the file was deleted before the client could open it again. Storage may still
 /// have the bytes of the file for some time.
 #[test]
-fn file_that_was_removed_after_a_lost_open_is_stale() {
+fn file_removed_after_metadata_lost_its_open_is_stale() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"bytes").await;

@@ -256,7 +256,7 @@ fn operation_with_an_unknown_outcome_returns_an_error() {
 
 /// Semantics 4.3: a service still has its sessions after it was killed and has started again.
 #[test]
-fn repeated_request_in_the_same_session_gets_the_first_reply() {
+fn repeated_request_in_the_same_session_gets_the_same_reply() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         create(&client, "a").await;

@@ -59,8 +59,8 @@ impl Quota {
 
 impl Domains {
     /// Creates the domains. `servers` contains the domain name and the weight of each server, in
-    /// the order of the tier. A server with an empty name is a domain of its own. Returns `None` if
-    /// domains make no difference.
+    /// the order of the tier. A server with an empty domain name counts as a domain by itself.
+    /// Returns `None` if domains make no difference.
     pub(super) fn new(servers: &[(&str, u64)]) -> Option<Self> {
         if servers.iter().all(|(name, _)| name.is_empty()) {
             return None;

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_registration_returns_the_first_id() {
+    fn repeated_registration_returns_the_same_id() {
         let mut state = ClusterState::new(ClusterId::new([7; 16]));
         let first = state.execute(&register(5, 1)).unwrap();
         let other = state.execute(&register(5, 2)).unwrap();

@@ -135,7 +135,8 @@ impl<'a> Folder<'a> {
         };
         match options.part {
             Part::Prepare => return Ok(()),
-            // Other hosts are still copying into the directory, so it gets its attributes later.
+            // Other hosts are still copying into the directory, so the directory gets its
+            // attributes in the last part of the copy.
             Part::Share(_) => return sync(),
             Part::Whole | Part::Finish => {}
         }

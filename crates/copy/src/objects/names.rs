@@ -17,7 +17,7 @@ const MOST_NAME: usize = 255;
 pub(super) struct Place<'a> {
     /// The names of the directories that contain the object, from the top.
     pub(super) directories: Vec<&'a str>,
-    /// The name of the file. `None` means that the object stands for the last of these directories.
+    /// The name of the file. `None` means that the object represents the last of these directories.
     pub(super) name: Option<&'a str>,
 }
 

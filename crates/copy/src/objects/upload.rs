@@ -328,7 +328,8 @@ impl<'a> Run<'a> {
             if let Some(head) =
                 head.filter(|it| it.size == len && stored::has(&it.metadata, &metadata))
             {
-                // In the last part, a process of a share has already compared this object.
+                // In the last part of a copy by several hosts, the process of a share has already
+                // compared this object.
                 if options.verify && !is_finish && !options.is_dry_run {
                     let ours = checksum(&source()?, len)?;
                     if check::checksum(context, &folder.top.pair, &key, &head)? != ours {

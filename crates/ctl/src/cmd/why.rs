@@ -252,7 +252,7 @@ mod tests {
     use skep_stats::why::Phase;
 
     #[test]
-    fn phase_line_shows_share_place_and_latency_of_peers() {
+    fn phase_line_shows_share_target_and_latency_of_peer_targets() {
         let phase = Phase {
             share: 0.82,
             target: 7,

@@ -46,7 +46,7 @@ impl Needs {
 }
 
 /// Returns an error if a cluster does not fit on this host. `data` is its data directory.
-/// `needs_disk` means that its targets have yet to allocate their files there.
+/// `needs_disk` means that the targets of the cluster have not allocated their files in `data` yet.
 ///
 /// # Errors
 /// - `NoSpace` if the file system of the data directory has too little free space for a new

@@ -11,7 +11,8 @@ pub(crate) struct Shape {
     /// Number of management nodes. A cluster of an earlier version has one management node.
     #[serde(default = "one")]
     pub(crate) management_nodes: u16,
-    /// Number of metadata services. Each has one metadata target for each copy of the metadata.
+    /// Number of metadata services. Each service has as many metadata targets as the metadata has
+    /// copies.
     pub(crate) metadata_targets: u16,
     /// Number of targets in each metadata group: the number of copies of the metadata.
     #[serde(default = "one")]

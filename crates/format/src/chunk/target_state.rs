@@ -1,4 +1,4 @@
-//! The state that a storage target preserves between its starts.
+//! The state that a storage target preserves across restarts.
 
 use crate::sealed;
 use skep_types::codec::record;

@@ -34,7 +34,7 @@ fn checksums() -> Box<[u32; GRANULES]> {
 }
 
 #[test]
-fn a_page_survives_a_round_trip() {
+fn region_page_survives_a_round_trip() {
     let page = header().to_page(&checksums());
     match read_page(&page) {
         FoundPage::Whole(found, found_checksums) => {
@@ -69,7 +69,7 @@ fn page_bytes_of_version_1_never_change() {
 }
 
 #[test]
-fn read_of_a_page_reports_the_part_with_a_flipped_bit() {
+fn parser_reports_the_part_of_a_page_with_a_flipped_bit() {
     let page = header().to_page(&checksums());
     for bit in 0..page.len() * 8 {
         let mut bad = page;

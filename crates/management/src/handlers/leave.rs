@@ -17,7 +17,7 @@ pub(super) async fn handle(
             authority.remove_client(id, node.id).await?;
             tracing::info!("client {} ({}) left", node.id, node.name);
         }
-        // The new map has a line about the server.
+        // The publication of the new map also logs that the server has left.
         _ => authority.left(node.id),
     }
     Ok(EmptyReply {})

@@ -68,7 +68,7 @@ fn line(id: NodeId, from: Reachability, to: Reachability) -> Line {
 }
 
 #[test]
-fn absence_is_an_error_only_if_operations_wait() {
+fn absent_target_is_logged_as_an_error_if_operations_wait() {
     use Reachability::{Offline, Online, ProbablyOffline};
     let Line(level, text) = line(STORAGE, ProbablyOffline, Offline);
     assert_eq!(level, Level::Error);
@@ -89,7 +89,7 @@ fn absence_is_an_error_only_if_operations_wait() {
 }
 
 #[test]
-fn shutdown_is_no_error() {
+fn shutdown_of_a_server_is_not_logged_as_an_error() {
     use Reachability::{Offline, Online};
     let Line(level, text) = line(STORAGE, Online, Offline);
     assert_eq!(level, Level::Warn);
@@ -101,7 +101,7 @@ fn shutdown_is_no_error() {
 }
 
 #[test]
-fn both_members_absent_make_operations_wait() {
+fn operations_wait_if_both_members_of_a_group_are_absent() {
     let mut before = cluster();
     set(&mut before, METADATA[0], Reachability::Offline);
     let mut now = before.clone();

@@ -7,7 +7,7 @@ use skep_types::SessionId;
 /// Regression test: a client whose reply was lost got a second id, and the first id stayed in the
 /// map until its lease expired.
 #[test]
-fn registration_after_a_lost_reply_gets_the_first_id() {
+fn repeated_registration_after_a_lost_reply_gets_the_same_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

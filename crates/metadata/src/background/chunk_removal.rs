@@ -59,7 +59,8 @@ impl ChunkRemovals {
         }
     }
 
-    /// Ends the expired pauses of groups. Returns whether any pause has ended.
+    /// Ends the expired pauses of groups to which the target sends no removal request for a moment.
+    /// Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);

@@ -228,7 +228,7 @@ impl PreparedTransactions {
     }
 }
 
-/// Logs that a participant has confirmed a commit.
+/// Records durably that a participant has confirmed a commit.
 pub(super) fn record_confirmation<E: Engine>(
     context: &mut Context<'_, E>,
     number: u64,

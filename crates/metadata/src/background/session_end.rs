@@ -50,7 +50,7 @@ impl SessionCleanUp {
     }
 }
 
-/// Logs that a session has ended.
+/// Records durably that a session has ended.
 pub(super) fn record_end<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,

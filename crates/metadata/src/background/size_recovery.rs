@@ -42,7 +42,8 @@ pub(crate) struct SizeRecoveries {
 }
 
 impl SizeRecoveries {
-    /// Ends the expired pauses of files. Returns whether any pause has ended.
+    /// Ends the expired pauses of files whose size recovery has failed. Returns whether any pause
+    /// has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);

@@ -20,8 +20,8 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Logs the current start of the target, and deletes the records of older starts that are not
-/// needed any more.
+/// Records the current start of the target durably, and deletes the records of older starts that
+/// are not needed any more.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();
     if let Some((number, first)) = context.shared.starts.last() {

@@ -229,7 +229,7 @@ impl FileLocks {
         waits.filter(|it| it.claim.owner.0 == session).map(|it| it.since).min()
     }
 
-    /// Iterates over all held locks. Checks of invariants use it.
+    /// Iterates over all held locks. Checks of invariants call this function.
     pub(crate) fn all(&self) -> impl Iterator<Item = (InodeId, HeldLock)> + '_ {
         self.files.iter().flat_map(|((inode, kind), file)| {
             file.held.iter().flat_map(move |(owner, held)| {

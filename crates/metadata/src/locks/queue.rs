@@ -212,8 +212,9 @@ impl Queue {
     }
 
     /// Wakes the waiters whose claims conflict with no held lock. A waiter blocks later waiters
-    /// with conflicting claims if no held lock conflicts with its own claim. It also blocks them if
-    /// it is woken, has a barrier, or is itself blocked by an earlier waiter.
+    /// with conflicting claims if no held lock conflicts with its own claim. A waiter that is
+    /// woken, has a barrier, or is itself blocked by an earlier waiter also blocks these later
+    /// waiters.
     pub(super) fn wake(
         &mut self,
         now: Duration,

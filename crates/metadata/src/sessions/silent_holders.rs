@@ -40,9 +40,9 @@ pub(crate) struct SilentHolder {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Returns the silent clients for which requests wait, at most [`MAX_HOLDERS`]. The search
-    /// takes a bounded time, because it visits each session once, and examines a bounded number of
-    /// waits and locks.
+    /// Returns the silent clients that block waiting requests of other clients, at most
+    /// [`MAX_HOLDERS`]. The search takes a bounded time, because it visits each session once, and
+    /// examines a bounded number of waits and locks.
     pub(crate) fn silent_holders(&self) -> FoundHolders {
         let is_idle = self.shared.file_locks.wait_count() == 0 && !self.shared.sharing.is_waiting();
         if is_idle {

@@ -79,7 +79,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns the sessions that have a shared file open. Returns no session if the file is not
-    /// shared. Checks of invariants use it.
+    /// shared. Checks of invariants call this function.
     pub fn holders_of_shared(&self, inode: InodeId) -> Vec<SessionId> {
         let holders = self.shared.sharing.holders(inode);
         let opens = self.table.get(&Key::Opens(inode).to_bytes()).ok().flatten();

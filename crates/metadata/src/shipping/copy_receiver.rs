@@ -218,7 +218,11 @@ impl<E: Engine> CopyReceiver<E> {
     /// reply.
     fn receive(&mut self, part: CopyStore) -> Result<Result<StoreCopied>> {
         if part.epoch != self.own.epoch() {
-            let what = format!("the request has epoch {}, not {}", part.epoch, self.own.epoch());
+            let what = format!(
+                "the request has group epoch {}, but this member has epoch {}",
+                part.epoch,
+                self.own.epoch()
+            );
             return Ok(Err(Error::new(ErrorCode::StaleMap, what)));
         }
         match part.step {
@@ -259,8 +263,8 @@ impl<E: Engine> CopyReceiver<E> {
                 Ok(batch) => batch,
                 Err(error) => return Ok(Err(malformed(error.context()))),
             };
-            // Skip changes of keys that the copy has not reached. Their pairs arrive with these
-            // changes in this or a later part.
+            // Skip changes of keys that the copy has not reached. The pairs of these keys arrive in
+            // this or a later part, and contain the changes already.
             let known = batch.mutations.into_iter().filter(|it| it.key.0 <= part.after.0);
             changes.extend(known.map(|it| (it.key.0, it.value.map(|value| value.0))));
         }

@@ -56,7 +56,7 @@ impl Standing {
     }
 
     /// Returns the time at which the primary sent the newest acknowledged request. `None` means
-    /// that the member has acknowledged none in this epoch.
+    /// that the member has acknowledged no request in this epoch.
     pub(super) fn acknowledged(&self) -> Option<Duration> {
         self.acknowledged
     }

@@ -271,7 +271,10 @@ impl SyncGates {
         );
         let safe = self.safe();
         for lsn in self.until_safe.keys().next().into_iter().chain(self.calls.keys().next()) {
-            assert!(*lsn > safe, "nothing waits for record {lsn}: records up to {safe} are safe");
+            assert!(
+                *lsn > safe,
+                "a reply or call waits for record {lsn}, but records up to {safe} are safe"
+            );
         }
     }
 }

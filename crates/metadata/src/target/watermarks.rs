@@ -145,7 +145,7 @@ mod tests {
     const BACKUP: TargetId = TargetId::new(2);
 
     #[test]
-    fn record_of_a_group_of_one_is_held_when_it_is_appended() {
+    fn appended_record_is_held_at_once_in_a_group_of_one_member() {
         let mut group = Watermarks::new(progress(5, 5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
         group.append(lsn(7));

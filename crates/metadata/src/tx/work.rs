@@ -17,27 +17,27 @@ pub(crate) struct RecoveryQuestion {
 pub(crate) enum InternalWork {
     /// Creates the root directory.
     MakeRoot,
-    /// Logs the current start of the target.
+    /// Records the current start of the target durably.
     RecordStart,
     /// Reserves more numbers for inodes and transactions.
     ReserveNumbers,
-    /// Logs that a session has ended.
+    /// Records durably that a session has ended.
     RecordSessionEnd(SessionId),
     /// Closes some of the files that an ended session had open. The last such transaction also
     /// deletes the session's record.
     CleanUpSession(SessionId),
-    /// Logs that a participant has confirmed a commit.
+    /// Records durably that a participant has confirmed a commit.
     RecordConfirmation { number: u64, participant: GroupId },
     /// Deletes keys: completed work items, and old records of ended sessions and transactions.
     DeleteKeys(Vec<Vec<u8>>),
     /// Ends a prepared transaction according to its coordinator's decision.
     EndPrepared { transaction: TransactionId, commit: bool },
-    /// Logs that storage has truncated all chunk files of a truncation, with the incarnations of
-    /// the hosts.
+    /// Records durably that storage has truncated all chunk files of a truncation, with the
+    /// incarnations of the hosts.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
     /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
     /// files whose host may have lost power between the truncation and the sync.
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
-    /// Logs the size of a file whose writer died, recovered from its chunk files.
+    /// Records durably the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },
 }

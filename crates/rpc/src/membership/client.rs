@@ -173,7 +173,8 @@ impl ClientMembership {
     pub async fn register_again(&self) {
         let mut management = self.management();
         let mut logged = None;
-        // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
+        // Retry: a removed client tries to register again every `CLIENT_JOIN_PAUSE`, until it
+        // leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
                 Ok(registered) => {
@@ -237,7 +238,8 @@ impl ClientMembership {
         let mut outage = ManagementOutage::default();
         // A heartbeat after `leave` would get `Stale`, and the client would register again.
         //
-        // Retry: heartbeats. Every heartbeat interval of the cluster, until the client leaves.
+        // Retry: the client sends a heartbeat at every heartbeat interval of the cluster, until it
+        // leaves.
         while !self.is_leaving() {
             let node = self.node();
             match self.send_heartbeat(management, node, map, events).await {
@@ -318,7 +320,8 @@ async fn register_until(
     let mut logged = Vec::new();
     let mut pause = CLIENT_JOIN_PAUSE;
     let mut attempt = RegistrationAttempt::new(management);
-    // Retry: registration of a client. After 250 ms, doubling to 1 s, for `JoinLimits::patience`.
+    // Retry: a client tries again to register after a pause of 250 ms, which doubles up to 1 s, for
+    // `JoinLimits::patience`.
     loop {
         let error = match register_once(management, request, limits, &mut attempt).await {
             Ok(registered) => return Ok(registered),

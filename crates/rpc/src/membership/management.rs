@@ -160,8 +160,9 @@ impl Management {
     ) -> Result<R::Reply> {
         let deadline = skep_env::now() + time_left;
         let mut redirects = 0_usize;
-        // Retry: a request to a member that is not the leader. At once if the member names the
-        // leader for the first time, and after `LEADER_PAUSE` otherwise, until `time_left` ends.
+        // Retry: a member that is not the leader has refused the request. The next attempt begins
+        // at once if a member names the leader for the first time, and after `LEADER_PAUSE`
+        // otherwise. The attempts end when `time_left` is over.
         loop {
             let left = deadline.saturating_sub(skep_env::now());
             let error = match self.ask_member(sender, sequence, request, left).await {

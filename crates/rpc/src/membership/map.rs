@@ -47,7 +47,8 @@ impl FollowedMap {
         on_change: impl Fn(MapChange),
     ) {
         let mut backoff = FIRST_BACKOFF;
-        // Retry: the long poll for a newer map. After 2 ms, doubling to 1 s, until the node leaves.
+        // Retry: the node repeats a failed long poll after a pause of 2 ms, which doubles up to 1
+        // s, until the node leaves.
         while !is_leaving() {
             let request = GetMap { known: self.cell.version() };
             match management.call_once(&request, LONG_POLL).await {

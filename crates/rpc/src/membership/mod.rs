@@ -180,7 +180,8 @@ impl Membership {
             member.map.follow(&member.management, is_leaving, |it| report(it, &*changes)).await;
         });
         let mut outage = ManagementOutage::default();
-        // Retry: heartbeats. Every heartbeat interval of the cluster, until the node leaves.
+        // Retry: the node sends a heartbeat at every heartbeat interval of the cluster, until it
+        // leaves.
         while !self.is_leaving.get() {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();

@@ -22,8 +22,8 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
     let incarnation = skep_env::random_u64();
     let refusals = RefusalLog::new("this node");
     let admission = Admission::new(Rc::clone(&refusals));
-    // Retry: after a failed accept, for example because no file descriptor is free. Every
-    // `ACCEPT_PAUSE`, without limit.
+    // Retry: after a failed accept, for example because no file descriptor is free, the thread
+    // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
         match listener.accept().await {
             Ok(stream) => {

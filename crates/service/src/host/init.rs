@@ -224,7 +224,7 @@ mod tests {
         let node = NodeDirectory::open(&host.settings.directory, DirectoryKind::StorageNode);
         let node = node.unwrap();
         let mut opened = host.targets.iter().map(|path| host.open_target(path, &node));
-        opened.find_map(Result::err).expect("one is refused").to_string()
+        opened.find_map(Result::err).expect("one of the directories is refused").to_string()
     }
 
     #[test]

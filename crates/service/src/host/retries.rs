@@ -17,8 +17,8 @@ const LOOK: Duration = Duration::from_millis(250);
 impl ServingNode {
     /// Tries again and again to serve the unserved targets, until this future is dropped.
     pub(super) async fn retry_unserved(self: Rc<Self>) {
-        // Retry: serve a target that could not be served. After 1 s, doubling to 60 s, without
-        // limit.
+        // Retry: the node tries again to serve a target after a pause of 1 s, which doubles up to
+        // 60 s, without limit.
         loop {
             skep_env::sleep(LOOK).await;
             let now = skep_env::now();

@@ -11,7 +11,8 @@ use skep_metrics::Stage;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// The time spent at one place.
+/// The time that an operation spent at one place: at a target in one stage, in transfers, or in the
+/// mount.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Time {
     pub(super) us: f64,
@@ -20,7 +21,8 @@ pub(super) struct Time {
     pub(super) requests: BTreeMap<String, f64>,
 }
 
-/// Returns the time spent at each place. The sum over all places is the duration of the operation.
+/// Returns the time that the operation spent at each place. The sum over all places is the duration
+/// of the operation.
 pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     let mut times: BTreeMap<Place, Time> = BTreeMap::new();
     let all = record.duration_us as f64;

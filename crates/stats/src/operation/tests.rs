@@ -89,7 +89,7 @@ fn time_of_a_request_after_its_operation_does_not_count() {
 }
 
 #[test]
-fn longest_request_is_explained_without_a_mount_record() {
+fn longest_request_is_explained_if_the_mount_kept_no_record() {
     let request = |target, operation: &str, duration_us, stages| TraceRecord {
         trace: TRACE,
         service: "metadata".into(),

@@ -169,9 +169,9 @@ mod tests {
         assert_eq!(unchanged.len(), 3);
         let second = dirty.change(key, 1..2);
         assert!(dirty.take_if_unchanged(&key, 0, unchanged[0].1));
-        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "it is being changed");
+        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "the region is being changed");
         drop(second);
-        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "it was changed");
+        assert!(!dirty.take_if_unchanged(&key, 1, unchanged[1].1), "the region was changed");
         assert_eq!(dirty.len(), 2);
         dirty.truncate(&key, 2);
         assert_eq!(dirty.len(), 1);

@@ -44,8 +44,8 @@ fn release(directory: &Path) -> bool {
     file.set_len(0).and_then(|()| file.sync_all()).is_ok()
 }
 
-/// Reserves the space unless it is already reserved. If the disk has too little space, the next
-/// cleaning tries again.
+/// Allocates the space of the file `reserved`, unless the file has it already. If the disk has too
+/// little space, a later call tries again.
 pub(super) fn hold(directory: &Path) {
     let path = directory.join(RESERVED_FILE);
     let Ok(space) = skep_env::space(directory) else { return };

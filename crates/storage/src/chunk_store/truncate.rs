@@ -10,8 +10,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// The newest truncate generations of the chunk files that were truncated most recently.
 ///
-/// A request can arrive late only on a connection that the process has already accepted. So the
-/// generations need not be stored on the device.
+/// A request can arrive late only on a connection that the process has already accepted. A restart
+/// ends all connections, so the generations need not be stored on the device.
 ///
 /// # Invariants
 /// `order` has each key of `newest` once. The key that was truncated first is first.

@@ -167,7 +167,7 @@ pub(super) fn against(share: f64, other: &str) -> String {
 
 /// Names the best placement policy, which has the highest mean over all values of the other
 /// factors. For some combination of the other factors, its gain over another policy must be more
-/// than 5 % and significant. The sentence names the largest gain.
+/// than 5 % and significant. The conclusion states the largest of these gains.
 fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     if !experiment.varied.contains(&Factor::Chooser) {
         return None;

@@ -93,7 +93,7 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
         hosts: Level::Fixed(hosts),
         ..condition.clone()
     };
-    Settings::new(&condition, None).expect("the calibration has no open question")
+    Settings::new(&condition, None).expect("each setting of the calibration has one fixed value")
 }
 
 struct Trials<'a> {

@@ -217,6 +217,6 @@ mod tests {
         let path = scratch.path().join("file");
         create(&path, None).expect("made");
         assert_eq!(targets(&path).expect("asked"), None);
-        assert!(create(&path, None).is_err(), "it exists");
+        assert!(create(&path, None).is_err(), "an existing file is refused");
     }
 }

@@ -39,7 +39,7 @@ pub struct Place {
 pub struct Site {
     place: Place,
     /// Name of the directory in which the study creates its files. Its parent is the directory
-    /// `path` of the place.
+    /// `path` of [`Place`].
     work: String,
     /// All storage targets. `None` if the file system does not report targets.
     targets: Option<Vec<Target>>,
@@ -121,8 +121,9 @@ impl Site {
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
-            // creates all such files. Placement policies that choose targets in turn count
-            // separately for each metadata target.
+            // creates all such files. A policy that chooses targets in turn has a position of its
+            // own on each metadata target, so files of different metadata targets could get the
+            // same storage targets.
             Access::SharedFile => create(&here, pattern.as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here)

@@ -161,11 +161,20 @@ mod tests {
             vec![100.0, 101.0, 99.0, 100.5, 99.5, 100.2, 99.8, 100.1, 99.9, 100.3];
         one_outlier.extend([100.4, 99.6, 100.0]);
         one_outlier.push(50.0);
-        assert!(!bimodality(&one_outlier).expect("judged").is_bimodal, "an outlier is no mode");
+        assert!(
+            !bimodality(&one_outlier).expect("the sample suffices for a result").is_bimodal,
+            "an outlier is no mode"
+        );
         let of_ten = [94.5, 94.6, 94.5, 94.4, 94.5, 94.6, 94.5, 94.5, 94.6, 70.0];
-        assert!(!bimodality(&of_ten).expect("judged").is_bimodal, "nor is one of ten");
+        assert!(
+            !bimodality(&of_ten).expect("the sample suffices for a result").is_bimodal,
+            "one outlier among ten values is no mode"
+        );
         let exact = [94.5, 94.5, 94.6, 94.5, 94.5, 95.1, 95.1, 95.2, 95.1, 95.1];
-        assert!(!bimodality(&exact).expect("judged").is_bimodal, "a difference that is no use");
+        assert!(
+            !bimodality(&exact).expect("the sample suffices for a result").is_bimodal,
+            "the modes differ too little"
+        );
     }
 
     #[test]
@@ -189,7 +198,7 @@ mod tests {
         assert!(share > 0.98, "{share}");
         let mut values = normal(&mut random, 30, 48.0, 1.0);
         values.extend(normal(&mut random, 70, 96.0, 1.0));
-        let [low, high] = bimodality(&values).expect("judged").modes;
+        let [low, high] = bimodality(&values).expect("the sample suffices for a result").modes;
         assert!((low.mean - 48.0).abs() < 1.0 && (low.share - 0.3).abs() < 0.02, "{low:?}");
         assert!((high.mean - 96.0).abs() < 1.0 && (high.sd - 1.0).abs() < 0.4, "{high:?}");
     }
@@ -199,6 +208,9 @@ mod tests {
         assert_eq!(bimodality(&[1.0; 50]), None);
         assert_eq!(bimodality(&[1.0, 1.0, 2.0, 2.0]), None);
         let exact: Vec<f64> = (0..20).map(|it| f64::from(1 + it % 2)).collect();
-        assert!(bimodality(&exact).expect("judged").is_bimodal, "two values, and no others");
+        assert!(
+            bimodality(&exact).expect("the sample suffices for a result").is_bimodal,
+            "two values, and no others"
+        );
     }
 }

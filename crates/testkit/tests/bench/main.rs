@@ -417,8 +417,8 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
         child.try_wait().expect("our child")
     });
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops a benchmark if the client that started it does not ask for its progress
-    // any more. The target then accepts the next benchmark.
+    // A target also stops a benchmark if the client that started the benchmark no longer asks for
+    // its progress. The target then accepts the next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });

@@ -392,7 +392,8 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // Check this only if the second has not passed yet. It may have passed on a busy machine.
+        // Check this only within the second for which the lock is reserved. On a busy machine, the
+        // second may have passed.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }

@@ -96,7 +96,7 @@ impl Pair {
 
 /// Command: skep group add.
 #[test]
-fn serving_target_gets_a_second_member_while_it_serves() {
+fn group_of_one_target_gets_a_second_member_while_it_serves() {
     let mut pair = Pair::begin_alone();
     make_files(&pair);
     let new = pair.add_service("metadata", METADATA[1]);

@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn program_of_this_test_has_the_architecture_of_its_host() {
+    fn architecture_is_read_from_the_program_file() {
         let program = Program::open(&std::env::current_exe().expect("a test is a program"));
-        let program = program.expect("it can be packaged");
+        let program = program.expect("the test program can be packaged");
         assert_eq!(program.machine, std::env::consts::ARCH);
         assert!(program.glibc.is_none_or(|it| it.starts_with("2.")));
     }

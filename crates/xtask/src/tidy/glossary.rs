@@ -121,7 +121,7 @@ fn has_word(identifier: &str, word: &str) -> bool {
         }
         was_lower = letter.is_lowercase();
         if letter != '_' {
-            words.last_mut().expect("there is always one").extend(letter.to_lowercase());
+            words.last_mut().expect("a word has begun").extend(letter.to_lowercase());
         }
     }
     let wanted: Vec<_> = word.split([' ', '_', '-']).map(str::to_lowercase).collect();

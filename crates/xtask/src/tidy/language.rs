@@ -262,11 +262,11 @@ fn sentences(paragraph: &str) -> Vec<String> {
     let mut before = ' ';
     for letter in prose.chars() {
         let begins = letter.is_uppercase() || letter == '[' || letter == '"';
-        let last = sentences.last_mut().expect("there is always one");
+        let last = sentences.last_mut().expect("the list starts with one sentence");
         if begins && before == ' ' && last.trim_end().ends_with(['.', ':', ';', '!', '?']) {
             sentences.push(String::new());
         }
-        sentences.last_mut().expect("there is always one").push(letter);
+        sentences.last_mut().expect("the list starts with one sentence").push(letter);
         before = letter;
     }
     sentences.iter().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()).collect()

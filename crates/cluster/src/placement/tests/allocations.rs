@@ -90,7 +90,7 @@ fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
 const SHAPES: [&[usize]; 7] = [&[4, 4], &[2, 2], &[3, 5], &[1, 4], &[2, 2, 2], &[3, 3, 3, 3], &[6]];
 
 #[test]
-fn choosers_of_other_systems_match_their_definition() {
+fn choosers_of_other_file_systems_choose_as_defined() {
     let choosers = Chooser::ALL.iter().filter(|(chooser, _)| *chooser != Chooser::Balanced);
     for ((chooser, word), shape) in choosers.flat_map(|it| SHAPES.map(|shape| (it, shape))) {
         for count in 1..=8 {
@@ -181,7 +181,7 @@ fn random_robin_chooser_starts_at_any_of_its_targets() {
 }
 
 #[test]
-fn choosers_use_returned_targets_again() {
+fn choosers_use_a_target_again_after_it_returns() {
     let full = map(&[4, 4]);
     let mut without = full.clone();
     without.targets[2].reachability = Reachability::Offline;
@@ -201,8 +201,9 @@ fn choosers_use_returned_targets_again() {
         assert_eq!(uses.len(), 8, "{word}: {uses:?}");
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
-    // The count exceeds the number of fit targets. In this case the established choosers use only
-    // the fittest tier, and the balanced policy also uses the next tier.
+    // The requested number of targets exceeds the number of fit targets. In this case the
+    // established choosers use only the fittest tier, and the balanced policy also uses the next
+    // tier.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
     assert_eq!(Chooser::ALL.map(len), [7, 6, 6, 6, 2, 3]);
 }

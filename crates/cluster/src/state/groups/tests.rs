@@ -64,7 +64,7 @@ fn metadata_targets_wait_for_a_group_if_copies_are_configured() {
 }
 
 #[test]
-fn repeated_creation_of_a_group_returns_the_first_group() {
+fn repeated_creation_of_a_group_returns_the_same_group() {
     let mut state = waiting();
     let created = create(&mut state, &[FIRST]).unwrap();
     assert!(created.changed);

@@ -34,7 +34,8 @@ impl Run<'_> {
         (existing, name): (&Seen, &str),
     ) -> std::result::Result<bool, Failure> {
         let options = &self.context.options;
-        let destination = folder.destination.as_ref().expect("it has this entry");
+        let destination =
+            folder.destination.as_ref().expect("the folder of an entry has a destination");
         let found = &existing.metadata;
         if !found.is_file() || found.len() != object.size {
             return Ok(false);

@@ -149,8 +149,8 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
 /// that it has so far. Must be called before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-    // Blocks the signals in this thread. All later threads inherit this. The thread that is started
-    // below waits for the signals.
+    // Blocks the signals in this thread and in all threads that are started later. The thread that
+    // is started below waits for the signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {

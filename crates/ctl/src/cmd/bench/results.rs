@@ -16,7 +16,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Maximum length of the line of a result in bytes, not counting the records of its processes.
+/// Each result is one line of the results file. Maximum length of this line in bytes, without the
+/// records of the processes.
 const LINE_BYTES: u64 = 1 << 10;
 /// Maximum size of the record of one process, stream or round trip, in bytes.
 const PART_BYTES: u64 = 512;
@@ -185,7 +186,8 @@ mod tests {
             file.keep(&json!({ "number": number }));
             assert_eq!(lines(&path)[number]["number"], number);
         }
-        let refused = ResultFile::create(&path, "io", &(), SIZE).expect_err("it exists");
+        let refused =
+            ResultFile::create(&path, "io", &(), SIZE).expect_err("an existing file is refused");
         assert_eq!(refused.code(), ErrorCode::Exists);
         file.finish(&json!({"kind": "end"})).expect("written");
         assert!(file.place().contains("all 2 results are in"), "{}", file.place());

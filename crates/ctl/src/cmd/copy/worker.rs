@@ -72,7 +72,8 @@ fn stores(
     Ok(Some(stores))
 }
 
-/// Copies one part, and prints the messages for the coordinator.
+/// Runs the part of the copy that the coordinator has assigned to this process, and prints the
+/// messages for the coordinator.
 pub(super) fn run(
     args: &StoreArgs,
     sources: &[PathBuf],

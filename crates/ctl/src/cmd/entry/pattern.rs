@@ -156,9 +156,10 @@ pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
 /// Returns the reason why this user may not set the pattern of `path`.
 fn not_owner(path: &Path) -> String {
     let owner = std::fs::symlink_metadata(path).ok().map(|found| found.uid());
-    let owner = owner.map_or_else(String::new, |uid| format!(" ({})", user_name(uid)));
+    let owner =
+        owner.map_or_else(String::new, |uid| format!(" (the owner here is {})", user_name(uid)));
     format!(
-        "only the owner of a file or directory{owner} and root can set its pattern, and entries of \
+        "only root and the owner of a file or directory can set its pattern{owner}, and entries of \
          other kinds have no pattern"
     )
 }
@@ -294,9 +295,6 @@ mod tests {
         let wide = limit_of(&map, "count=4", 1000).unwrap();
         assert!(wide.contains("more than 2 targets") && !wide.contains("instead"), "{wide}");
         let foreign = not_owner(Path::new("/"));
-        assert!(
-            foreign.contains("only the owner of a file or directory (root) and root"),
-            "{foreign}"
-        );
+        assert!(foreign.contains("can set its pattern (the owner here is root)"), "{foreign}");
     }
 }

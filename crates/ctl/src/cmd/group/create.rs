@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn new_group_without_copies_or_files_has_notes() {
+    fn notes_name_missing_copies_and_a_group_without_files() {
         let mut map = ClusterMap::empty(ClusterId::default());
         let (one, two) = (target(1, 1), target(2, 2));
         assert!(notes(&map, &[&one], 8).is_empty());

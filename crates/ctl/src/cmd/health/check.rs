@@ -356,7 +356,7 @@ fn unanswered_problem(wait: &WaitReport) -> Problem {
         key: format!("requests-wait {node}"),
         rule: "requests-wait",
         what: format!(
-            "{name}: {requests} for a reply, the oldest for {}: {error}",
+            "{name}: {requests} for a reply, and the oldest has waited {}: {error}",
             span(wait.waits_ms)
         ),
         remedy: "the connection to the service is open: the service waits for its disk or for \
@@ -398,7 +398,7 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
         key: format!("requests-wait {} {group}", wait.node),
         rule: "requests-wait",
         what: format!(
-            "{name}: {requests} for {target}, the oldest for {}: {error}",
+            "{name}: {requests} for {target}, and the oldest has waited {}: {error}",
             span(wait.waits_ms)
         ),
         remedy: remedy.into(),
@@ -476,7 +476,7 @@ mod tests {
         let accepted = wait(9, None);
         assert_eq!(
             accepted.what,
-            "it: 1 request of a program waits for a reply, the oldest for 9.0s: no answer"
+            "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no answer"
         );
     }
 
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn lack_of_a_leader_is_not_called_silence() {
+    fn missing_leader_is_not_reported_as_silent_management() {
         let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
         assert!(without_leader(&[node("management-1", false)]).is_none());
         let both = [node("management-1", false), node("management-2", true)];

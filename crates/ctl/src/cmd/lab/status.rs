@@ -7,7 +7,7 @@ use skep_types::Result;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
-    ("check that all processes and mounts of lab `two` run", "skep lab status"),
+    ("check that all processes and mounts of the lab run", "skep lab status"),
     ("for a script", "skep lab status --name two --output json"),
 ];
 

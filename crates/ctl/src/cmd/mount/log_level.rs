@@ -13,8 +13,8 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the two signals in this thread. All later threads inherit this, so only the new thread
-    // below receives the signals, by waiting for them.
+    // Blocks the two signals in this thread and in all threads that are started later. So only the
+    // new thread below receives the signals, by waiting for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
     // Also blocks the signals that end the mount. Otherwise their default action in the new thread
     // would kill the process before it unmounts.

@@ -15,8 +15,8 @@ pub(super) struct OndemandArgs {
     /// names, and all hosts store data
     #[arg(long, value_name = "FILE", conflicts_with = "job", required_unless_present = "job")]
     hosts: Option<PathBuf>,
-    /// In the prolog or epilog of a Slurm job: works on this node only, which is one part of the
-    /// file system of all nodes of the job. Needs the same secret on all nodes
+    /// For the prolog or epilog of a Slurm job: acts only on this node's part of the file system,
+    /// which spans all nodes of the job. All nodes need the same file --secret
     #[arg(long)]
     job: bool,
     /// Name of the file system [default: `ondemand`, or `job-` and the number of the job]

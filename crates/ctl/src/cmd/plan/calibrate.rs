@@ -19,7 +19,8 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Calibrate the model by measured tables and benchmarks, and test it with tables left out
+/// Calibrate the model by measured tables and benchmarks, and test it with tables that were not
+/// used
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CalibrateArgs {

@@ -16,7 +16,7 @@ const EXAMPLES: &[Example] = &[
     ("carry them out", "skep transaction resolve 3:77 --commit"),
 ];
 
-/// Decide on a transaction whose coordinator does not come back
+/// Commit or abort a transaction whose coordinator does not return
 ///
 /// All metadata targets at which the transaction is prepared carry out the same decision. If the
 /// coordinator has decided otherwise before it was lost, names and inodes on different targets no

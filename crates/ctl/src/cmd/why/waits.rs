@@ -107,7 +107,7 @@ fn of_node(map: &ClusterMap, waiting: &NodeWait) -> Finding {
         severity: "critical".into(),
         object: node.to_string(),
         what: format!(
-            "{name}: {}{}, the oldest for {}: {error}",
+            "{name}: {}{}, and the oldest has waited {}: {error}",
             requests_wait(*requests),
             awaited(map, *group),
             span(*since_ms)
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_wait_is_no_wait_for_a_target() {
+    fn wait_for_a_lock_is_not_reported_as_a_wait_for_a_target() {
         let found = WaitingRequests {
             requests: vec![request(9, 3_000, true)],
             count: 1,

@@ -104,7 +104,7 @@ fn request_of_another_epoch_is_refused() {
 }
 
 #[test]
-fn backup_refuses_client_requests_because_of_a_stale_map() {
+fn backup_refuses_client_requests_with_a_stale_map_error() {
     let mut member = Member::begin(3);
     let read = GetAttributes { inode: skep_types::InodeId::ROOT };
     assert_eq!(ask(&mut member, &read).unwrap_err(), ErrorCode::StaleMap);

@@ -155,7 +155,7 @@ fn returned_member_that_stops_no_longer_counts_for_watermarks() {
 /// Regression test: the primary of a young group, which still had all records, waited for a member
 /// without a store with each reply, and sent it no copy.
 #[test]
-fn member_without_a_store_is_copied_and_not_counted() {
+fn member_without_a_store_gets_a_copy_before_it_counts() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();

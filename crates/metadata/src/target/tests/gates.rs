@@ -152,7 +152,7 @@ impl Story {
 }
 
 #[test]
-fn group_of_one_replies_right_after_the_append() {
+fn group_of_one_member_replies_right_after_the_append() {
     let mut story = Story::begin();
     let (now, wall) = (story.now, story.wall);
     let mut events = vec![set(1), read()];

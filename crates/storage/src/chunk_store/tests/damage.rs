@@ -64,7 +64,7 @@ fn granule_stays_damaged_after_a_truncation_into_it() {
 }
 
 #[test]
-fn page_with_a_flipped_bit_is_refused() {
+fn region_page_with_a_flipped_bit_is_refused() {
     for at in [20, 100, 1024, 3000, 4093] {
         run(|dir| async move {
             let path = settled(&dir).await;
@@ -80,7 +80,7 @@ fn page_with_a_flipped_bit_is_refused() {
 
 /// Semantics 4.7.
 #[test]
-fn torn_page_is_damage_if_the_page_cache_survived() {
+fn torn_region_page_is_damage_if_the_page_cache_survived() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(7, 100_000)).await.unwrap();
@@ -102,7 +102,7 @@ fn torn_page_is_damage_if_the_page_cache_survived() {
 }
 
 #[test]
-fn a_page_in_the_wrong_place_is_refused() {
+fn region_page_at_the_offset_of_another_region_is_refused() {
     run(|dir| async move {
         let path = settled(&dir).await;
         let store = open(&dir);

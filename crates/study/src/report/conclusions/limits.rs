@@ -205,7 +205,8 @@ fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Fi
     let off = |(it, mean): (&MinMax, &f64)| (mean / expected(it) - 1.0).abs();
     let Some(worst) = uneven().map(off).max_by(f64::total_cmp) else { return String::new() };
     figures.push(percent("largest deviation from the ratio min/max", worst));
-    let (lowest, low) = uneven().min_by(|one, two| one.1.total_cmp(two.1)).expect("one is there");
+    let (lowest, low) =
+        uneven().min_by(|one, two| one.1.total_cmp(two.1)).expect("an uneven allocation exists");
     figures.push(percent(format!("even allocations over {lowest}"), of_even / low - 1.0));
     format!(
         " So the server with the most targets of a file decides: bandwidth follows the ratio \

@@ -4,10 +4,10 @@
 //! of the loop device as an `fsync` of the file. Writes since the last flush are only in the cache
 //! (`cache.rs`). A power loss drops, keeps or tears each of them.
 //!
-//! This is a separate process. If the test itself served the file and waited for this file system,
-//! the test could not be killed. The program ends at the end of its standard input, which also
-//! happens if the test is killed. It then unmounts the file system on the disk and its own file,
-//! and every later access fails.
+//! The program is a separate process. If the test itself served the file and waited for this file
+//! system, the test could not be killed. The program ends at the end of its standard input, which
+//! also happens if the test is killed. It then unmounts the file system on the disk and its own
+//! file, and every later access fails.
 //!
 //! Usage: `skep-volatile-disk FILE LIVE DURABLE BYTES SEED MOUNT-POINT`. `LIVE` and `DURABLE` are
 //! equal images of `BYTES` bytes. `FILE` is an empty file, and the program mounts the disk over it.
