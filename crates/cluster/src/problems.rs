@@ -12,8 +12,8 @@ use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKi
 pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
                               the service name the directory of the target";
 
-/// The reason of the primary of a metadata group that waits after a restoration of management. The
-/// target waits until management has compared the logs of the members.
+/// The reason that the primary of a metadata group reports while it waits after a restoration of
+/// management. It waits until management has compared the logs of the members.
 pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup, so another member \
                                           of the group may have newer log records; the target \
                                           waits until management has compared the logs of all \

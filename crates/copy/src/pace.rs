@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Pace {
     bytes_per_second: Option<u64>,
     /// The time at which all bytes granted so far will have been copied, if they are copied at the
-    /// permitted rate. The lock is held for one computation.
+    /// permitted rate. A thread holds the lock only for one computation.
     granted_until: Mutex<Instant>,
 }
 

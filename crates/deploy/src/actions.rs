@@ -242,8 +242,8 @@ fn initialise(host: &Host, role: Role) -> String {
         if !parent.is_empty() {
             let _ = writeln!(text, "make_dir {parent} 755");
         }
-        // A target's directory that existed before the deployment is not recorded. A removal then
-        // deletes only the files of the target in this directory.
+        // If a target's directory existed before the deployment, it is not recorded as created. A
+        // removal then deletes only the files of the target in this directory.
         let _ =
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }

@@ -66,8 +66,8 @@ pub struct Executor<'a> {
     ssh: Ssh<'a>,
     parallel: usize,
     report: Report<'a>,
-    /// The join token. It is read when a step first needs it. The lock is held during this, so that
-    /// the token is read only once.
+    /// The join token. The first step that needs the token reads it. The thread of this step holds
+    /// the lock meanwhile, so that the token is read only once.
     token: Mutex<Option<String>>,
 }
 

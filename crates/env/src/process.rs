@@ -82,7 +82,8 @@ pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
 /// Lets this process continue when its parent ends, if it was started to end with its parent. Must
 /// be called on the process's first thread, since the kernel stores the signal for that thread.
 pub fn outlive_parent() {
-    // SAFETY: the call takes no pointers. Zero means no signal, and the kernel never refuses it.
+    // SAFETY: the call takes no pointers. The value zero means no signal, and the kernel never
+    // refuses this value.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 

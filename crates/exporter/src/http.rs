@@ -78,7 +78,8 @@ pub struct Request {
     pub authorization: String,
     /// Whether the client wants the connection to end after the reply.
     pub is_last: bool,
-    /// Length of the head in bytes. The next request begins after the head.
+    /// Length of the head in bytes. The next request begins after the head, because requests have
+    /// no body.
     pub head_bytes: usize,
 }
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn load_question_is_parsed_and_its_duration_is_bounded() {
+    fn load_query_is_parsed_and_its_duration_is_bounded() {
         let parsed = |text| Question::parse(text).map(|it| (it.by, it.lasts.as_secs()));
         assert_eq!(parsed("target.20"), Some((Division::Target, 20)));
         assert_eq!(parsed("job.999999999"), Some((Division::Job, LONGEST.as_secs())));

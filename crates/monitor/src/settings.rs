@@ -23,13 +23,13 @@ pub struct MonitorSettings {
     /// Directory in which the monitor stores the history. The monitor creates a missing directory.
     /// There is no default.
     pub directory: PathBuf,
-    /// Address of the page and of the interface for programs, as `host:port`. With port 0, the
+    /// Address of the web page and of the interface for programs, as `host:port`. With port 0, the
     /// monitor chooses a free port at the first start, and writes the address to the file `address`
     /// in the directory. An address that other hosts can reach needs a `password_file`.
     pub listen: String,
-    /// File with the password of the page, in its first line. Browsers ask for it. The monitor
+    /// File with the password of the web page, in its first line. Browsers ask for it. The monitor
     /// accepts any user name. Programs send the password as `Authorization: Bearer PASSWORD`.
-    /// Empty: no password, and the page can be opened on this host only.
+    /// Empty: no password, and the web page can be opened on this host only.
     pub password_file: PathBuf,
     /// Maximum size of the history on disk. If the history reaches this size, the oldest files are
     /// removed.
@@ -144,7 +144,7 @@ impl Manual for MonitorSettings {
                 .push(format!("`listen`: invalid address '{}': expected host:port", self.listen));
         } else if self.password_file.as_os_str().is_empty() && !self.is_local() {
             problems.push(format!(
-                "`listen`: other hosts can reach '{}', so a password must protect the page; set \
+                "`listen`: other hosts can reach '{}', so a password must protect the web page; set \
                  `password_file`",
                 self.listen
             ));
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(problems(|_| ()), "");
         for listen in ["0.0.0.0:7480", "[::]:7480", "192.0.2.1:80"] {
             let found = problems(|it| it.listen = listen.into());
-            assert!(found.contains("a password must protect the page"), "{listen}: {found}");
+            assert!(found.contains("a password must protect the web page"), "{listen}: {found}");
             let found = problems(|it| {
                 it.listen = listen.into();
                 it.password_file = "/etc/skep/password".into();

@@ -1,4 +1,4 @@
-//! The monitor's history, alerts, page and HTTP interface, on real clusters.
+//! The monitor's history, alerts, web page and HTTP interface, on real clusters.
 
 use rustix::process::Signal;
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The advice for administrators which group to create of the metadata targets that wait for one.
+//! The advice for administrators: which of the metadata targets that wait for a group should form a
+//! new group.
 //!
 //! A pure function over the cluster map. Does not own the creation of groups (`groups`).
 

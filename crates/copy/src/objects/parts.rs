@@ -103,8 +103,8 @@ pub(super) struct Large<'a> {
     part: u64,
     note_key: String,
     note: Note,
-    /// The parts that the object store has, by their numbers. The lock is held for one change of
-    /// the map.
+    /// The parts that the object store has, by their numbers. A thread holds the lock only for one
+    /// change of the map.
     stored: Mutex<BTreeMap<u32, StoredPart>>,
     units: Units,
 }

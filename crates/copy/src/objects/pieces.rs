@@ -48,8 +48,8 @@ pub(super) struct Large<'a> {
     partial: Partial,
     /// Whether the destination already has an entry with the name of the copy.
     replaces: bool,
-    /// The checksums of the pieces that this process has copied. The lock is held for one change of
-    /// the list.
+    /// The checksums of the pieces that this process has copied. A thread holds the lock only for
+    /// one change of the list.
     sums: Mutex<Vec<Option<u32>>>,
     units: Units,
 }

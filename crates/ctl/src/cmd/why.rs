@@ -47,8 +47,8 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
 /// Requests that have no reply yet are shown with the object for which they wait: a target that
-/// does not answer, or a lock. The other requests must be made while the command measures, unless
-/// --since asks the monitor.
+/// does not answer, or a lock. All other figures are about requests that end while the command
+/// measures. With --since, they are about a past time, and come from the monitor.
 ///
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
 /// on a directory and its entries, or, for the root of a mount, on all its files. Without PATH,

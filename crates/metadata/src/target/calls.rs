@@ -11,8 +11,8 @@ pub(crate) enum CallPurpose {
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// No receiver, because the operation has started over or has failed. The target drops the
-    /// reply.
+    /// The reply has no receiver, because the operation has started over or has failed. The target
+    /// drops the reply.
     Abandoned,
 }
 

@@ -174,7 +174,11 @@ mod tests {
         group.append(lsn(6));
         assert_eq!(group.held(), lsn(4));
         group.acknowledge(BACKUP, progress(3, 3));
-        assert_eq!(group.held(), lsn(4), "the member has lost a record, held does not fall");
+        assert_eq!(
+            group.held(),
+            lsn(4),
+            "the member has lost a record, but the watermark does not fall"
+        );
         group.acknowledge(BACKUP, progress(6, 3));
         assert_eq!(group.held(), lsn(6));
     }

@@ -137,7 +137,7 @@ fn usual_request_time_is_the_mean_of_targets_of_its_kind() {
 }
 
 #[test]
-fn slowest_operation_is_listed_once_from_its_mount_record() {
+fn slowest_operations_come_from_mount_records_and_occur_once() {
     let slow = |trace, duration_us| TraceRecord {
         trace,
         ..of_mount(duration_us, duration_us as u32, Vec::new())

@@ -1,5 +1,5 @@
 //! Converts a TOML document to a [`Plan`]. This module owns the keys, their defaults, and the
-//! values that experiments inherit from the top level.
+//! values that experiments inherit from the top level of the document.
 
 use super::values::{bytes, list, name, number, span, word, wrong};
 use super::{Access, Calibration, Experiment, Factors, Lab, Level, Operation, Plan, Targets};

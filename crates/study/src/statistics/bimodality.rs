@@ -11,7 +11,8 @@ use serde::Serialize;
 /// Minimum number of values in a sample for the test.
 const MIN_VALUES: usize = 8;
 /// Minimum difference between the information criteria of one distribution and of a mixture of two.
-/// A sample with two modes must exceed it. Kass and Raftery call this "very strong" evidence.
+/// A sample counts as one with two modes only if its difference exceeds this minimum. Kass and
+/// Raftery call this "very strong" evidence.
 const MIN_EVIDENCE: f64 = 10.0;
 /// Minimum of Ashman's D. Below 2, two distributions have no gap between them (Ashman, Bird and
 /// Zepf). Below 4, the test would take the two halves of a uniform distribution for two modes

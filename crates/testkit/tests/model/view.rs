@@ -59,8 +59,8 @@ fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
     result.map(|_| String::new()).map_err(Into::into)
 }
 
-/// Returns `seconds` if a call has set this time explicitly. `None` means that the time comes from
-/// the clock.
+/// Returns the time `seconds` of a file if a call has set this time explicitly. `None` means that
+/// the time comes from the clock.
 pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
     let age = now.saturating_sub(seconds).unsigned_abs();

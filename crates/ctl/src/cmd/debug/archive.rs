@@ -21,8 +21,8 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Creates an archive that only the user of this process can read. `modified_s` is the time of
-    /// its members in seconds since 1970.
+    /// Creates an archive that only the user of this process can read. `modified_s` is the
+    /// modification time of all files in the archive, in seconds since 1970.
     ///
     /// # Errors
     /// - `Exists` if the file exists.

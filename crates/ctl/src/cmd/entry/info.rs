@@ -236,7 +236,8 @@ pub(crate) fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<Str
 }
 
 /// Counts the targets of `groups` for each value of `place`, such as the server or its failure
-/// domain. Returns the smallest and the largest count. A value without targets counts as 0.
+/// domain. Returns the smallest and the largest count. A server or domain without a target of
+/// `groups` counts as 0.
 fn allocation<P: Ord>(
     map: &ClusterMap,
     groups: &[GroupId],

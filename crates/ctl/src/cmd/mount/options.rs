@@ -11,8 +11,9 @@ use std::time::Duration;
 /// Width of the text that explains an option, in columns.
 const TEXT_COLUMNS: usize = 70;
 
-/// Maximum time for which the kernel may cache names and attributes. For files that never change,
-/// an hour is as good as a day. If the value is a mistake, its effect ends within the hour.
+/// Maximum time for which the kernel may cache names and attributes. A longer timeout saves hardly
+/// any requests, even for files that never change. If the value is a mistake, its effect ends
+/// within the hour.
 const LONGEST_ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Options that are addressed to mount(8) and systemd. Skep accepts and ignores them.

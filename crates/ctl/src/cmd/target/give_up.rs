@@ -32,7 +32,8 @@ struct Loss {
     files: Vec<DamagedFile>,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
-    /// Number of transactions in progress. They may have created files that are missing in `files`.
+    /// Number of transactions in progress. These transactions may have created files that are
+    /// missing in `files`.
     transactions: u64,
 }
 
