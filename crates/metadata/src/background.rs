@@ -28,9 +28,9 @@ mod work_items;
 pub(crate) use task::{BackgroundCall, DecideCall, JobContext, JobTask};
 
 use crate::engine::Engine;
-use crate::limits::Limits;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
+use crate::tx::shared::Shared;
 use crate::tx::work::InternalWork;
 use chunk_removal::ChunkRemovals;
 use forget::ForgetJob;
@@ -71,8 +71,8 @@ impl Background {
 
     /// Passes new work items to the jobs. The engine now has the changes of all log records up to
     /// `stored`.
-    pub(crate) fn after_store(&mut self, stored: Lsn, limits: &Limits) {
-        self.removals.add(self.items.stored(stored), limits.queued_removals);
+    pub(crate) fn after_store(&mut self, stored: Lsn, shared: &Shared) {
+        self.removals.add(self.items.stored(stored), shared);
     }
 
     /// Adds a session whose end the target found in the store when it started.

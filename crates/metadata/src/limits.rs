@@ -14,6 +14,10 @@ pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
+/// Time for which a target collects chunk files before it asks a storage target to remove them. A
+/// request costs several syncs of directories, however many chunk files it names. A storage target
+/// with little free space gets its requests without this delay.
+pub const REMOVAL_DELAY: Duration = Duration::from_millis(200);
 /// Maximum number of pending removals of chunk files that a target keeps in memory, about 24 bytes
 /// each. It keeps further removals only in its store, and reads them later.
 pub const QUEUED_REMOVALS: usize = 1 << 18;
@@ -266,10 +270,8 @@ pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
 pub struct Limits {
     /// By default [`NUMBER_RANGE`].
     pub number_range: u64,
-    /// By default [`REMOVALS_PER_MESSAGE`].
-    pub removals_per_message: usize,
-    /// By default [`QUEUED_REMOVALS`].
-    pub queued_removals: usize,
+    /// The limits of the removal of chunk files.
+    pub removals: RemovalLimits,
     /// By default [`CLOSES_PER_BATCH`].
     pub closes_per_batch: usize,
     /// By default [`MAX_PARKED`].
@@ -294,6 +296,23 @@ pub struct Limits {
     pub settle_after: Duration,
     /// The limits of the members of a group.
     pub members: MemberLimits,
+}
+
+/// The limits of the removal of chunk files.
+#[derive(Debug, Clone, Copy)]
+pub struct RemovalLimits {
+    /// [`REMOVALS_PER_MESSAGE`].
+    pub per_message: usize,
+    /// [`REMOVAL_DELAY`].
+    pub delay: Duration,
+    /// [`QUEUED_REMOVALS`].
+    pub queued: usize,
+}
+
+impl Default for RemovalLimits {
+    fn default() -> Self {
+        Self { per_message: REMOVALS_PER_MESSAGE, delay: REMOVAL_DELAY, queued: QUEUED_REMOVALS }
+    }
 }
 
 /// The limits of the members of a group.
@@ -337,8 +356,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             number_range: NUMBER_RANGE,
-            removals_per_message: REMOVALS_PER_MESSAGE,
-            queued_removals: QUEUED_REMOVALS,
+            removals: RemovalLimits::default(),
             closes_per_batch: CLOSES_PER_BATCH,
             parked: MAX_PARKED,
             ends_per_batch: ENDS_PER_BATCH,

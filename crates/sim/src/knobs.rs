@@ -2,7 +2,7 @@
 //! The limits are small, so that runs actually reach them.
 
 use crate::random::Random;
-use skep_metadata::limits::Limits;
+use skep_metadata::limits::{Limits, RemovalLimits};
 use skep_metadata::target::SyncPolicy;
 use std::time::Duration;
 
@@ -217,8 +217,11 @@ impl Knobs {
             policy: if random.percent(70) { SyncPolicy::Interval } else { SyncPolicy::Always },
             limits: Limits {
                 number_range: random.within(4, 16),
-                removals_per_message: random.within(1, 3) as usize,
-                queued_removals: random.within(0, 4) as usize,
+                removals: RemovalLimits {
+                    per_message: random.within(1, 3) as usize,
+                    delay: random.micros(0, 300_000),
+                    queued: random.within(0, 4) as usize,
+                },
                 closes_per_batch: random.within(1, 2) as usize,
                 parked: random.within(1, 30) as usize,
                 ends_per_batch: random.within(1, 4) as usize,

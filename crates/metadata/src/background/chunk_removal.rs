@@ -1,15 +1,21 @@
 //! Asks storage to remove the chunk files of removed files. The job waits for a group's reply
 //! before it sends that group the next removal request.
+//!
+//! A request costs a storage target several syncs of directories, whether it names one chunk file
+//! or hundreds. So the job collects chunk files for a moment (`REMOVAL_DELAY`) before it sends
+//! them, unless they fill a message or the target is short of free space.
 
 use super::removal_queue::RemovalQueue;
 use super::task::{BackgroundCall, JobContext, RemovalCall};
 use crate::engine::Engine;
 use crate::limits::RETRY_PAUSE;
 use crate::tx::operation::OutgoingCall;
+use crate::tx::shared::Shared;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, expect_parsed, removal};
 use skep_metrics::LineLimit;
-use skep_types::{ChunkFileKey, ErrorCode, GroupId, Result};
+use skep_types::map::CapacityPool;
+use skep_types::{ChunkFileKey, ClusterMap, ErrorCode, GroupId, Result};
 use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +25,7 @@ use std::time::Duration;
 /// # Invariants
 /// - Each group in `removing` is in `queues`.
 /// - No group in `paused` is in `removing`.
+/// - Each group in `collecting` is in `queues`.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkRemovals {
     queues: BTreeMap<GroupId, RemovalQueue>,
@@ -27,6 +34,9 @@ pub(crate) struct ChunkRemovals {
     /// Groups whose last removal failed, each with the time until which the job sends them no
     /// request.
     paused: BTreeMap<GroupId, Duration>,
+    /// Groups for which the job collects chunk files, each with the time at which the collection
+    /// ends.
+    collecting: BTreeMap<GroupId, Duration>,
     /// Number of chunk files in all queues.
     queued: usize,
     /// Limits the log lines about failed removals.
@@ -49,31 +59,42 @@ impl ChunkRemovals {
     }
 
     /// Adds chunk files whose work items have just reached the store. The queues hold at most
-    /// `limit` chunk files; further work items stay only in the store.
-    pub(crate) fn add(&mut self, keys: Vec<(GroupId, ChunkFileKey)>, limit: usize) {
+    /// `QUEUED_REMOVALS` chunk files; further work items stay only in the store.
+    pub(crate) fn add(&mut self, keys: Vec<(GroupId, ChunkFileKey)>, shared: &Shared) {
+        let limits = shared.limits.removals;
         for (group, key) in keys {
-            let queue = self.queues.entry(group).or_default();
+            let queue = self.queues.entry(group).or_insert_with(|| {
+                if !is_short_of_space(&shared.map, group) {
+                    self.collecting.insert(group, shared.now + limits.delay);
+                }
+                RemovalQueue::default()
+            });
             let before = queue.len();
-            queue.push(key, self.queued >= limit);
+            queue.push(key, self.queued >= limits.queued);
             self.queued += queue.len() - before;
         }
     }
 
-    /// Ends the expired pauses of groups to which the target sends no removal request for a moment.
-    /// Returns whether any pause has ended.
+    /// Ends the expired pauses and collections of groups. Returns whether any has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
-        let before = self.paused.len();
+        let before = self.paused.len() + self.collecting.len();
         self.paused.retain(|_, until| *until > now);
-        self.paused.len() < before
+        self.collecting.retain(|_, until| *until > now);
+        self.paused.len() + self.collecting.len() < before
     }
 
     /// Sends a removal request to each group that has chunk files to remove, has no request in
-    /// flight and is not paused.
+    /// flight, is not paused, and has a full message or an ended collection.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
-        let is_idle =
-            |group: &&GroupId| !self.removing.contains(group) && !self.paused.contains_key(group);
-        let idle: Vec<_> = self.queues.keys().filter(is_idle).copied().collect();
-        for group in idle {
+        let limit = context.shared.limits.removals.per_message;
+        let is_ready = |group: &GroupId, queue: &RemovalQueue| {
+            !self.removing.contains(group)
+                && !self.paused.contains_key(group)
+                && (queue.is_at_least(limit) || !self.collecting.contains_key(group))
+        };
+        let ready: Vec<_> =
+            self.queues.iter().filter(|(id, it)| is_ready(id, it)).map(|(id, _)| *id).collect();
+        for group in ready {
             self.remove_chunks(group, context)?;
         }
         Ok(())
@@ -86,10 +107,11 @@ impl ChunkRemovals {
         context: &mut JobContext<'_, E>,
     ) -> Result<()> {
         let Some(queue) = self.queues.get_mut(&group) else { return Ok(()) };
-        let limit = context.shared.limits.removals_per_message;
+        let limit = context.shared.limits.removals.per_message;
         let before = queue.len();
         let keys = queue.take(group, limit, context.table)?;
         self.queued = self.queued + queue.len() - before;
+        self.collecting.remove(&group);
         if keys.is_empty() {
             self.queues.remove(&group);
             return Ok(());
@@ -119,6 +141,10 @@ impl ChunkRemovals {
             None => {
                 let items = keys.iter().map(|key| Key::Removal(group, *key).to_bytes()).collect();
                 context.start(InternalWork::DeleteKeys(items));
+                if !is_short_of_space(&context.shared.map, group) {
+                    let until = context.shared.now + context.shared.limits.removals.delay;
+                    self.collecting.insert(group, until);
+                }
                 true
             }
             Some(error) => {
@@ -146,6 +172,10 @@ impl ChunkRemovals {
             self.paused.keys().all(|group| !self.removing.contains(group)),
             "a paused group has no request in flight"
         );
+        assert!(
+            self.collecting.keys().all(|group| self.queues.contains_key(group)),
+            "each group with a collection has a queue"
+        );
         assert_eq!(
             self.queued,
             self.queues.values().map(RemovalQueue::len).sum::<usize>(),
@@ -153,4 +183,12 @@ impl ChunkRemovals {
         );
         self.queues.values().for_each(RemovalQueue::check_invariants);
     }
+}
+
+/// Whether the free space of some target of a group is low, so that its removals must not wait. A
+/// group that the map does not have counts as short of space too.
+fn is_short_of_space(map: &ClusterMap, group: GroupId) -> bool {
+    let Some(group) = map.group(group) else { return true };
+    let is_normal = |id| map.target(id).is_some_and(|it| it.capacity_pool == CapacityPool::Normal);
+    !group.members.iter().all(|member| is_normal(member.target))
 }

@@ -40,6 +40,11 @@ impl RemovalQueue {
         self.keys.len()
     }
 
+    /// Whether the queue has at least `count` chunk files, or may have them in the store.
+    pub(super) fn is_at_least(&self, count: usize) -> bool {
+        self.has_more || self.keys.len() >= count
+    }
+
     /// Adds a chunk file whose work item has just reached the store. If `is_full`, the queue does
     /// not take the chunk file, and a later round reads its work item from the store.
     pub(super) fn push(&mut self, key: ChunkFileKey, is_full: bool) {

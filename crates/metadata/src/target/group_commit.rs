@@ -52,7 +52,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.starts.safe(safe);
         self.operations.wake_unsafe();
         if let Some(stored) = self.table.store(safe)? {
-            self.background.after_store(stored, &self.shared.limits);
+            self.background.after_store(stored, &self.shared);
             if self.checkpoints.begin(self.shared.limits.checkpoint_log_bytes) {
                 self.batch.actions.push(Action::Checkpoint { lsn: stored });
             }

@@ -25,7 +25,7 @@ mod truncations;
 
 use super::*;
 use crate::engine::memory::MemoryEngine;
-use crate::limits::Limits;
+use crate::limits::{Limits, RemovalLimits};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_format::log::{LogOwner, Record};
 use skep_types::codec::Codec;
@@ -121,7 +121,9 @@ fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: 
 
 impl Story {
     fn begin() -> Self {
-        Self::begin_with(Limits::default())
+        // Most tests expect removals of chunk files at once.
+        let removals = RemovalLimits { delay: Duration::ZERO, ..RemovalLimits::default() };
+        Self::begin_with(Limits { removals, ..Limits::default() })
     }
 
     fn begin_with(limits: Limits) -> Self {

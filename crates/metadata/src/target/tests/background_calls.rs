@@ -2,7 +2,7 @@
 //! these calls.
 
 use super::*;
-use crate::limits::RETRY_PAUSE;
+use crate::limits::{REMOVAL_DELAY, RETRY_PAUSE};
 
 /// Refuses the oldest call of the target, and checks that the target repeats the call exactly once,
 /// after a pause.
@@ -95,4 +95,62 @@ fn a_refused_commit_is_sent_again_after_a_pause() {
     story.target.send_decision(GroupId::new(3), 77, true, None);
     story.happens(Event::Tick);
     is_tried_again_after_a_pause::<md::Decide>(&mut story);
+}
+
+/// Creates a file, writes to it, and removes it. `sequence` is the last sequence number that the
+/// session has used.
+fn write_and_remove(story: &mut Story, name: &str, sequence: u64) {
+    let inode = story.create_as(name, 1, (0, sequence + 1));
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    story.ask(1, 1, (0, sequence + 2), &close).unwrap();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: name.as_bytes().into() };
+    story.ask(1, 1, (0, sequence + 3), &unlink).unwrap();
+}
+
+/// Returns the number of chunk files in each removal request that the target has sent.
+fn sent_removals(story: &Story) -> Vec<usize> {
+    let sent = story.calls.iter().filter(|(_, call)| call.message == st::RemoveChunks::ID);
+    sent.map(|(_, call)| st::RemoveChunks::from_bytes(&call.body).unwrap().keys.len()).collect()
+}
+
+#[test]
+fn removals_within_a_short_time_share_one_request() {
+    let mut story = Story::begin_with(Limits::default());
+    write_and_remove(&mut story, "a", 0);
+    write_and_remove(&mut story, "b", 3);
+    assert_eq!(sent_removals(&story), []);
+    story.now += REMOVAL_DELAY;
+    story.happens(Event::Tick);
+    assert_eq!(sent_removals(&story), [2]);
+    // The next request also waits. Otherwise one removal at a time would follow each reply.
+    write_and_remove(&mut story, "c", 6);
+    story.answer::<st::RemoveChunks>(&skep_wire::management::EmptyReply {});
+    story.happens(Event::Tick);
+    assert_eq!(sent_removals(&story), []);
+    story.now += REMOVAL_DELAY;
+    story.happens(Event::Tick);
+    assert_eq!(sent_removals(&story), [1]);
+}
+
+#[test]
+fn full_removal_request_is_sent_at_once() {
+    let removals = RemovalLimits { per_message: 2, ..RemovalLimits::default() };
+    let mut story = Story::begin_with(Limits { removals, ..Limits::default() });
+    write_and_remove(&mut story, "a", 0);
+    assert_eq!(sent_removals(&story), []);
+    write_and_remove(&mut story, "b", 3);
+    assert_eq!(sent_removals(&story), [2]);
+}
+
+#[test]
+fn removals_at_a_target_with_little_space_do_not_wait() {
+    let mut story = Story::begin_with(Limits::default());
+    let mut newer = map();
+    newer.targets[1].capacity_pool = CapacityPool::Low;
+    newer.version = MapVersion::new(2);
+    story.happens(Event::Map(newer.into()));
+    write_and_remove(&mut story, "a", 0);
+    assert_eq!(sent_removals(&story), [1]);
 }
