@@ -34,6 +34,9 @@ pub(crate) struct ReplyGate {
     pub(crate) held: Lsn,
     /// Last log record that every serving member must have synced.
     pub(crate) safe: Lsn,
+    /// Whether the reply may wait for the next periodic sync. If not, the target requests a sync
+    /// for the reply.
+    pub(crate) awaits_periodic_sync: bool,
 }
 
 /// A call that is not sent yet.
@@ -189,8 +192,7 @@ impl SyncGates {
     /// Returns the reply if the records of its gate are held and safe. Otherwise the reply waits
     /// until they are.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
-        // A reply that waits for a sync must not wait for the next periodic sync, so request one.
-        if gate.safe > self.safe() {
+        if gate.safe > self.safe() && !gate.awaits_periodic_sync {
             self.request_sync_of(gate.safe);
         }
         if gate.held > self.watermarks.held() {

@@ -8,8 +8,10 @@ use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use crate::tx::operation::ConnectionId;
 use skep_types::{Error, Lsn, Result, TargetId};
+use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::LogHeld;
+use skep_wire::metadata::Decide;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Handles the end of this target's sync of its log up to `lsn`.
@@ -130,7 +132,11 @@ impl<E: Engine> MetadataTarget<E> {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.
         let held = self.newest_record();
-        let safe = if self.gates.syncs_each_reply() { held } else { after.unwrap_or_default() };
-        self.batch.replies.push((ReplyGate { held, safe }, reply));
+        let syncs_each = self.gates.syncs_each_reply();
+        let safe = if syncs_each { held } else { after.unwrap_or_default() };
+        // No operation waits for the reply to a decision: it only lets the coordinator forget the
+        // transaction. A sync for it would delay the next `Prepare`, whose reply needs a sync too.
+        let awaits_periodic_sync = !syncs_each && reply.request.message == Decide::ID;
+        self.batch.replies.push((ReplyGate { held, safe, awaits_periodic_sync }, reply));
     }
 }

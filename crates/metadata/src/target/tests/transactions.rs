@@ -147,3 +147,19 @@ fn number_of_prepared_transactions_is_limited() {
     let error = story.ask(1, 0, (0, 0), &more).unwrap_err();
     assert_eq!(error.code(), ErrorCode::LimitReached, "{error}");
 }
+
+#[test]
+fn reply_to_a_decision_waits_for_the_periodic_sync() {
+    let mut story = Story::begin();
+    let prepare = md::Prepare { transaction: id(7), steps: vec![md::Step::LockRename] };
+    let next = story.run(vec![arrival(1, 0, (0, 0), &prepare)]);
+    assert!(matches!(next[..], [Event::Synced { .. }]), "a coordinator waits for this reply");
+    story.happen_together(next);
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+    let decide = md::Decide { transaction: id(7), commit: true };
+    let next = story.run(vec![arrival(1, 0, (0, 0), &decide)]);
+    assert!(matches!(next[..], [Event::Tick]), "no sync begins: {next:?}");
+    assert!(story.replies.is_empty());
+    story.happen_together(next);
+    assert!(story.replies.pop().is_some_and(|(_, reply)| reply.is_ok()));
+}
