@@ -8,7 +8,7 @@
 //! The mount caches names and attributes for an hour. So no entry expires and causes a request
 //! while the machine is busy.
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 use skep_testkit::files::{self, OrFail};
 use skep_testkit::{Cluster, Mounted, Shape, Transport, eventually};
 use std::collections::BTreeMap;
@@ -149,6 +149,11 @@ fn stat(path: &Path) {
     rustix::fs::stat(path).or_fail("stat", path);
 }
 
+/// Sets or releases the lock of this process on a whole file, with `fcntl(2)`.
+fn lock(file: &File, operation: FlockOperation) {
+    rustix::fs::fcntl_lock(file, operation).expect("the lock is free");
+}
+
 /// Opens a file, reads the whole file, and closes it.
 fn read(path: &Path) {
     let file = files::open(path);
@@ -209,6 +214,25 @@ fn changes_of_names_cost_the_expected_requests() {
         files::read_link(new(number));
     });
     counted.check("readlink again", "", |number| drop(files::read_link(new(number))));
+}
+
+#[test]
+fn locks_of_an_unchanged_file_cost_the_expected_requests() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    let path = at.join("file");
+    files::write(&path, [7; LEN]);
+    let file = open(&path, OFlags::empty());
+    stat(&path);
+    counted.check(
+        "lock, stat and unlock",
+        "mount.set_lock metadata.set_lock mount.set_lock metadata.set_lock",
+        |_| {
+            lock(&file, FlockOperation::NonBlockingLockShared);
+            stat(&path);
+            lock(&file, FlockOperation::NonBlockingUnlock);
+        },
+    );
 }
 
 #[test]

@@ -50,7 +50,15 @@ pub enum LockOutcome {
         /// Whether the kernel's page cache of the file is still valid, because no other client has
         /// changed the file since this mount last opened or locked it.
         keep_cache: bool,
+        /// Whether the attributes of the file that the mount last sent to the kernel are still
+        /// valid.
+        are_attributes_shown: bool,
     },
+}
+
+impl LockOutcome {
+    /// The outcome of an unlock, which changes nothing that the kernel has cached.
+    const UNLOCKED: Self = Self::Granted { keep_cache: true, are_attributes_shown: true };
 }
 
 /// A wait for a lock. If this value is dropped before the wait has ended, the client notifies
@@ -148,7 +156,7 @@ impl Locks for Client {
         let setting = async move {
             let owner = owner_of(&file, handle, &lock);
             let turn = client.mount().locks.turn(owner, false).await;
-            let Some(turn) = turn else { return Ok(LockOutcome::Granted { keep_cache: true }) };
+            let Some(turn) = turn else { return Ok(LockOutcome::UNLOCKED) };
             if lock.kind == LockKind::Posix {
                 client.mount().locks.note_posix();
             }
@@ -234,7 +242,7 @@ impl Client {
             // The file was removed together with its locks, so there is nothing left to unlock.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
                 turn.with(|ranges| *ranges = LockRanges::default());
-                return Ok(LockOutcome::Granted { keep_cache: true });
+                return Ok(LockOutcome::UNLOCKED);
             }
             result => result?,
         };
@@ -250,11 +258,13 @@ impl Client {
         turn.with(|ranges| ranges.set(lock.range.clone(), held));
         reported?;
         if lock.mode.is_none() {
-            return Ok(LockOutcome::Granted { keep_cache: true });
+            return Ok(LockOutcome::UNLOCKED);
         }
         file.inode.observe(&set.attributes, skep_env::now());
-        let keep_cache = self.mount().caches.opened(inode, set.attributes.change_counter);
-        Ok(LockOutcome::Granted { keep_cache })
+        let (caches, version) = (&self.mount().caches, set.attributes.change_counter);
+        let are_attributes_shown = caches.is_shown(inode, version);
+        let keep_cache = caches.opened(inode, version);
+        Ok(LockOutcome::Granted { keep_cache, are_attributes_shown })
     }
 
     /// Releases all locks that programs have set through a handle. The client calls this function

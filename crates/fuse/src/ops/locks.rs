@@ -33,8 +33,9 @@ async fn set<F: FileSystem>(
     let Lock { inode, handle, lock } = lock;
     let fs = &context.file_system;
     let number = fs.new_lock_wait();
-    if let LockOutcome::Granted { keep_cache } = fs.set_lock(handle, lock.clone(), number).await? {
-        return granted(context, inode, lock.mode.is_some(), keep_cache).await;
+    let outcome = fs.set_lock(handle, lock.clone(), number).await?;
+    if outcome != LockOutcome::Refused {
+        return granted(context, inode, lock.mode.is_some(), outcome).await;
     }
     if !waits {
         return Err(libc::EAGAIN.into());
@@ -45,10 +46,9 @@ async fn set<F: FileSystem>(
         // wait was interrupted never has the lock.
         let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
         waited.ok_or(libc::EINTR)??;
-        if let LockOutcome::Granted { keep_cache } =
-            fs.set_lock(handle, lock.clone(), number).await?
-        {
-            return granted(context, inode, true, keep_cache).await;
+        let outcome = fs.set_lock(handle, lock.clone(), number).await?;
+        if outcome != LockOutcome::Refused {
+            return granted(context, inode, true, outcome).await;
         }
     }
 }
@@ -57,14 +57,18 @@ async fn granted<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
     is_lock: bool,
-    keep_cache: bool,
+    outcome: LockOutcome,
 ) -> Outcome {
-    if is_lock && keep_cache {
+    match outcome {
+        LockOutcome::Granted { keep_cache: false, .. } if is_lock => {
+            context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
+        }
         // The kernel's cached pages of the file are still valid, but its cached size may be
         // outdated.
-        context.waits.drop_attributes(inode);
-    } else if is_lock {
-        context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;
+        LockOutcome::Granted { are_attributes_shown: false, .. } if is_lock => {
+            context.waits.drop_attributes(inode);
+        }
+        _ => {}
     }
     Ok(ReplyBody::Empty)
 }

@@ -36,7 +36,7 @@ impl Locks for Memory {
             if lock.mode.is_some() {
                 locks.push((owner, lock));
             }
-            Ok(LockOutcome::Granted { keep_cache: false })
+            Ok(LockOutcome::Granted { keep_cache: false, are_attributes_shown: false })
         })
     }
 
