@@ -214,6 +214,15 @@ fn changes_of_names_cost_the_expected_requests() {
         files::read_link(new(number));
     });
     counted.check("readlink again", "", |number| drop(files::read_link(new(number))));
+    counted.check(
+        "fsync of a directory after a change",
+        "mount.get_attr mount.unlink metadata.unlink
+         mount.open_dir mount.fsync_dir metadata.sync_all mount.release_dir",
+        |number| {
+            files::remove_file(new(number));
+            files::sync_all(&files::open(&at));
+        },
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::limits::ROOT_PATIENCE;
 use skep_types::{Attributes, ErrorCode, InodeId, MAX_NAME_BYTES, Result};
 use skep_wire::limits::MAX_DIRECTORY_BYTES;
 use skep_wire::metadata::{DirectoryEntries, EntryInfo, GetEntryInfo, ReadDirectory};
+use std::time::Duration;
 
 /// The capacity of the file system, as returned by `statfs(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +33,18 @@ pub trait Directories {
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
 
     /// Begins to list a directory. Returns whether the kernel's cached listing is still valid,
-    /// because the directory has not changed since the kernel read the listing. This function opens
-    /// the root even while metadata does not reply, since `df` opens the mount point.
+    /// because the directory has not changed since the kernel read the listing. If this mount sent
+    /// a change of the directory less than `max_age` ago, the answer is that of this change. This
+    /// function opens the root even while metadata does not reply, since `df` opens the mount
+    /// point.
     ///
     /// # Errors
     /// Returns the errors of a request to metadata. To open a removed directory is not an error.
-    fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
+    fn open_directory(
+        &self,
+        directory: InodeId,
+        max_age: Duration,
+    ) -> impl Future<Output = Result<bool>>;
 
     /// Returns the entries after `cursor`, in at most about `max_bytes` bytes. A `cursor` of zero
     /// means the beginning of the directory.
@@ -66,7 +73,7 @@ impl Directories for Client {
         self.attributes(parent).await
     }
 
-    async fn open_directory(&self, directory: InodeId) -> Result<bool> {
+    async fn open_directory(&self, directory: InodeId, max_age: Duration) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
             // The kernel has no cached listing of this directory, so the mount need not request the
@@ -76,6 +83,9 @@ impl Directories for Client {
                 caches.opened(directory, seen.change_counter);
             }
             return Ok(false);
+        }
+        if let Some((attributes, _)) = self.after_own_change(directory, max_age) {
+            return Ok(caches.opened(directory, attributes.change_counter));
         }
         let answer = match directory {
             InodeId::ROOT => skep_env::timeout(ROOT_PATIENCE, self.attributes(directory)).await,

@@ -65,10 +65,13 @@ fn stat_of_the_root_works_while_metadata_is_down() {
 fn root_can_be_opened_for_listing_while_metadata_is_down() {
     with_client(|fake, client| async move {
         client.stat(InodeId::ROOT).await.unwrap();
-        assert!(!client.open_directory(InodeId::ROOT).await.unwrap(), "no listing is cached yet");
-        assert!(client.open_directory(InodeId::ROOT).await.unwrap());
+        assert!(
+            !client.open_directory(InodeId::ROOT, Duration::ZERO).await.unwrap(),
+            "no listing is cached yet"
+        );
+        assert!(client.open_directory(InodeId::ROOT, Duration::ZERO).await.unwrap());
         fake.state.borrow_mut().is_down = true;
-        assert!(!client.open_directory(InodeId::ROOT).await.unwrap());
+        assert!(!client.open_directory(InodeId::ROOT, Duration::ZERO).await.unwrap());
     });
 }
 

@@ -15,7 +15,8 @@ pub(crate) async fn perform<F: FileSystem>(
         // would only compare the directory's modification times, and programs (`rsync`, `tar`) set
         // these back.
         DirectoryRequest::Open { directory } => {
-            let keep_cache = context.file_system.open_directory(directory).await?;
+            let max_age = context.options.validity;
+            let keep_cache = context.file_system.open_directory(directory, max_age).await?;
             Ok(ReplyBody::OpenedDirectory(keep_cache))
         }
         DirectoryRequest::Read { directory, cursor, max_bytes, with_attributes } => {

@@ -14,6 +14,7 @@ use skep_client::{
 use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 struct Node {
     attributes: Attributes,
@@ -338,7 +339,7 @@ impl Directories for Memory {
         })
     }
 
-    async fn open_directory(&self, _: InodeId) -> Result<bool> {
+    async fn open_directory(&self, _: InodeId, _: Duration) -> Result<bool> {
         Ok(false)
     }
 
