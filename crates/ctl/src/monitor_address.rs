@@ -72,6 +72,7 @@ impl MonitorAddress {
             url: &url,
             authorization: &authorization,
             content_type: "",
+            headers: &[],
             body: &[],
         };
         let unreachable = |problem| {

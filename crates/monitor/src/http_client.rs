@@ -1,5 +1,5 @@
-//! A client for single HTTP requests. It sends alerts to a webhook, data points to InfluxDB, traces
-//! to a collector, and the queries of `skep stats --history` to a monitor.
+//! A client for single HTTP requests. It sends alerts to a webhook, data points to InfluxDB and
+//! Prometheus, traces to a collector, and the queries of `skep stats --history` to a monitor.
 //!
 //! The client supports only `http`. It limits the length of a reply, and the time until the reply
 //! has arrived.
@@ -56,6 +56,8 @@ pub struct HttpRequest<'a> {
     pub authorization: &'a str,
     /// The type of the body.
     pub content_type: &'static str,
+    /// Further headers, as pairs of name and value.
+    pub headers: &'static [(&'static str, &'static str)],
     /// The body.
     pub body: &'a [u8],
 }
@@ -73,7 +75,7 @@ pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
 }
 
 async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
-    let HttpRequest { method, url, authorization, content_type, body } = request;
+    let HttpRequest { method, url, authorization, content_type, headers, body } = request;
     let stream = TcpStream::connect(&url.address).await.map_err(|error| error.to_string())?;
     let mut head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nUser-Agent: skep\r\n",
@@ -81,6 +83,9 @@ async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     );
     if !authorization.is_empty() {
         head += &format!("Authorization: {authorization}\r\n");
+    }
+    for (name, value) in *headers {
+        head += &format!("{name}: {value}\r\n");
     }
     if !body.is_empty() {
         head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());

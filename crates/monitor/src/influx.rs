@@ -1,11 +1,8 @@
-//! Copies the load to InfluxDB, in line protocol over HTTP, for versions 1 and 2.
-//!
-//! Each write contains the data points of the time since the previous write. If a write fails, the
-//! error is logged, and InfluxDB lacks the points of that time. The history of the monitor still
-//! has them.
+//! The points of the load for InfluxDB, in line protocol over HTTP, for versions 1 and 2. Does not
+//! own when they are sent ([`crate::copies`]).
 
 use crate::frame::{Dimension, Frame, Measure};
-use crate::http_client::{HttpRequest, Url, send};
+use crate::http_client::Url;
 use crate::names::Names;
 use skep_types::ClusterMap;
 use std::fmt::Write;
@@ -70,28 +67,10 @@ fn escaped(value: &str) -> String {
     if escaped.is_empty() { "none".into() } else { escaped }
 }
 
-/// Sends data points to InfluxDB.
-///
-/// # Errors
-/// A description of the problem as text.
-pub(crate) async fn write(url: &Url, token: Option<&str>, lines: String) -> Result<(), String> {
+/// Returns the address of a write whose points have times in milliseconds.
+pub(crate) fn write_url(url: &Url) -> Url {
     let joint = if url.path.contains('?') { '&' } else { '?' };
-    let url = Url { path: format!("{}{joint}precision=ms", url.path), ..url.clone() };
-    let authorization = token.map_or_else(String::new, |token| format!("Token {token}"));
-    let request = HttpRequest {
-        method: "POST",
-        url: &url,
-        authorization: &authorization,
-        content_type: "text/plain; charset=utf-8",
-        body: lines.as_bytes(),
-    };
-    match send(&request).await? {
-        (200..=299, _) => Ok(()),
-        (code, body) => {
-            let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            Err(format!("the server replied {code}: {}", reason.escape_debug()))
-        }
-    }
+    Url { path: format!("{}{joint}precision=ms", url.path), ..url.clone() }
 }
 
 #[cfg(test)]

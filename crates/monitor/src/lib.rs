@@ -6,8 +6,10 @@
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the notifications.
-//! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: the copies for InfluxDB.
-//!   `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
+//! - `routes`, `live`, `series`, `page`: the HTTP server.
+//! - `copies`: the copies of the load for other programs, with the formats `influx` and
+//!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
+//! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
 //!   the web page.
 //! - [`http_client`]: single requests over HTTP. `skep stats --history` uses it, too.
 //!
@@ -17,10 +19,12 @@
 mod alerts;
 pub mod codec;
 mod collect;
+mod copies;
 mod evictions;
 mod evidence;
 mod findings;
 pub mod frame;
+mod ganglia;
 pub mod history;
 pub mod http_client;
 mod influx;
@@ -33,6 +37,7 @@ mod otlp;
 mod page;
 mod quantile;
 mod record_rounds;
+mod remote_write;
 mod routes;
 mod series;
 pub mod settings;
@@ -44,7 +49,6 @@ pub use settings::{DEFAULT_PORT, MonitorSettings};
 
 use collect::Collector;
 use history::History;
-use http_client::Url;
 use live::MonitorState;
 use notify::Notifications;
 use skep_env::UntilSignal;
@@ -64,7 +68,7 @@ use std::time::Duration;
 /// administrator replaces `token_file`, the monitor uses the new token.
 ///
 /// # Errors
-/// - `Configuration` if the password or the token for InfluxDB cannot be read.
+/// - `Configuration` if the password, or a token for InfluxDB or Prometheus, cannot be read.
 /// - `Io` if the monitor cannot listen, or cannot open its directory.
 pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> Result<()> {
     let signals = skep_service::end_signals()?;
@@ -120,8 +124,11 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let _page = skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, Rc::new(handler)));
     let notifications = Rc::new(Notifications::default());
     let _sending = skep_env::spawn(Rc::clone(&notifications).run(settings.alerts.clone()));
-    let influx = Influx::of(settings)?;
-    let _copying = influx.map(|influx| skep_env::spawn(influx.run(Rc::clone(&state))));
+    let copies = copies::of_settings(settings)?;
+    let _copying: Vec<_> =
+        copies.into_iter().map(|copy| skep_env::spawn(copy.run(Rc::clone(&state)))).collect();
+    let ganglia = ganglia::listen(&settings.ganglia)?;
+    let _polled = ganglia.map(|it| skep_env::spawn(ganglia::serve(it, Rc::clone(&state))));
     let traces = otlp::Exporter::of(&settings.otlp, token)?;
     let _exporting = traces.map(|traces| skep_env::spawn(traces.run(Rc::clone(&state))));
     skep_service::notify::ready();
@@ -193,57 +200,6 @@ fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) 
     let pause = (work * limits::CPU_SHARE).saturating_sub(work);
     // If the last round was late, the next round does not begin immediately.
     (due + interval).max(now + pause).max(now + interval / 10)
-}
-
-/// The copies of the load for InfluxDB.
-struct Influx {
-    url: Url,
-    token: Option<String>,
-    interval: Duration,
-}
-
-impl Influx {
-    fn of(settings: &MonitorSettings) -> Result<Option<Self>> {
-        let influx = &settings.influx;
-        if influx.url.is_empty() {
-            return Ok(None);
-        }
-        let url = Url::parse(&influx.url)
-            .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
-        let token = settings::secret_in(&influx.token_file, "influx.token_file")?;
-        Ok(Some(Self { url, token, interval: influx.interval.0 }))
-    }
-
-    async fn run(self, state: Rc<RefCell<MonitorState>>) {
-        let mut from_ms = now_ms();
-        let mut problem = String::new();
-        loop {
-            skep_env::sleep(self.interval).await;
-            let to_ms = now_ms();
-            let text = {
-                let state = state.borrow();
-                let mut sum = frame::Frame::default();
-                let frames = state.history.recent().iter();
-                let new =
-                    frames.filter(|it| (from_ms..to_ms).contains(&(it.start_ms + it.span_ms)));
-                new.for_each(|frame| sum.add(frame));
-                influx::lines(&sum, &state.names, state.collected.map.as_ref())
-            };
-            from_ms = to_ms;
-            if text.is_empty() {
-                continue;
-            }
-            let result = influx::write(&self.url, self.token.as_deref(), text).await;
-            let newest = result.err().unwrap_or_default();
-            if newest != problem {
-                match newest.as_str() {
-                    "" => tracing::info!("InfluxDB accepts points again"),
-                    why => tracing::warn!("cannot write points to InfluxDB: {why}"),
-                }
-                problem = newest;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,18 @@ pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the queue of notifications. If there are more, the monitor drops the oldest
 /// notifications and logs a warning.
 pub const MAX_PENDING: usize = 256;
-/// Time limit for a request to a webhook, for a notified program, and for a write to InfluxDB.
+/// Maximum number of copies of the load that wait because the other program does not accept them.
+/// If there are more, the monitor drops the oldest. With the default interval they cover ten
+/// minutes, and take up to 20 MB on a large cluster.
+pub const MAX_WAITING_COPIES: usize = 60;
+/// Length of the time span before a query of gmetad over which the figures are averaged. It is the
+/// usual interval of these queries.
+pub const GANGLIA_SPAN_MS: u64 = 15_000;
+/// Time limit for sending the figures to gmetad.
+pub const GANGLIA_PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of simultaneous connections of gmetad.
+pub const MAX_GANGLIA_CONNECTIONS: usize = 16;
+/// Time limit for a request to a webhook, for a notified program, and for a copy of the load.
 pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length of a reply that the monitor reads from another program over HTTP.
 pub const MAX_REPLY_BYTES: usize = 64 << 20;

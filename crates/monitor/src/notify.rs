@@ -68,6 +68,7 @@ async fn deliver(settings: &AlertSettings, text: &str) {
             url: &url,
             authorization: "",
             content_type: "application/json",
+            headers: &[],
             body: text.as_bytes(),
         };
         match send(&request).await {

@@ -128,6 +128,7 @@ impl Exporter {
             url: &self.url,
             authorization: "",
             content_type: "application/json",
+            headers: &[],
             body: body.as_bytes(),
         };
         match send(&request).await {

@@ -46,6 +46,10 @@ pub struct MonitorSettings {
     pub alerts: AlertSettings,
     /// Copies of the figures in InfluxDB.
     pub influx: InfluxSettings,
+    /// Copies of the figures in Prometheus, or in another store with the same interface.
+    pub remote_write: RemoteWriteSettings,
+    /// Figures for Ganglia.
+    pub ganglia: GangliaSettings,
     /// Export of traces to a collector.
     pub otlp: OtlpSettings,
 }
@@ -99,6 +103,31 @@ pub struct InfluxSettings {
     pub interval: Interval,
 }
 
+/// Settings of the copies of figures that go to a store with the interface remote write of
+/// Prometheus (version 1), such as Prometheus, Mimir, Thanos or `VictoriaMetrics`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteWriteSettings {
+    /// Address that gets the figures, as `http://host:9090/api/v1/write`. Prometheus accepts them
+    /// if it runs with `--web.enable-remote-write-receiver`. Empty: no copies.
+    pub url: String,
+    /// File with a token, in its first line, which is sent as `Authorization: Bearer TOKEN`. Empty:
+    /// no token is sent.
+    pub token_file: PathBuf,
+    /// Time between two writes. Each write has one sample for each figure of each object.
+    pub interval: Interval,
+}
+
+/// Settings of the figures for Ganglia.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GangliaSettings {
+    /// Address at which `gmetad` reads the figures, as `host:port`. The usual port is 8649. All
+    /// programs that can connect to the address can read the figures, as with `gmond`. Empty: no
+    /// figures for Ganglia.
+    pub listen: String,
+}
+
 impl Default for MonitorSettings {
     fn default() -> Self {
         Self {
@@ -122,6 +151,12 @@ impl Default for MonitorSettings {
                 token_file: PathBuf::new(),
                 interval: Interval(Duration::from_secs(10)),
             },
+            remote_write: RemoteWriteSettings {
+                url: String::new(),
+                token_file: PathBuf::new(),
+                interval: Interval(Duration::from_secs(10)),
+            },
+            ganglia: GangliaSettings { listen: String::new() },
             otlp: OtlpSettings { url: String::new(), interval: Interval(Duration::from_secs(5)) },
         }
     }
@@ -138,8 +173,7 @@ impl Manual for MonitorSettings {
                 "`directory` is not set: name the directory for the history (`--directory`)".into(),
             );
         }
-        let port = self.listen.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        if !matches!(port, Some(Ok(_))) {
+        if !has_port(&self.listen) {
             problems
                 .push(format!("`listen`: invalid address '{}': expected host:port", self.listen));
         } else if self.password_file.as_os_str().is_empty() && !self.is_local() {
@@ -155,15 +189,25 @@ impl Manual for MonitorSettings {
         if !INTERVALS.contains(&self.interval.0) {
             problems.push("`interval`: expected a time from 1 s to 60 s".into());
         }
-        if self.influx.interval.0 < *INTERVALS.start() {
-            problems.push("`influx.interval`: expected a time of at least 1 s".into());
+        let listen = &self.ganglia.listen;
+        if !listen.is_empty() && !has_port(listen) {
+            problems
+                .push(format!("`ganglia.listen`: invalid address '{listen}': expected host:port"));
         }
-        if self.otlp.interval.0 < *INTERVALS.start() {
-            problems.push("`otlp.interval`: expected a time of at least 1 s".into());
+        let intervals = [
+            ("influx.interval", self.influx.interval),
+            ("remote_write.interval", self.remote_write.interval),
+            ("otlp.interval", self.otlp.interval),
+        ];
+        for (name, interval) in intervals {
+            if interval.0 < *INTERVALS.start() {
+                problems.push(format!("`{name}`: expected a time of at least 1 s"));
+            }
         }
         let urls = [
             ("alerts.webhook", &self.alerts.webhook),
             ("influx.url", &self.influx.url),
+            ("remote_write.url", &self.remote_write.url),
             ("otlp.url", &self.otlp.url),
         ];
         for (name, url) in urls {
@@ -178,6 +222,11 @@ impl Manual for MonitorSettings {
         }
         problems
     }
+}
+
+/// Whether an address ends with a port.
+fn has_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
 impl MonitorSettings {
@@ -256,6 +305,12 @@ mod tests {
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),
             (problems(|it| it.alerts.webhook = "ftp://x".into()), "`alerts.webhook`"),
             (problems(|it| it.influx.url = "https://x/write".into()), "`influx.url`"),
+            (problems(|it| it.remote_write.url = "https://x/write".into()), "`remote_write.url`"),
+            (
+                problems(|it| it.remote_write.interval = Interval(Duration::ZERO)),
+                "`remote_write.interval`",
+            ),
+            (problems(|it| it.ganglia.listen = "8649".into()), "`ganglia.listen`"),
             (problems(|it| it.otlp.url = "https://x/v1/traces".into()), "`otlp.url`"),
             (problems(|it| it.otlp.interval = Interval(Duration::ZERO)), "`otlp.interval`"),
             (problems(|it| it.directory = PathBuf::new()), "`directory`"),

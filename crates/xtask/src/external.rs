@@ -108,6 +108,12 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "copies", about: "figures of the monitor in Prometheus and in Ganglia",
+        test: "external", case: "external::copies",
+        programs: &[("prometheus", "prometheus"), ("gmetad", "gmetad")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "slurm", about: "jobs of Slurm on four nodes with file systems on demand",
         test: "external", case: "external::slurm",
         programs: &[("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("sbatch", "slurm-client"),

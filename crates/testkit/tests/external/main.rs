@@ -4,6 +4,7 @@
 //! These runs are not part of CI. CI runs shorter tests with external programs, in `applications`
 //! and `programs`.
 
+mod copies;
 mod dbench;
 mod mpi;
 mod postgres;
@@ -22,6 +23,7 @@ const CASES: &[Case<()>] = &[
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
+    Case { name: "copies", body: copies::arrive_in_prometheus_and_ganglia },
     Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
     Case { name: "slurm", body: slurm::jobs_get_a_file_system_on_demand },
     Case { name: "static", body: static_program::runs_without_libraries_of_the_host },

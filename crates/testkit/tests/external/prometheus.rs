@@ -30,7 +30,7 @@ fn dashboards() -> PathBuf {
 }
 
 /// A running Prometheus. Dropping this value kills the process.
-struct Prometheus {
+pub(crate) struct Prometheus {
     child: Child,
     address: String,
 }
@@ -46,6 +46,11 @@ impl Prometheus {
     /// Starts Prometheus on a free port, with the settings of the repository and the address of a
     /// monitor.
     fn start(directory: &Path, monitor: &str) -> Self {
+        Self::start_with(directory, monitor, &[])
+    }
+
+    /// Like [`Self::start`], with further arguments of Prometheus.
+    pub(crate) fn start_with(directory: &Path, monitor: &str, more: &[&str]) -> Self {
         let from = dashboards().join("prometheus");
         let settings = files::read_to_string(from.join("prometheus.yml"));
         assert!(settings.contains("localhost:7480") && settings.contains("interval: 10s"));
@@ -58,6 +63,7 @@ impl Prometheus {
             .arg(format!("--config.file={}", text(&path)))
             .arg(format!("--storage.tsdb.path={}", text(&directory.join("series"))))
             .arg("--web.listen-address=127.0.0.1:0")
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -72,6 +78,11 @@ impl Prometheus {
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.expect("prometheus listens");
         Self { child, address }
+    }
+
+    /// Returns the address as `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     fn get(&self, path: &str) -> Option<Value> {
@@ -92,7 +103,7 @@ impl Prometheus {
 
     /// Returns the number of series in the result of a query. Counts only series whose newest value
     /// is a number.
-    fn results(&self, query: &str) -> usize {
+    pub(crate) fn results(&self, query: &str) -> usize {
         let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let Some(reply) = self.get(&format!("/api/v1/query?query={escaped}")) else { return 0 };
         let is_number = |series: &&Value| {

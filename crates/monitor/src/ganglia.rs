@@ -1,0 +1,260 @@
+//! The load of the nodes and their targets in the XML form of Ganglia's `gmond`, which `gmetad`
+//! reads from a TCP port. `gmetad` stores the figures, and adds them up for the cluster.
+//!
+//! Each node of Skep that is a server is a host of Ganglia. All programs that can connect to the
+//! port can read the figures, as with `gmond`, so the figures name no users and no jobs.
+
+use crate::frame::{Dimension, Frame, Load, Measure};
+use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};
+use crate::live::MonitorState;
+use crate::now_ms;
+use crate::settings::GangliaSettings;
+use skep_env::local::Semaphore;
+use skep_env::{MessagePart, TcpListener};
+use skep_types::map::{Node, Reachability};
+use skep_types::{ClusterMap, Error, NodeKind, Result};
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Interval in seconds at which Ganglia expects a new value. A host without a new value for four
+/// intervals counts as down.
+const VALUE_INTERVAL_S: u64 = 20;
+
+/// Begins to listen, if the settings ask for it.
+///
+/// # Errors
+/// Errors of the kernel, which name the setting.
+pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> {
+    let address = &settings.listen;
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let named =
+        |error: std::io::Error| Error::from(error).within(format!("`ganglia.listen` {address}"));
+    let listener = TcpListener::bind(address).map_err(named)?;
+    let address = listener.local_address().map_err(named)?;
+    tracing::info!("gmetad can read the load at {address}");
+    Ok(Some(listener))
+}
+
+/// Sends the figures to each program that connects, until this future is dropped.
+pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>>) {
+    let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
+    // Retry: after a failed accept, for example because no file descriptor is free. Every
+    // `ACCEPT_PAUSE`, without limit.
+    loop {
+        let permit = permits.acquire().await;
+        match listener.accept().await {
+            Ok(stream) => {
+                let text = text(&state.borrow());
+                let sending = async move {
+                    let parts = vec![MessagePart::Bytes(text.into_bytes())];
+                    // A program that ends the connection early needs no reply.
+                    let _ = skep_env::timeout(GANGLIA_PATIENCE, stream.send(parts)).await;
+                    drop(permit);
+                };
+                skep_env::spawn(sending).detach();
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept a connection of gmetad: {error}");
+                skep_env::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn text(state: &MonitorState) -> String {
+    let now = now_ms();
+    let mut sum = Frame::default();
+    let frames = state.history.recent().iter();
+    let new = frames.filter(|it| it.start_ms + it.span_ms + GANGLIA_SPAN_MS > now);
+    new.for_each(|frame| sum.add(frame));
+    document(&sum, state.collected.map.as_ref(), now)
+}
+
+/// Returns the document for the sum of the newest frames.
+fn document(frame: &Frame, map: Option<&ClusterMap>, now_ms: u64) -> String {
+    let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
+    let now_s = now_ms / 1000;
+    let age_s = now_ms.saturating_sub(frame.start_ms + frame.span_ms) / 1000;
+    let mut text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n\
+         <GANGLIA_XML VERSION=\"3.7.2\" SOURCE=\"gmond\">\n\
+         <CLUSTER NAME=\"skep {}\" LOCALTIME=\"{now_s}\" OWNER=\"unspecified\" \
+         LATLONG=\"unspecified\" URL=\"unspecified\">\n",
+        escaped(&cluster)
+    );
+    let nodes = map.map_or(&[][..], |map| &map.nodes);
+    for node in nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        add_host(&mut text, frame, map, node, (now_s, age_s));
+    }
+    text += "</CLUSTER>\n</GANGLIA_XML>\n";
+    text
+}
+
+fn add_host(
+    text: &mut String,
+    frame: &Frame,
+    map: Option<&ClusterMap>,
+    node: &Node,
+    (now_s, age_s): (u64, u64),
+) {
+    let address = node.addresses.first().map_or("", String::as_str);
+    let ip = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    // A host counts as down after four intervals without a value.
+    let silent_s = match node.reachability {
+        Reachability::Offline => age_s.max(5 * VALUE_INTERVAL_S),
+        _ => age_s,
+    };
+    let _ = writeln!(
+        text,
+        "<HOST NAME=\"{}\" IP=\"{}\" TAGS=\"\" REPORTED=\"{}\" TN=\"{silent_s}\" \
+         TMAX=\"{VALUE_INTERVAL_S}\" DMAX=\"0\" LOCATION=\"unspecified\" GMOND_STARTED=\"0\">",
+        escaped(&node.name),
+        escaped(ip),
+        now_s.saturating_sub(silent_s)
+    );
+    let mut add = |name: &str, value: f64, units: &str, group: &str| {
+        let _ = writeln!(
+            text,
+            "<METRIC NAME=\"{name}\" VAL=\"{value:.3}\" TYPE=\"double\" UNITS=\"{units}\" \
+             TN=\"{age_s}\" TMAX=\"{VALUE_INTERVAL_S}\" DMAX=\"0\" SLOPE=\"both\" SOURCE=\"skep\">\
+             <EXTRA_DATA><EXTRA_ELEMENT NAME=\"GROUP\" VAL=\"{group}\"/></EXTRA_DATA></METRIC>"
+        );
+    };
+    let id = node.id.raw();
+    for (name, value, units) in figures(frame, Dimension::Node, id) {
+        add(&format!("skep_{name}"), value, units, "skep");
+    }
+    for (measure, name, units, divisor) in [
+        (Measure::CpuPermille, "skep_host_cpu", "%", 10.0),
+        (Measure::MemoryFree, "skep_host_memory_available", "bytes", 1.0),
+        (Measure::Memory, "skep_host_memory", "bytes", 1.0),
+    ] {
+        if let Some(value) = reading(frame, measure, id) {
+            add(name, value / divisor, units, "skep host");
+        }
+    }
+    let targets = map.map_or(&[][..], |map| &map.targets);
+    for target in targets.iter().filter(|target| target.node == node.id) {
+        let id = target.id.raw();
+        let group = format!("skep target {id}");
+        for (name, value, units) in figures(frame, Dimension::Target, id) {
+            add(&format!("skep_t{id}_{name}"), value, units, &group);
+        }
+        for (measure, name) in [(Measure::FreeBytes, "free"), (Measure::SizeBytes, "size")] {
+            if let Some(value) = reading(frame, measure, id) {
+                add(&format!("skep_t{id}_{name}"), value, "bytes", &group);
+            }
+        }
+    }
+    *text += "</HOST>\n";
+}
+
+/// Returns the figures of the load of a node or target: name, mean over the frame, and unit.
+fn figures(frame: &Frame, dimension: Dimension, id: u32) -> [(&'static str, f64, &'static str); 6] {
+    let (id, mut load) = (id.to_string(), Load::default());
+    let of_object =
+        frame.loads.iter().filter(|(key, _)| key.dimension == dimension && key.id == id);
+    of_object.for_each(|(_, part)| load.add(part));
+    let rate = |count: u64| count as f64 * 1000.0 / frame.span_ms.max(1) as f64;
+    let mean = |sum: u64| sum as f64 / frame.samples.max(1) as f64;
+    [
+        ("operations", rate(load.operations), "operations/s"),
+        ("errors", rate(load.errors), "errors/s"),
+        ("read", rate(load.read_bytes), "bytes/s"),
+        ("written", rate(load.written_bytes), "bytes/s"),
+        ("queued", mean(load.queued.sum), "requests"),
+        ("busy", mean(load.busy.sum), "requests"),
+    ]
+}
+
+fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<f64> {
+    let level = frame.readings.get(&(measure, id))?;
+    Some(level.sum as f64 / frame.samples.max(1) as f64)
+}
+
+/// Escapes the value of an attribute. Control characters are replaced, because XML cannot contain
+/// most of them.
+fn escaped(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&apos;",
+            // Noncharacters of Unicode, which XML does not allow either.
+            '\u{fffe}' | '\u{ffff}' => escaped.push('?'),
+            c if c.is_control() => escaped.push('?'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Level;
+    use crate::frame::tests::frame;
+    use skep_types::{ClusterId, NodeId};
+
+    fn node(id: u32, kind: NodeKind, name: &str, reachability: Reachability) -> Node {
+        Node {
+            id: NodeId::new(id),
+            kind,
+            name: name.into(),
+            addresses: vec!["[2001:db8::1]:7410".into()],
+            domain: String::new(),
+            reachability,
+            version: String::new(),
+        }
+    }
+
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let name = "<s'1\"&\u{7}\u{ffff}>";
+        map.nodes = vec![
+            node(2, NodeKind::Storage, name, Reachability::Online),
+            node(3, NodeKind::Storage, "storage-2", Reachability::Offline),
+            node(4, NodeKind::Client, "client", Reachability::Online),
+        ];
+        map
+    }
+
+    #[test]
+    fn document_has_each_server_with_its_load() {
+        let mut sum = frame(1_800_000_000, 30);
+        sum.add(&frame(1_800_000_001, 50));
+        sum.readings.insert((Measure::CpuPermille, 2), Level { sum: 500, max: 300 });
+        let text = document(&sum, Some(&map()), 1_800_000_007_000);
+        let xml = roxmltree::Document::parse(&text).unwrap();
+        let hosts: Vec<_> = xml.descendants().filter(|it| it.has_tag_name("HOST")).collect();
+        let of = |index: usize, name: &str| hosts[index].attribute(name).unwrap();
+        assert_eq!(hosts.len(), 2, "no client: {text}");
+        assert_eq!((of(0, "NAME"), of(0, "IP")), ("<s'1\"&??>", "2001:db8::1"));
+        assert_eq!((of(0, "TN"), of(1, "TN")), ("5", "100"), "the second one is down");
+        let value = |name: &str| {
+            let metric = hosts[0].children().find(|it| it.attribute("NAME") == Some(name));
+            metric.and_then(|it| it.attribute("VAL")).map(|it| it.parse::<f64>().unwrap())
+        };
+        assert_eq!(value("skep_operations"), Some(40.0));
+        assert_eq!(value("skep_written"), Some(40.0 * 4096.0));
+        assert_eq!(value("skep_queued"), Some(3.0));
+        assert_eq!(value("skep_host_cpu"), Some(25.0));
+        assert_eq!(value("skep_host_memory"), None, "not measured");
+    }
+
+    #[test]
+    fn document_is_complete_without_a_cluster_map() {
+        let text = document(&Frame::default(), None, 1_800_000_007_000);
+        let xml = roxmltree::Document::parse(&text).unwrap();
+        assert!(xml.descendants().any(|it| it.has_tag_name("CLUSTER")));
+    }
+}
