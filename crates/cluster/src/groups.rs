@@ -12,8 +12,8 @@
 //! - A group has at least one serving member, and its primary is one of them. Therefore no change
 //!   removes the last serving member.
 //! - The epoch rises by one with each change of the primary or of the serving members, and when a
-//!   member that does not serve is dropped. It does not rise with any other change. Therefore a
-//!   group has only one primary in each epoch.
+//!   member that does not serve is dropped or removed. It does not rise with any other change.
+//!   Therefore a group has only one primary in each epoch.
 //! - `primary_since` is the epoch in which the current primary became the primary.
 //! - A member that does not serve never becomes the primary. It must first be marked as in sync.
 //!
@@ -24,7 +24,8 @@
 //! until this member has the records. As long as management may still execute the request, the
 //! primary must not stop these delays. If the member dies meanwhile, the primary asks management to
 //! drop the member, although the member does not serve. The drop revokes the earlier request.
-//! Otherwise the group would send no reply until the member is back.
+//! Otherwise the group would send no reply until the member is back. A removal of the member
+//! revokes it too, because the target may be added again.
 
 use crate::limits::MAX_MEMBERS;
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -104,6 +105,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
         MemberChange::Remove => {
             expect_state(group, target, false)?;
             next.members.retain(|member| member.target != target);
+            // This revokes the requests of this epoch, as for a dropped member.
+            next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::MarkInSync => {
             expect_state(group, target, false)?;
@@ -166,7 +169,7 @@ fn is_done(group: &Group, change: &GroupChange) -> bool {
     let state = state_of(group, change.target);
     match change.change {
         MemberChange::Add => group.epoch == change.epoch && state.is_some(),
-        MemberChange::Remove => group.epoch == change.epoch && state.is_none(),
+        MemberChange::Remove => (follows || group.epoch == change.epoch) && state.is_none(),
         MemberChange::MarkInSync => follows && state == Some(MemberState::Serving),
         MemberChange::Drop => follows && state == Some(MemberState::Waiting),
         MemberChange::TakeOver | MemberChange::HandOver => {

@@ -1,5 +1,5 @@
 //! The mark of a member of a metadata group. At its start, a member learns from this mark whether
-//! its host has lost records, and whether its store is incomplete.
+//! its host has lost records, whether its store is incomplete, and whether it may serve alone.
 //!
 //! A member confirms log records to the primary before they are on the device. If the member's host
 //! loses power, the member may lack records that it has confirmed. The module
@@ -8,10 +8,10 @@
 use crate::chunk::HostMark;
 use crate::sealed;
 use skep_types::codec::record;
-use skep_types::{GroupId, Result, byte_enum};
+use skep_types::{Epoch, Group, GroupId, MapVersion, MemberState, Result, TargetId, byte_enum};
 
 const MAGIC: [u8; 8] = *b"SKEPMEMB";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 byte_enum! {
     /// State of the store and the log of a member.
@@ -28,9 +28,62 @@ byte_enum! {
 }
 
 record! {
+    /// Members that did not serve when this target, as the primary, asked management to mark them
+    /// as in sync. From then on they may serve, even if this target has no cluster map that says
+    /// so.
+    #[derive(Default)]
+    pub struct CountedMembers {
+        /// The group epoch of the requests. Zero means that the target has sent no request.
+        pub epoch: Epoch,
+        /// A version of the cluster map that names all these members.
+        pub version: MapVersion,
+        /// The members in the requests of this epoch.
+        pub members: Vec<TargetId>,
+    }
+}
+
+impl CountedMembers {
+    /// Returns this list with a member that the target asks management to mark as in sync in
+    /// `epoch`. The cluster map of the version `version` names this member.
+    #[must_use]
+    pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
+        let mut next = self.clone();
+        if epoch != self.epoch {
+            next = Self { epoch, ..Self::default() };
+        }
+        if !next.members.contains(&member) {
+            next.members.push(member);
+            next.version = version;
+        }
+        next
+    }
+
+    /// Returns the members of `group` that do not serve in it, but may serve since the requests.
+    pub fn waiting_of(&self, group: &Group) -> impl Iterator<Item = TargetId> {
+        let requested = self.of_epoch(group);
+        let waiting = group.members.iter().filter(|it| it.state != MemberState::Serving);
+        waiting.map(|it| it.target).filter(|it| requested.contains(it))
+    }
+
+    /// Returns the members in the requests of the epoch of `group`.
+    fn of_epoch(&self, group: &Group) -> &[TargetId] {
+        if group.epoch == self.epoch { &self.members } else { &[] }
+    }
+
+    /// Whether the cluster map of the version `version`, in which the group is `group`, is older
+    /// than the map on which the requests were based. Other members may serve then. A member that
+    /// is missing in a newer map has left the group, and no earlier request concerns it any more.
+    pub fn are_newer_than(&self, version: MapVersion, group: &Group) -> bool {
+        let is_missing = |member| group.members.iter().all(|it| it.target != member);
+        let differs =
+            group.epoch < self.epoch || self.of_epoch(group).iter().copied().any(is_missing);
+        differs && version < self.version
+    }
+}
+
+record! {
     /// Names the page cache that has the log records which a member has confirmed. The mark is
     /// stored with a checksum in the file `member-mark` of the target's directory.
-    #[derive(Copy)]
     pub struct MemberMark {
         /// The page cache that has the confirmed records.
         pub host: HostMark,
@@ -41,6 +94,8 @@ record! {
         pub group: GroupId,
         /// State of the store and the log.
         pub contents: MemberContents,
+        /// Members for which the target waits, since they may serve.
+        pub counted: CountedMembers,
     }
 }
 
@@ -61,7 +116,7 @@ impl MemberMark {
 
     /// Whether a member whose directory has this mark may lack records that it has confirmed.
     /// `host` identifies the current page cache. A member without a mark has confirmed nothing.
-    pub fn lacks_records(previous: Option<Self>, host: HostMark) -> bool {
+    pub fn lacks_records(previous: Option<&Self>, host: HostMark) -> bool {
         previous.is_some_and(|mark| !mark.clean && mark.host != host)
     }
 }
@@ -69,16 +124,20 @@ impl MemberMark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::{GroupMember, TargetKind};
 
     const HOST: HostMark = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
 
     fn mark(clean: bool, host: HostMark) -> MemberMark {
-        MemberMark { host, clean, group: GroupId::new(7), contents: MemberContents::Incomplete }
+        let (group, contents) = (GroupId::new(7), MemberContents::Incomplete);
+        let counted =
+            CountedMembers::default().with(Epoch::new(3), MapVersion::new(9), TargetId::new(2));
+        MemberMark { host, clean, group, contents, counted }
     }
 
     #[test]
     fn member_lacks_records_only_after_loss_of_the_page_cache() {
-        let lacks = |clean, host| MemberMark::lacks_records(Some(mark(clean, host)), HOST);
+        let lacks = |clean, host| MemberMark::lacks_records(Some(&mark(clean, host)), HOST);
         assert!(!MemberMark::lacks_records(None, HOST), "nothing was confirmed");
         assert!(!lacks(false, HOST), "the process was killed");
         let others = [
@@ -91,6 +150,39 @@ mod tests {
             assert!(lacks(false, other), "{other:?}");
             assert!(!lacks(true, other), "a clean shutdown has synced all, {other:?}");
         }
+    }
+
+    #[test]
+    fn counted_members_belong_to_one_epoch() {
+        let group = |epoch, others: &[u32]| {
+            let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, TargetId::new(1));
+            group.epoch = Epoch::new(epoch);
+            let waiting =
+                |id: &u32| GroupMember { target: TargetId::new(*id), state: MemberState::Waiting };
+            group.members.extend(others.iter().map(waiting));
+            group
+        };
+        let none = CountedMembers::default();
+        let (before, at, after) = (MapVersion::new(8), MapVersion::new(9), MapVersion::new(10));
+        let waiting = |counted: &CountedMembers, group: Group| -> Vec<TargetId> {
+            counted.waiting_of(&group).collect()
+        };
+        assert!(waiting(&none, group(1, &[2])).is_empty());
+        assert!(!none.are_newer_than(before, &group(1, &[])));
+        let (two, three, five) = (TargetId::new(2), TargetId::new(3), Epoch::new(5));
+        let counted = none.with(five, at, two).with(five, after, two);
+        assert_eq!(counted.members, [two], "a repeated request adds nothing");
+        assert_eq!(waiting(&counted, group(5, &[2, 3])), [two]);
+        assert!(counted.are_newer_than(before, &group(4, &[2])), "an earlier epoch");
+        assert!(counted.are_newer_than(before, &group(5, &[3])), "the member was added later");
+        assert!(!counted.are_newer_than(at, &group(5, &[3])), "the member was removed");
+        assert!(!counted.are_newer_than(at, &group(4, &[])), "management was restored");
+        assert!(!counted.are_newer_than(before, &group(5, &[2, 3])));
+        assert!(!counted.are_newer_than(after, &group(6, &[])), "the requests have ended");
+        assert!(waiting(&counted, group(6, &[2])).is_empty());
+        let both = counted.with(five, after, three);
+        assert_eq!((both.members, both.version), (vec![two, three], after));
+        assert_eq!(counted.with(Epoch::new(6), after, three).members, [three], "a new epoch");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! detect (`service::roles`).
 
 use skep_env::Mailbox;
+use skep_format::member_mark::CountedMembers;
 use skep_rpc::Router;
 use skep_service::TargetEvent;
 use skep_service::host::Ready;
@@ -67,6 +68,18 @@ impl Membership {
             it.target != target && (!serving_only || it.state == MemberState::Serving)
         };
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
+    }
+
+    /// Whether the map is older than the one on which the target's last requests to mark a member
+    /// as in sync were based.
+    pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {
+        self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
+    }
+
+    /// Returns the members that do not serve in the map, but may serve already.
+    pub(crate) fn counted(&self, counted: &CountedMembers) -> Vec<TargetId> {
+        let Some(group) = self.entry() else { return Vec::new() };
+        counted.waiting_of(group).collect()
     }
 
     /// Whether another member has been the primary before the current term.

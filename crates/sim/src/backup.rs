@@ -128,6 +128,7 @@ impl World {
             group: GroupId::new(index as u32 + 1),
             target: TargetId::default(),
             epoch: Epoch::default(),
+            counted: Vec::new(),
             synced: None,
             policy: SyncPolicy::Interval,
             limits: self.knobs.limits.clone(),

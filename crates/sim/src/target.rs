@@ -101,6 +101,7 @@ impl World {
             group: GroupId::new(index as u32 + 1),
             target: self.targets[index].target,
             epoch: Epoch::default(),
+            counted: Vec::new(),
             synced: self.targets[index].resumes_at,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),

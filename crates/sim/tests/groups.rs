@@ -56,14 +56,14 @@ fn simulation_of_a_group_depends_on_the_seed_only() {
 fn checks_of_a_group_find_all_planted_bugs() {
     let planted = [
         (GroupBug::AnswerWithoutLease, ["replied after"].as_slice()),
-        (GroupBug::DropUnsynced, &["lost by a take-over"]),
+        (GroupBug::DropUnsynced, &["lost by a take-over", "not in a log"]),
         (GroupBug::TrustAfterPowerLoss, &["lost by a take-over"]),
         (GroupBug::AcceptOlderEpoch, &["lost by a take-over", "differs at record"]),
         (GroupBug::AcknowledgeBeforeAppend, &["lost by a take-over"]),
         (GroupBug::DropAlone, &["replied after", "lost by a take-over"]),
         (GroupBug::GoOnDeposed, &["is not whole"]),
         (
-            GroupBug::StartWithOldMap,
+            GroupBug::ForgetCounted,
             &["replied after", "lost by a take-over", "differs at record", "is not whole"],
         ),
         (GroupBug::LoseCopiedChanges, &["differs at record"]),

@@ -1,6 +1,7 @@
 //! The identity of the host's page cache, and the mark of a member of a metadata group. The mark
 //! names the page cache that has the member's confirmed records, and the group of these records.
-//! The mark also states whether the member's store is complete.
+//! The mark also states whether the member's store is complete, and which members the target counts
+//! as a primary.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
 //! A kill of the target's process does not change that. Does not own the layout of the mark
@@ -18,11 +19,15 @@
 //! [`MemberMarkFile::begin_copy`]. When the copy is complete and durable, it calls
 //! [`MemberMarkFile::end_copy`]. So each start finds either a complete store, or a mark which
 //! states that the store is incomplete.
+//!
+//! A primary calls [`MemberMarkFile::count`] before it asks management to mark a member as in sync.
+//! So if the process ends before it has stored the cluster map in which this member serves, the
+//! next start still waits for the member.
 
 use crate::atomic::replace_atomically;
 use skep_format::chunk::HostMark;
-use skep_format::member_mark::{MemberContents, MemberMark};
-use skep_types::{Error, GroupId, Result};
+use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
+use skep_types::{Epoch, Error, GroupId, MapVersion, Result, TargetId};
 use std::path::{Path, PathBuf};
 
 /// Name of the file with the mark, in the directory of a metadata target.
@@ -77,7 +82,7 @@ impl MemberMarkFile {
                 Some(mark.map_err(|error| error.within(path.display()))?)
             }
         };
-        let lacks_records = MemberMark::lacks_records(written, host);
+        let lacks_records = MemberMark::lacks_records(written.as_ref(), host);
         Ok(Self { path, host, written, lacks_records })
     }
 
@@ -94,12 +99,12 @@ impl MemberMarkFile {
     /// Returns the group to which the target belonged most recently. `None` means that the target
     /// has never been a member of a group of several targets.
     pub fn group(&self) -> Option<GroupId> {
-        self.written.map(|mark| mark.group)
+        self.written.as_ref().map(|mark| mark.group)
     }
 
     /// Returns whether the store and the log are complete, incomplete or out of date.
     pub fn contents(&self) -> MemberContents {
-        self.written.map_or(MemberContents::Whole, |mark| mark.contents)
+        self.written.as_ref().map_or(MemberContents::Whole, |mark| mark.contents)
     }
 
     /// Makes the mark durable. The member must call this before it confirms a record of this group.
@@ -111,7 +116,23 @@ impl MemberMarkFile {
         if self.lacks_records {
             return Ok(());
         }
-        self.write(MemberMark { group, ..self.of_host() })
+        self.write(MemberMark { counted: self.counted_in(group), group, ..self.of_host() })
+    }
+
+    /// Returns the members that the target has asked management to mark as in sync.
+    pub fn counted(&self) -> CountedMembers {
+        self.present().counted
+    }
+
+    /// Stores durably in the mark that a member may serve, because the target asks management to
+    /// mark it as in sync in `epoch`. The cluster map of the version `version` names the member.
+    /// The primary must call this before it sends the request. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn count(&mut self, epoch: Epoch, version: MapVersion, member: TargetId) -> Result<()> {
+        let present = self.present();
+        self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
     }
 
     /// Durably marks store and log as out of date. The caller removes them only after this call.
@@ -129,7 +150,8 @@ impl MemberMarkFile {
     /// # Errors
     /// Errors of the file system, which name the path.
     pub fn begin_copy(&mut self, group: GroupId) -> Result<()> {
-        self.write(MemberMark { group, contents: MemberContents::Incomplete, ..self.present() })
+        let (contents, counted) = (MemberContents::Incomplete, self.counted_in(group));
+        self.write(MemberMark { group, contents, counted, ..self.present() })
     }
 
     /// Durably marks the store as complete, after its copy is on the device. Blocks.
@@ -180,7 +202,15 @@ impl MemberMarkFile {
     /// Returns the current mark, or the first mark of a new member if there is no mark.
     fn present(&self) -> MemberMark {
         let (host, group, contents) = (self.host, GroupId::default(), MemberContents::Whole);
-        self.written.unwrap_or(MemberMark { host, clean: false, group, contents })
+        let counted = CountedMembers::default();
+        let first = MemberMark { host, clean: false, group, contents, counted };
+        self.written.clone().unwrap_or(first)
+    }
+
+    /// Returns the counted members of `group`. The epochs of another group mean nothing in it.
+    fn counted_in(&self, group: GroupId) -> CountedMembers {
+        let present = self.present();
+        if present.group == group { present.counted } else { CountedMembers::default() }
     }
 
     /// Returns the mark of a member that may confirm records in the current page cache.
@@ -189,7 +219,7 @@ impl MemberMarkFile {
     }
 
     fn write(&mut self, mark: MemberMark) -> Result<()> {
-        if self.written == Some(mark) {
+        if self.written.as_ref() == Some(&mark) {
             return Ok(());
         }
         replace_atomically(&self.path, &mark.to_file())?;
@@ -251,6 +281,30 @@ mod tests {
         mark.begin(GROUP).unwrap();
         mark.distrust().unwrap();
         assert!(mark.lacks_records() && lacks(path, HOST));
+    }
+
+    #[test]
+    fn counted_members_are_durable_in_their_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let counted = || MemberMarkFile::read_at(path, HOST).unwrap().counted();
+        let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
+        mark.begin(GROUP).unwrap();
+        assert_eq!(counted(), CountedMembers::default());
+        let (epoch, version, member) = (Epoch::new(4), MapVersion::new(9), TargetId::new(2));
+        mark.count(epoch, version, member).unwrap();
+        let expected = CountedMembers { epoch, version, members: vec![member] };
+        assert_eq!(counted(), expected);
+        mark.begin(GROUP).unwrap();
+        mark.distrust().unwrap();
+        mark.become_whole().unwrap();
+        mark.discard().unwrap();
+        mark.begin_copy(GROUP).unwrap();
+        mark.end_copy().unwrap();
+        mark.end().unwrap();
+        assert_eq!(counted(), expected, "no other change of the mark removes them");
+        mark.begin(GroupId::new(8)).unwrap();
+        assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
     }
 
     #[test]

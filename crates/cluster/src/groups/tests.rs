@@ -110,12 +110,14 @@ fn returning_member_does_not_become_the_primary() {
 }
 
 #[test]
-fn waiting_members_are_added_and_removed_in_the_same_epoch() {
+fn removal_of_a_waiting_member_revokes_earlier_requests() {
     let before = group();
+    let marks = change(&before, MemberChange::MarkInSync, C);
     let without = done(&before, MemberChange::Remove, C);
-    assert_eq!((without.epoch, without.members.len()), (before.epoch, 2));
+    assert_eq!((without.epoch.raw(), without.members.len()), (before.epoch.raw() + 1, 2));
     let with = done(&without, MemberChange::Add, C);
-    assert_eq!(with, before);
+    assert_eq!((with.epoch, &with.members), (without.epoch, &before.members));
+    assert_eq!(apply(&with, &marks).unwrap_err().code(), ErrorCode::StaleMap);
     assert_eq!(done(&with, MemberChange::Add, C), with, "a repetition changes nothing");
     assert_eq!(refused(&with, MemberChange::TakeOver, TargetId::new(77)), ErrorCode::NotFound);
     let full = done(&with, MemberChange::Add, TargetId::new(4));

@@ -5,9 +5,10 @@
 
 use super::Shell;
 use crate::shipping::{MemberMessage, MemberRequest};
-use crate::target::Event;
-use skep_types::ErrorCode;
+use crate::target::{Action, Event};
+use skep_store::page_cache::MemberMarkFile;
 use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::{ErrorCode, Result};
 use skep_wire::management::{AskTakeOver, ChangeGroup};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -61,6 +62,24 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
         }
     })
     .detach();
+}
+
+/// Records in the mark each member that the actions ask management to mark as in sync. From then
+/// on, these members may serve. The caller performs the actions only after this call.
+pub(super) fn note_counted(
+    shell: &Shell,
+    actions: &[Action],
+    mark: &mut MemberMarkFile,
+) -> Result<()> {
+    for action in actions {
+        let Action::ChangeGroup(GroupChange { epoch, change, target, .. }) = action else {
+            continue;
+        };
+        if *change == MemberChange::MarkInSync {
+            mark.count(*epoch, shell.router.map().version, *target)?;
+        }
+    }
+    Ok(())
 }
 
 /// Asks management for a change of the group that this target leads.

@@ -16,6 +16,13 @@
 //! could replace records that the other member has. Until the map changes, it runs as a backup,
 //! which refuses all requests.
 //!
+//! # A primary with an old cluster map
+//! If a process ends before it has stored its newest cluster map, the next process starts with an
+//! older one. According to that map the target may be the only serving member, although management
+//! has marked another member as in sync. So the primary records each such request in its mark
+//! before it sends the request. The next process then waits for this member with each reply. If its
+//! map does not even name the member, it runs as a backup until a newer map arrives.
+//!
 //! Does not own the state machines ([`crate::target`], [`crate::shipping::backup`]).
 
 use super::hand_over::HandOver;
@@ -49,6 +56,11 @@ use std::time::Duration;
 const HALTED: &str = "the host of the target lost power, and may have lost log records that other \
                       members of the group have; the target waits until one of these members takes \
                       over";
+
+/// The health text of a primary whose cluster map is too old.
+const MAP_IS_OLD: &str = "other members of the group may serve according to a cluster map that the \
+                          target had before its restart; the target waits for that map from \
+                          management";
 
 /// The state of a target at the beginning of a role.
 struct Contents {
@@ -121,7 +133,7 @@ pub(super) async fn serve(
     let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
     let ended = match begun {
         Begun::Copying { engine, mut mark } => {
-            let start = start_of(&membership, policy, Epoch::default(), None);
+            let start = start_of(&membership, policy, (Epoch::default(), None), Vec::new());
             let mut receiver = CopyReceiver::open(engine, start)?;
             begins();
             copying::run(&shell, &mut receiver, &mut mark, (free_space, &membership)).await
@@ -178,13 +190,14 @@ fn open_whole(
 fn start_of(
     membership: &Membership,
     policy: SyncPolicy,
-    epoch: Epoch,
-    synced: Option<Lsn>,
+    (epoch, synced): (Epoch, Option<Lsn>),
+    counted: Vec<TargetId>,
 ) -> Start {
     Start {
         group: membership.group,
         target: membership.target,
         epoch,
+        counted,
         synced,
         policy,
         limits: Limits::default(),
@@ -246,7 +259,7 @@ impl Parts<'_> {
         let mut begins = Some(begins);
         if !self.may_lead(&membership) {
             if membership.is_primary(self.target) {
-                self.halt(contents.is_restored);
+                self.halt(&membership, contents.is_restored);
             }
             self.mark.begin(membership.group)?;
             let mut backup = self.open_backup(&membership, contents)?;
@@ -277,13 +290,19 @@ impl Parts<'_> {
     }
 
     /// Reports why the target does not act as the primary that the map names.
-    fn halt(&self, is_restored: bool) {
-        if is_restored {
-            tracing::warn!("target {}: {COMPARED_AFTER_RESTORE}", self.target);
+    fn halt(&self, membership: &Membership, is_restored: bool) {
+        let reason = if is_restored {
+            COMPARED_AFTER_RESTORE
+        } else if membership.is_older_than(&self.mark.counted()) {
+            MAP_IS_OLD
         } else {
-            tracing::error!("target {}: {HALTED}", self.target);
+            HALTED
+        };
+        if reason == HALTED {
+            tracing::error!("target {}: {reason}", self.target);
+        } else {
+            tracing::warn!("target {}: {reason}", self.target);
         }
-        let reason = if is_restored { COMPARED_AFTER_RESTORE } else { HALTED };
         self.shell.membership.halted.set(Some(reason));
     }
 
@@ -291,6 +310,7 @@ impl Parts<'_> {
     fn may_lead(&self, membership: &Membership) -> bool {
         membership.is_primary(self.target)
             && !(self.mark.lacks_records() && membership.has_others(self.target, true))
+            && !membership.is_older_than(&self.mark.counted())
     }
 
     fn open_backup(
@@ -299,7 +319,7 @@ impl Parts<'_> {
         contents: Contents,
     ) -> Result<Backup<FjallEngine>> {
         let Contents { engine, records, epoch, .. } = contents;
-        let start = start_of(membership, self.policy, epoch, None);
+        let start = start_of(membership, self.policy, (epoch, None), Vec::new());
         let mut backup = Backup::open(engine, records, start)?;
         if self.mark.lacks_records() {
             backup.distrust();
@@ -334,7 +354,8 @@ impl Parts<'_> {
             // No other member serves, so this target has all records that the group still has.
             self.mark.become_whole()?;
         }
-        let start = start_of(membership, self.policy, epoch, synced);
+        let counted = membership.counted(&self.mark.counted());
+        let start = start_of(membership, self.policy, (epoch, synced), counted);
         let mut target = MetadataTarget::open(engine, records, start)?;
         if epoch_of_stored > Epoch::default() {
             target.set_epoch_of_stored(epoch_of_stored);
@@ -454,6 +475,7 @@ impl Parts<'_> {
             shell.membership.is_backlogged.set(target.is_backlogged());
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
+            members::note_counted(&shell, &actions, &mut self.mark)?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure(&mut actions, now, &target);
             let parts = (target.engine(), target.fence());

@@ -32,6 +32,9 @@ pub(crate) struct Shipper {
     window: RecordWindow,
     /// The links to the other members of the group.
     links: BTreeMap<TargetId, MemberLink>,
+    /// Members that an earlier process of this target counted. Used when the first list of members
+    /// arrives.
+    counted_before: Vec<TargetId>,
     next_number: u64,
     /// Time of the previous batch.
     handled_at: Duration,
@@ -45,8 +48,15 @@ impl Shipper {
     /// records must be *safe*.
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
         let (handled_at, answers_from) = (Duration::ZERO, Duration::ZERO);
-        let links = BTreeMap::new();
-        Self { epoch, window, links, next_number: 1, handled_at, answers_from }
+        let (links, counted_before) = (BTreeMap::new(), Vec::new());
+        Self { epoch, window, links, counted_before, next_number: 1, handled_at, answers_from }
+    }
+
+    /// Makes replies wait for `members` also if they do not serve. An earlier process of this
+    /// target has asked management to mark them as in sync. The caller calls this before the first
+    /// [`Self::set_members`].
+    pub(crate) fn continue_to_count(&mut self, members: Vec<TargetId>) {
+        self.counted_before = members;
     }
 
     /// Sets the epoch of the record before the first record in memory.
@@ -75,6 +85,13 @@ impl Shipper {
                 if !(role == LinkRole::Absent && link.standing.role == LinkRole::Counted) {
                     link.standing.role = role;
                 }
+            }
+        }
+        for member in std::mem::take(&mut self.counted_before) {
+            let link = self.links.get_mut(&member);
+            if let Some(link) = link.filter(|it| it.standing.role == LinkRole::Absent) {
+                link.standing.role = LinkRole::Counted;
+                link.standing.may_serve = true;
             }
         }
     }

@@ -71,6 +71,7 @@ impl Member {
             group: GROUP,
             target: BACKUP,
             epoch: log.last().map(|it| it.epoch).unwrap_or_default(),
+            counted: Vec::new(),
             synced: None,
             policy: SyncPolicy::Interval,
             limits: Limits { checkpoint_log_bytes: 200, ..Limits::default() },

@@ -33,9 +33,10 @@ impl<E: Engine> MetadataTarget<E> {
         start: Start,
     ) -> Result<Self> {
         let mut table = Table::new(engine, start.limits.scan_page);
-        let others = other_serving(&start.map, start.group, start.target);
+        let mut others = other_serving(&start.map, start.group, start.target);
+        others.extend(&start.counted);
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
-        // In a group without other members, each record that this target has synced is safe.
+        // If replies wait for no other member, each record that this target has synced is safe.
         let are_safe = others.is_empty() && start.synced.is_none();
         let (window, last) = replay(&mut table, stored, records, are_safe)?;
         let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
@@ -68,6 +69,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_file_locks()?;
         target.load_sharing()?;
         target.load_starts()?;
+        target.shipper.continue_to_count(start.counted);
         target.set_map(start.map)?;
         target
             .shipper

@@ -92,6 +92,7 @@ fn open(
         group: GroupId::new(1),
         target: TargetId::new(1),
         epoch: Epoch::default(),
+        counted: Vec::new(),
         synced: None,
         policy: SyncPolicy::Interval,
         limits: limits.clone(),

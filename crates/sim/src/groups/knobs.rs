@@ -22,8 +22,8 @@ pub enum GroupBug {
     DropAlone,
     /// A primary continues in its role after management has named another one.
     GoOnDeposed,
-    /// A process that cannot reach management at its start begins with the map that it had before.
-    StartWithOldMap,
+    /// A primary does not record which members it has asked management to mark as in sync.
+    ForgetCounted,
     /// A member that receives a copy of the store ignores the changes since the copy has begun.
     LoseCopiedChanges,
     /// A member with an incomplete copy of the store counts it as complete.
@@ -42,7 +42,7 @@ impl GroupBug {
         Self::AcknowledgeBeforeAppend,
         Self::DropAlone,
         Self::GoOnDeposed,
-        Self::StartWithOldMap,
+        Self::ForgetCounted,
         Self::LoseCopiedChanges,
         Self::OpenIncompleteCopy,
         Self::TrustUnsyncedCopy,

@@ -10,6 +10,7 @@ use super::messages::{Ask, MemberReply, Message, Process};
 use crate::disk::{LogDisk, SyncPoint};
 use crate::random::Random;
 use skep_format::log::LogOwner;
+use skep_format::member_mark::CountedMembers;
 use skep_format::metadata::Batch;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::shipping::backup::Backup;
@@ -54,20 +55,23 @@ impl Role {
 }
 
 /// The state of the store and the log, as the mark of a member records it durably.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Contents {
+    #[default]
     Whole,
     Discarded,
     Incomplete,
 }
 
 /// The mark of a member (`skep_store::page_cache`).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Mark {
     pub(super) exists: bool,
     pub(super) contents: Contents,
     /// Whether the host may have lost records that the member has confirmed.
     pub(super) lacks_records: bool,
+    /// Members that the target, as the primary, asked management to mark as in sync.
+    pub(super) counted: CountedMembers,
 }
 
 /// The sender of a request that a member's process handles.
@@ -123,7 +127,7 @@ impl Member {
             term: Epoch::default(),
             disk: LogDisk::new(owner, knobs.segment_bytes),
             engine: MemoryEngine::default(),
-            mark: Mark { exists: false, contents: Contents::Whole, lacks_records: false },
+            mark: Mark::default(),
             map: Arc::clone(map),
             lost_power: false,
             stopped_until: Duration::ZERO,

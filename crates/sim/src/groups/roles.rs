@@ -5,7 +5,7 @@ use super::authority::{GROUP, group_of, has_others};
 use super::cluster::{Cluster, GroupEvent};
 use super::knobs::GroupBug;
 use super::ledger::applied;
-use super::member::{Contents, Requester, Role};
+use super::member::{Contents, Member, Requester, Role};
 use super::messages::{Ask, Message, Place};
 use crate::knobs::{SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use skep_cluster::groups::has_skipped;
@@ -41,11 +41,6 @@ impl Cluster {
             && self.links.is_open(Place::Management, Place::Member(index), self.now)
             && self.now >= self.authority.is_back;
         let is_first = self.members[index].life == 0;
-        if !reaches && !is_first && self.knobs.plant != Some(GroupBug::StartWithOldMap) {
-            let life = self.members[index].life;
-            return self
-                .after(Duration::from_millis(100), GroupEvent::Open { member: index, life });
-        }
         let newest = Arc::clone(self.map());
         let life = self.new_number();
         let member = &mut self.members[index];
@@ -82,6 +77,7 @@ impl Cluster {
             group: GROUP,
             target: member.target,
             epoch,
+            counted: Vec::new(),
             synced,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
@@ -133,7 +129,9 @@ impl Cluster {
     fn may_lead(&self, index: usize) -> bool {
         let member = &self.members[index];
         let lacks = member.mark.lacks_records && has_others(&member.map, member.target, true);
-        group_of(&member.map).primary == member.target && !lacks
+        let group = group_of(&member.map);
+        let is_old = member.mark.counted.are_newer_than(member.map.version, group);
+        group.primary == member.target && !lacks && !is_old
     }
 
     fn open_backup(&mut self, index: usize, opened: Opened) -> Result<()> {
@@ -157,6 +155,7 @@ impl Cluster {
             self.members[index].disk.cut(synced.max(applied(&engine)));
         }
         let mut start = self.start_of(index, epoch, synced);
+        start.counted.extend(self.members[index].mark.counted.waiting_of(group_of(&start.map)));
         if self.knobs.plant == Some(GroupBug::AnswerWithoutLease) {
             start.limits = without_lease(&start.limits);
         }
@@ -316,6 +315,7 @@ impl Cluster {
                 {
                     return self.drop_alone(index, &change);
                 }
+                self.note_counted(index, &change);
                 let epoch = group_of(&self.members[index].map).epoch;
                 self.ask_management(index, Ask::Change(change, epoch));
             }
@@ -328,6 +328,15 @@ impl Cluster {
             Action::Call { request, .. } => {
                 self.fail(format!("member {index} sends message {}", request.message));
             }
+        }
+    }
+
+    /// Records a member in the mark that a primary asks management to mark as in sync.
+    fn note_counted(&mut self, index: usize, change: &GroupChange) {
+        let is_mark = change.change == MemberChange::MarkInSync;
+        if is_mark && self.knobs.plant != Some(GroupBug::ForgetCounted) {
+            let Member { mark, map, .. } = &mut self.members[index];
+            mark.counted = mark.counted.with(change.epoch, map.version, change.target);
         }
     }
 

@@ -8,7 +8,7 @@ use skep_format::consensus::{LogPosition, MembersRecord, RaftLogHead, RaftSnapsh
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
-use skep_format::member_mark::{MemberContents, MemberMark};
+use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
@@ -82,6 +82,13 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     };
     let host = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
     let incarnation = HostIncarnation::new(6);
+    let counted = CountedMembers {
+        epoch: Epoch::new(3),
+        version: MapVersion::new(9),
+        members: vec![TargetId::new(2)],
+    };
+    let (group, contents) = (GroupId::new(7), MemberContents::Whole);
+    let mark = MemberMark { host, clean: true, group, contents, counted };
     vec![
         identity.to_file(),
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),
@@ -91,8 +98,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
         TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }
             .to_file(),
-        MemberMark { host, clean: true, group: GroupId::new(7), contents: MemberContents::Whole }
-            .to_file(),
+        mark.to_file(),
     ]
 }
 

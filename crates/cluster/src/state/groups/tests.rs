@@ -116,7 +116,7 @@ fn removed_member_cannot_form_a_new_group() {
     assert!(state.map().group_of(SECOND).is_none());
     let error = create(&mut state, &[SECOND]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotPermitted);
-    change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
+    change(&mut state, 2, MemberChange::Add, SECOND).unwrap();
 }
 
 #[test]

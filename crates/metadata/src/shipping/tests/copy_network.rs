@@ -26,6 +26,7 @@ pub(super) fn start(epoch: u64, now: Duration) -> Start {
         group: GROUP,
         target: BACKUP,
         epoch: Epoch::default(),
+        counted: Vec::new(),
         synced: None,
         policy: SyncPolicy::Interval,
         limits: Limits { checkpoint_log_bytes: 60, ..Limits::default() },

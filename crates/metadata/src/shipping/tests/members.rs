@@ -191,6 +191,29 @@ fn counted_member_that_stops_is_dropped_before_it_serves() {
     assert_eq!(primary.shipper.counted(), [], "management has dropped it in the new epoch");
 }
 
+/// The earlier process may have ended before it stored the cluster map in which the member serves.
+#[test]
+fn restarted_primary_waits_for_the_member_it_had_counted() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.continue_to_count(vec![BACKUP]);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    assert_eq!(primary.shipper.counted(), [BACKUP]);
+    assert!(!primary.holds_lease(), "the member has acknowledged nothing yet");
+    let began = primary.now;
+    let mut changes = Vec::new();
+    while changes.is_empty() {
+        assert!(primary.now < began + 2 * LEASE, "the member is dropped");
+        primary.now += Duration::from_millis(100);
+        primary.requests();
+        assert!(!primary.shipper.end_counting(&Limits::default(), primary.now));
+        changes = primary.changes();
+    }
+    assert_eq!(changes, [MemberChange::Drop], "this revokes the request of the earlier process");
+    primary.shipper.begin_epoch(Epoch::new(5));
+    primary.shipper.set_members(&[], &[BACKUP]);
+    assert_eq!(primary.shipper.counted(), [], "only in the epoch of the request");
+}
+
 /// The member confirmed records, lost its store, and then confirms nothing. Regression test: the
 /// primary sent 64 requests without records every 20 ms, and asked to mark the member as in sync.
 #[test]

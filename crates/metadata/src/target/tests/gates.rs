@@ -17,10 +17,15 @@ fn map_of_two() -> ClusterMap {
 }
 
 fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryEngine> {
-    let start = Start {
+    MetadataTarget::open(engine, records.to_vec(), start_of(map_of_two())).unwrap()
+}
+
+fn start_of(map: ClusterMap) -> Start {
+    Start {
         group: GroupId::new(1),
         target: TargetId::new(1),
         epoch: Epoch::default(),
+        counted: Vec::new(),
         synced: None,
         policy: SyncPolicy::Interval,
         // The lease never ends, because these tests do not reply to the requests that would renew
@@ -32,11 +37,10 @@ fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryE
             },
             ..Limits::default()
         },
-        map: Arc::new(map_of_two()),
+        map: Arc::new(map),
         now: Duration::ZERO,
         wall: Timestamp::default(),
-    };
-    MetadataTarget::open(engine, records.to_vec(), start).unwrap()
+    }
 }
 
 fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
@@ -180,6 +184,32 @@ fn reply_waits_until_the_second_member_has_the_record() {
     assert_eq!(pair.answered(), [0; 0], "the sync of this target releases nothing");
     pair.confirm(record, before);
     assert_eq!(pair.answered(), [101]);
+}
+
+/// The member does not serve in the map of the restarted process, but in a newer one.
+#[test]
+fn restart_stores_no_record_that_a_counted_member_may_lack() {
+    let mut pair = begin_pair();
+    pair.run(vec![set(1)]);
+    pair.sync();
+    let record = pair.target.last_logged();
+    let stored = pair.last_stored();
+    assert!(stored < record);
+    let mut map = map_of_two();
+    map.groups[0].members[1].state = MemberState::Waiting;
+    let records = skep_format::log::scan(LOG, Lsn::new(1), &pair.log).unwrap().records;
+    let engine = pair.target.engine().clone();
+    let start = Start { counted: vec![BACKUP], ..start_of(map) };
+    pair.target = MetadataTarget::open(engine, records, start).unwrap();
+    pair.replies.clear();
+    pair.run(vec![Event::Tick]);
+    pair.run(vec![read()]);
+    assert_eq!((pair.last_stored(), pair.answered()), (stored, Vec::new()));
+    pair.sync();
+    let last = pair.target.last_logged();
+    pair.confirm(last, last);
+    assert_eq!(pair.answered(), [200]);
+    assert!(pair.last_stored() >= record);
 }
 
 #[test]

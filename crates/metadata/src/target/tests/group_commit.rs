@@ -20,6 +20,7 @@ fn durable_reply_waits_for_only_one_sync() {
         group: GroupId::new(1),
         target: TargetId::new(1),
         epoch: Epoch::default(),
+        counted: Vec::new(),
         synced: None,
         policy: SyncPolicy::Always,
         limits: Limits::default(),
