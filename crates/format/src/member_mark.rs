@@ -29,8 +29,8 @@ byte_enum! {
 
 record! {
     /// Members that did not serve when this target, as the primary, asked management to mark them
-    /// as in sync. From then on they may serve, even if this target has no cluster map that says
-    /// so.
+    /// as in sync. From then on they may serve, even if the target's cluster map does not name them
+    /// as serving.
     #[derive(Default)]
     pub struct CountedMembers {
         /// The group epoch of the requests. Zero means that the target has sent no request.

@@ -15,10 +15,10 @@ use skep_format::metadata::{SessionRecord, SlotRecord};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
     Attributes, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch, FileKind,
-    GroupId,
+    GroupId, TargetId,
 };
 use skep_types::{Chooser, PatternOrigin, Result, Timestamp};
-use skep_types::{HostIncarnation, InodeId, Lsn, NodeId, Redundancy, StripePattern, TargetId};
+use skep_types::{HostIncarnation, InodeId, Lsn, MapVersion, NodeId, Redundancy, StripePattern};
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::{Step, TransactionId};
 
