@@ -261,7 +261,7 @@ mod tests {
             ("count=many", "invalid number 'many'"),
             ("count=-1", "invalid number"),
             ("count=0", "at least 1"),
-            ("count=257", "1 to 256 groups"),
+            ("count=257", "1 to 256"),
             ("count=1,count=2", "twice"),
             ("chunk-size=1MB", "not a power of two"),
             ("chunk-size=1MX", "KiB, MiB"),

@@ -210,10 +210,13 @@ fn is_address(text: &str) -> bool {
 
 /// Whether a file exists. Also true if this user may not enter the directory of the file.
 fn may_exist(file: &Path) -> bool {
-    match std::fs::metadata(file) {
-        Ok(_) => true,
-        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-    }
+    file.exists() || is_closed(file)
+}
+
+/// Whether this user may not enter the directory of a file.
+fn is_closed(file: &Path) -> bool {
+    let found = std::fs::metadata(file);
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Returns the error for a token file that this user may not read. The error lists the commands
@@ -248,7 +251,9 @@ fn from_path(path: &Path) -> Result<Access> {
     let path = path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
     let candidates =
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
-    let Some(file) = candidates.into_iter().find(|file| file.is_file()) else {
+    let found = candidates.iter().find(|file| file.is_file());
+    // The directory of a cluster may be closed to this user.
+    let Some(file) = found.or_else(|| candidates.iter().find(|file| is_closed(file))) else {
         return Err(unknown(format!(
             "cannot find a cluster in {}: it has no token; `skep up --data-dir {}` creates a \
              cluster",
@@ -256,7 +261,7 @@ fn from_path(path: &Path) -> Result<Access> {
             path.display()
         )));
     };
-    Ok(Access::new(read_token(&file)?, &path.display().to_string(), file))
+    Ok(Access::new(token_in(file)?, &path.display().to_string(), file.clone()))
 }
 
 impl Access {

@@ -1,5 +1,6 @@
-//! Runs the commands of the tutorials unchanged. The tutorial for a laptop runs on one host. The
-//! tutorial for a rack runs on several hosts, each with its own network, root directory and `sshd`.
+//! Runs the commands of the tutorials unchanged. The tutorials for a laptop and for users run on
+//! one host, the second one as a user without the token. The tutorial for a rack runs on several
+//! hosts, each with its own network, root directory and `sshd`.
 //!
 //! The tutorials about clouds and Slurm have no commands that a test could run. Instead,
 //! `templates.rs` executes the user data of the templates, and `ondemand.rs` executes the prolog
@@ -10,6 +11,7 @@ use skep_testkit::program::finish;
 use std::time::Duration;
 
 const LAPTOP: &str = include_str!("../../../docs/tutorials/laptop.md");
+const USER: &str = include_str!("../../../docs/tutorials/user.md");
 const RACK: &str = include_str!("../../../docs/tutorials/rack.md");
 
 /// Time limit of one block of commands. It is long, because a block may deploy to five hosts on a
@@ -46,6 +48,40 @@ fn each_command_of_the_laptop_tutorial_succeeds() {
     }
     let left = host.run("ls /srv/try-skep").expect_success();
     assert_eq!(left, "", "the last block removes everything");
+}
+
+#[test]
+fn each_command_of_the_user_tutorial_succeeds_without_a_token() {
+    let network = PageNetwork::new();
+    let host = network.host("login", "10.0.0.1/24");
+    host.run(
+        "mount -t tmpfs tmpfs /run; rm -rf /etc/skep; mkdir -p /srv/skep\n\
+         skep up --detach --data-dir /srv/data --mount-point /srv/skep\n\
+         mkdir -p /srv/skep/home/ada; chown 65534:65534 /srv/skep/home/ada",
+    )
+    .expect_success();
+    let mut printed = String::new();
+    for block in blocks(USER) {
+        assert_eq!(block.hosts, ["login"]);
+        let commands = format!("cd /srv/skep/home/ada 2>/dev/null\n{}", block.commands);
+        let as_user = format!(
+            "setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/ bash -e <<'BLOCK'\n\
+             {commands}\nBLOCK"
+        );
+        printed += &run(&host, "/", &as_user);
+    }
+    for shown in [
+        "STORAGE TARGETS",
+        "Set by: the directory",
+        "flock exclusive all",
+        "waiting for the log sync of metadata target",
+        "Copied 1 files",
+    ] {
+        assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
+    }
+    let left = host.run("ls /srv/skep/home/ada").expect_success();
+    assert_eq!(left, "", "the last block removes everything");
+    host.run("skep down --data-dir /srv/data").expect_success();
 }
 
 #[test]

@@ -321,9 +321,13 @@ fn refusals_to_users_name_one_reason_and_its_fix() {
 
     let token = text(&cluster.data().join("management/join-token"));
     let closed = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token];
-    let closed = user.skep(&closed).expect_failure();
-    let words = ["only root or its owner may read this file", "skep health df PATH"];
-    assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
+    // The directory of management is closed to the user as well.
+    let directory = text(cluster.data());
+    for closed in [&closed[..], &["node", "list", "--cluster", &directory]] {
+        let closed = user.skep(closed).expect_failure();
+        let words = [&*token, "only root or its owner may read this file", "skep health df PATH"];
+        assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
+    }
 
     let wide = text(&own.join("wide"));
     let mut create = Command::new(cluster::program());

@@ -277,7 +277,7 @@ impl StripePattern {
                 || component.groups.len() > MAX_STRIPE_WIDTH
             {
                 return Err(invalid(format!(
-                    "invalid stripe pattern: a component must have 1 to {MAX_STRIPE_WIDTH} groups"
+                    "invalid stripe pattern: the number of targets must be 1 to {MAX_STRIPE_WIDTH}"
                 )));
             }
             // A component after the inline component starts at the end of the inline bytes, which

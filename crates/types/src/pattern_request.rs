@@ -285,7 +285,7 @@ impl PatternRequest {
                 || component.width == Some(0)
             {
                 return Err(invalid(format!(
-                    "invalid stripe pattern: a component must have 1 to {MAX_STRIPE_WIDTH} groups"
+                    "invalid stripe pattern: the number of targets must be 1 to {MAX_STRIPE_WIDTH}"
                 )));
             }
             if component.is_listed() && (component.groups().is_empty() || component.width.is_some())
