@@ -124,10 +124,9 @@ impl Copies {
     /// Returns the points of the frames that ended in `from_ms..to_ms`. `None` means that there is
     /// no such frame.
     fn copy(&self, state: &MonitorState, from_ms: u64, to_ms: u64) -> Option<Vec<u8>> {
-        let mut sum = Frame::default();
         let frames = state.history.recent().iter();
         let new = frames.filter(|it| (from_ms..to_ms).contains(&(it.start_ms + it.span_ms)));
-        new.for_each(|frame| sum.add(frame));
+        let sum = Frame::sum_with_newest_readings(new);
         let (names, map) = (&state.names, state.collected.map.as_ref());
         let copy = match self.receiver {
             Receiver::Influx => influx::lines(&sum, names, map).into_bytes(),
@@ -213,6 +212,7 @@ fn outcome(code: u16, body: &[u8]) -> std::result::Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_env::{Buf, MessagePart, TcpListener};
 
     #[test]
     fn refused_copies_are_dropped_and_others_wait() {
@@ -235,6 +235,49 @@ mod tests {
         }
         assert_eq!((waiting.copies.len(), waiting.dropped), (MAX_WAITING_COPIES, 2));
         assert_eq!(waiting.copies.front(), Some(&vec![2]));
+    }
+
+    /// Receives a request with a body of one byte, and sends a reply. Returns the byte.
+    async fn answer(listener: &TcpListener, status: &str) -> u8 {
+        let stream = listener.accept().await.unwrap();
+        let (buffer, mut received) = (Buf::new(4096), Vec::new());
+        let is_whole = |bytes: &[u8]| bytes.iter().rev().skip(1).take(4).eq(b"\n\r\n\r");
+        while !is_whole(&received) {
+            let count = stream.receive(buffer.clone()).await.unwrap();
+            assert!(count > 0, "the request is whole");
+            received.extend_from_slice(&buffer.bytes()[..count]);
+        }
+        let reply = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        stream.send(vec![MessagePart::Bytes(reply.into_bytes())]).await.unwrap();
+        *received.last().unwrap()
+    }
+
+    #[test]
+    fn copies_are_sent_in_order_until_one_must_wait() {
+        let sent = skep_env::block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let server = skep_env::spawn(async move {
+                let mut got = Vec::new();
+                for status in ["204 No Content", "400 Bad Request", "503 Busy"] {
+                    got.push(answer(&listener, status).await);
+                }
+                got
+            });
+            let copies = Copies {
+                receiver: Receiver::RemoteWrite,
+                url: Url { address, path: "/".into() },
+                authorization: String::new(),
+                interval: Duration::from_secs(1),
+            };
+            let mut waiting = Waiting::default();
+            (1..=4).for_each(|number| waiting.add(vec![number]));
+            let problem = copies.send_all(&mut waiting).await;
+            assert!(problem.contains("503"), "{problem}");
+            assert_eq!((waiting.copies, waiting.dropped), ([vec![3], vec![4]].into(), 1));
+            server.await
+        });
+        assert_eq!(sent.unwrap(), [1, 2, 3]);
     }
 
     #[test]

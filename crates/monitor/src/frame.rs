@@ -227,6 +227,21 @@ impl Frame {
         }
     }
 
+    /// Returns the sum of the loads of frames, the oldest first. Each reading has its newest value
+    /// in all samples, because a host may have missed some of the rounds.
+    pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
+        let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
+        for frame in frames {
+            sum.add(frame);
+            let samples = frame.samples.max(1);
+            newest.extend(frame.readings.iter().map(|(key, level)| (*key, level.sum / samples)));
+        }
+        let of_all =
+            |value: u64| Level { sum: value.saturating_mul(sum.samples.max(1)), max: value };
+        sum.readings = newest.into_iter().map(|(key, value)| (key, of_all(value))).collect();
+        sum
+    }
+
     /// For each dimension of causes, keeps the [`MAX_CAUSES`] objects with the most load. Adds the
     /// load of all other objects to the entry `other`, so that totals stay exact.
     pub fn bound(&mut self) {
@@ -282,6 +297,16 @@ pub(crate) mod tests {
             loads: loads.into(),
             readings: [((Measure::FreeBytes, 7), Level::of(99))].into(),
         }
+    }
+
+    #[test]
+    fn readings_that_miss_a_round_have_their_newest_value() {
+        let mut silent = frame(61, 5);
+        silent.readings.clear();
+        let sum = Frame::sum_with_newest_readings([&frame(60, 5), &silent]);
+        let level = sum.readings[&(Measure::FreeBytes, 7)];
+        assert_eq!((sum.samples, level.sum / sum.samples), (2, 99));
+        assert_eq!(sum.loads.values().next().unwrap().operations, 10);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The load of the nodes and their targets in the XML form of Ganglia's `gmond`, which `gmetad`
 //! reads from a TCP port. `gmetad` stores the figures, and adds them up for the cluster.
 //!
-//! Each node of Skep that is a server is a host of Ganglia. All programs that can connect to the
+//! Each node of Skep that is a server is a host of Ganglia. A server that did not reply to the
+//! monitor has no figures, and counts as down. All programs that can connect to the
 //! port can read the figures, as with `gmond`, so the figures name no users and no jobs.
 
 use crate::frame::{Dimension, Frame, Load, Measure};
@@ -44,13 +45,20 @@ pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> 
 /// Sends the figures to each program that connects, until this future is dropped.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>>) {
     let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
+    let mut made = (0, String::new());
     // Retry: after a failed accept, for example because no file descriptor is free. Every
     // `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {
             Ok(stream) => {
-                let text = text(&state.borrow());
+                // All connections of one second get the same document, so that a flood of
+                // connections does not delay the rounds of the monitor.
+                let now_s = now_ms() / 1000;
+                if made.0 != now_s {
+                    made = (now_s, text(&state.borrow()));
+                }
+                let text = made.1.clone();
                 let sending = async move {
                     let parts = vec![MessagePart::Bytes(text.into_bytes())];
                     // A program that ends the connection early needs no reply.
@@ -69,10 +77,11 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
 
 fn text(state: &MonitorState) -> String {
     let now = now_ms();
-    let mut sum = Frame::default();
+    // Rounds may be further apart than the usual interval of the queries.
+    let span_ms = GANGLIA_SPAN_MS.max(2 * state.interval_ms);
     let frames = state.history.recent().iter();
-    let new = frames.filter(|it| it.start_ms + it.span_ms + GANGLIA_SPAN_MS > now);
-    new.for_each(|frame| sum.add(frame));
+    let new = frames.filter(|it| it.start_ms + it.span_ms + span_ms > now);
+    let sum = Frame::sum_with_newest_readings(new);
     document(&sum, state.collected.map.as_ref(), now)
 }
 
@@ -84,40 +93,63 @@ fn document(frame: &Frame, map: Option<&ClusterMap>, now_ms: u64) -> String {
     let mut text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\"?>\n\
          <GANGLIA_XML VERSION=\"3.7.2\" SOURCE=\"gmond\">\n\
-         <CLUSTER NAME=\"skep {}\" LOCALTIME=\"{now_s}\" OWNER=\"unspecified\" \
-         LATLONG=\"unspecified\" URL=\"unspecified\">\n",
-        escaped(&cluster)
+         <CLUSTER NAME=\"skep {cluster}\" LOCALTIME=\"{now_s}\" OWNER=\"unspecified\" \
+         LATLONG=\"unspecified\" URL=\"unspecified\">\n"
     );
-    let nodes = map.map_or(&[][..], |map| &map.nodes);
-    for node in nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        add_host(&mut text, frame, map, node, (now_s, age_s));
+    if let Some(map) = map {
+        for node in servers(map) {
+            add_host(&mut text, frame, map, node, (now_s, age_s));
+        }
     }
     text += "</CLUSTER>\n</GANGLIA_XML>\n";
     text
 }
 
+fn servers(map: &ClusterMap) -> impl Iterator<Item = &Node> {
+    map.nodes.iter().filter(|node| node.kind != NodeKind::Client)
+}
+
 fn add_host(
     text: &mut String,
     frame: &Frame,
-    map: Option<&ClusterMap>,
+    map: &ClusterMap,
     node: &Node,
     (now_s, age_s): (u64, u64),
 ) {
+    let id = node.id.raw();
     let address = node.addresses.first().map_or("", String::as_str);
     let ip = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    // All services report the memory of their host. A service without this reading did not reply
+    // to the monitor, so its figures are unknown.
+    let replied = reading(frame, Measure::Memory, id).is_some();
     // A host counts as down after four intervals without a value.
-    let silent_s = match node.reachability {
-        Reachability::Offline => age_s.max(5 * VALUE_INTERVAL_S),
-        _ => age_s,
-    };
+    let is_down = !replied || node.reachability == Reachability::Offline;
+    let silent_s = if is_down { 5 * VALUE_INTERVAL_S } else { age_s };
     let _ = writeln!(
         text,
         "<HOST NAME=\"{}\" IP=\"{}\" TAGS=\"\" REPORTED=\"{}\" TN=\"{silent_s}\" \
          TMAX=\"{VALUE_INTERVAL_S}\" DMAX=\"0\" LOCATION=\"unspecified\" GMOND_STARTED=\"0\">",
-        escaped(&node.name),
-        escaped(ip),
+        host_name(map, node),
+        plain(ip),
         now_s.saturating_sub(silent_s)
     );
+    if replied {
+        add_metrics(text, frame, map, node, age_s);
+    }
+    *text += "</HOST>\n";
+}
+
+/// Returns the name of a node as a host of Ganglia. Nodes of different kinds may have the same
+/// name, but hosts of Ganglia may not.
+fn host_name(map: &ClusterMap, node: &Node) -> String {
+    let name = plain(&node.name);
+    match servers(map).filter(|it| plain(&it.name) == name).count() {
+        1 => name,
+        _ => format!("{name}.n{}", node.id.raw()),
+    }
+}
+
+fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, age_s: u64) {
     let mut add = |name: &str, value: f64, units: &str, group: &str| {
         let _ = writeln!(
             text,
@@ -139,8 +171,7 @@ fn add_host(
             add(name, value / divisor, units, "skep host");
         }
     }
-    let targets = map.map_or(&[][..], |map| &map.targets);
-    for target in targets.iter().filter(|target| target.node == node.id) {
+    for target in map.targets.iter().filter(|target| target.node == node.id) {
         let id = target.id.raw();
         let group = format!("skep target {id}");
         for (name, value, units) in figures(frame, Dimension::Target, id) {
@@ -152,7 +183,6 @@ fn add_host(
             }
         }
     }
-    *text += "</HOST>\n";
 }
 
 /// Returns the figures of the load of a node or target: name, mean over the frame, and unit.
@@ -178,24 +208,16 @@ fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<f64> {
     Some(level.sum as f64 / frame.samples.max(1) as f64)
 }
 
-/// Escapes the value of an attribute. Control characters are replaced, because XML cannot contain
-/// most of them.
-fn escaped(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for c in value.chars() {
-        match c {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&apos;",
-            // Noncharacters of Unicode, which XML does not allow either.
-            '\u{fffe}' | '\u{ffff}' => escaped.push('?'),
-            c if c.is_control() => escaped.push('?'),
-            c => escaped.push(c),
-        }
+/// Returns a name in which all characters are harmless in XML and in the name of a file: `gmetad`
+/// uses the names of hosts as names of directories.
+fn plain(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
+    let plain = name.replace(|c| !is_plain(c), "_");
+    match plain.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None if plain.is_empty() => "_".into(),
+        None => plain,
     }
-    escaped
 }
 
 #[cfg(test)]
@@ -219,11 +241,13 @@ mod tests {
 
     fn map() -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
-        let name = "<s'1\"&\u{7}\u{ffff}>";
+        let name = "../<s'1\"&\u{7}>";
         map.nodes = vec![
             node(2, NodeKind::Storage, name, Reachability::Online),
-            node(3, NodeKind::Storage, "storage-2", Reachability::Offline),
-            node(4, NodeKind::Client, "client", Reachability::Online),
+            node(3, NodeKind::Storage, "two", Reachability::Offline),
+            node(4, NodeKind::Client, "two", Reachability::Online),
+            node(5, NodeKind::Metadata, "two", Reachability::Online),
+            node(6, NodeKind::Metadata, "silent", Reachability::Online),
         ];
         map
     }
@@ -233,22 +257,28 @@ mod tests {
         let mut sum = frame(1_800_000_000, 30);
         sum.add(&frame(1_800_000_001, 50));
         sum.readings.insert((Measure::CpuPermille, 2), Level { sum: 500, max: 300 });
+        for node in [2, 3, 5] {
+            sum.readings.insert((Measure::Memory, node), Level { sum: 16, max: 8 });
+        }
         let text = document(&sum, Some(&map()), 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         let hosts: Vec<_> = xml.descendants().filter(|it| it.has_tag_name("HOST")).collect();
-        let of = |index: usize, name: &str| hosts[index].attribute(name).unwrap();
-        assert_eq!(hosts.len(), 2, "no client: {text}");
-        assert_eq!((of(0, "NAME"), of(0, "IP")), ("<s'1\"&??>", "2001:db8::1"));
-        assert_eq!((of(0, "TN"), of(1, "TN")), ("5", "100"), "the second one is down");
-        let value = |name: &str| {
-            let metric = hosts[0].children().find(|it| it.attribute("NAME") == Some(name));
+        let of =
+            |name: &str| hosts.iter().map(|it| it.attribute(name).unwrap()).collect::<Vec<_>>();
+        assert_eq!(of("NAME"), ["_.__s_1____", "two.n3", "two.n5", "silent"]);
+        assert_eq!(of("TN"), ["5", "100", "5", "100"], "offline and silent hosts are down");
+        assert_eq!(of("IP")[0], "2001:db8::1");
+        let value = |host: usize, name: &str| {
+            let metric = hosts[host].children().find(|it| it.attribute("NAME") == Some(name));
             metric.and_then(|it| it.attribute("VAL")).map(|it| it.parse::<f64>().unwrap())
         };
-        assert_eq!(value("skep_operations"), Some(40.0));
-        assert_eq!(value("skep_written"), Some(40.0 * 4096.0));
-        assert_eq!(value("skep_queued"), Some(3.0));
-        assert_eq!(value("skep_host_cpu"), Some(25.0));
-        assert_eq!(value("skep_host_memory"), None, "not measured");
+        assert_eq!(value(0, "skep_operations"), Some(40.0));
+        assert_eq!(value(0, "skep_written"), Some(40.0 * 4096.0));
+        assert_eq!(value(0, "skep_queued"), Some(3.0));
+        assert_eq!(value(0, "skep_host_cpu"), Some(25.0));
+        assert_eq!(value(0, "skep_host_memory_available"), None, "not measured");
+        assert_eq!(value(2, "skep_operations"), Some(0.0));
+        assert_eq!(value(3, "skep_operations"), None, "unknown");
     }
 
     #[test]
