@@ -384,6 +384,7 @@ impl World {
             ship_after: appended,
             is_behind: false,
             needs_copy: false,
+            process: 0,
         };
         process.inbox.push(Event::MemberReply { member, number: 0, result: Ok(held) });
         self.wake_target(index);

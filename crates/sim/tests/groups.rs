@@ -59,7 +59,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::DropUnsynced, &["lost by a take-over", "not in a log"]),
         (GroupBug::TrustAfterPowerLoss, &["lost by a take-over"]),
         (GroupBug::AcceptOlderEpoch, &["lost by a take-over", "differs at record"]),
-        (GroupBug::AcknowledgeBeforeAppend, &["lost by a take-over"]),
+        (GroupBug::AcknowledgeBeforeAppend, &["lost by a take-over", "lost by a power loss"]),
         (GroupBug::DropAlone, &["replied after", "lost by a take-over"]),
         (GroupBug::GoOnDeposed, &["is not whole"]),
         (

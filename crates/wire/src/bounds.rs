@@ -226,6 +226,7 @@ mod tests {
             first: Lsn::new(1),
             previous_epoch: Epoch::new(1),
             last: Lsn::new(1),
+            process: 1,
             records: vec![record],
             held: Lsn::new(1),
             safe: Lsn::new(1),

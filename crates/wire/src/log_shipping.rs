@@ -35,9 +35,13 @@ record! {
         /// append.
         pub previous_epoch: Epoch,
         /// Number of the primary's last record. A member that may lack records remembers the first
-        /// value of this field that it receives in each epoch. It lacks no records any more when it
-        /// has all records up to this value.
+        /// value of this field that it receives in each epoch with its own number in `process`. It
+        /// lacks no records any more when it has all records up to this value.
         pub last: Lsn,
+        /// The number `process` of the member's newest reply in this epoch. Zero means that the
+        /// primary has no reply yet. With this number, the member knows that the primary sent the
+        /// request after the start of the member's process, and not before a power loss.
+        pub process: u64,
         /// The records.
         pub records: Vec<ShippedRecord>,
         /// Number of the last record that every serving member has appended.
@@ -84,6 +88,9 @@ record! {
         pub is_behind: bool,
         /// Whether the member's store is incomplete, so that records cannot bring it up to date.
         pub needs_copy: bool,
+        /// A number that the member's process has chosen at its start. Another process has another
+        /// number.
+        pub process: u64,
     }
 }
 

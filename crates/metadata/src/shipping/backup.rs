@@ -120,7 +120,7 @@ impl<E: Engine> Backup<E> {
             limits: start.limits,
             shortage: None,
             silence: Silence::new(start.now),
-            completeness: Completeness::default(),
+            completeness: Completeness::of_process(start.now, start.wall),
             now: start.now,
             actions: Vec::new(),
         })
@@ -243,6 +243,7 @@ impl<E: Engine> Backup<E> {
             ship_after: self.matched,
             is_behind: false,
             needs_copy: false,
+            process: self.completeness.process,
         }
     }
 
@@ -336,8 +337,8 @@ impl<E: Engine> Backup<E> {
             );
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
+        self.completeness.note_request(ship.process, ship.last);
         if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
-            self.completeness.note_goal(ship.last);
             return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
         }
         self.matched = self.matched.max(before);
@@ -350,7 +351,7 @@ impl<E: Engine> Backup<E> {
             lsn = following(lsn);
         }
         self.safe = self.safe.max(safe);
-        self.completeness.matched(self.matched, ship.last);
+        self.completeness.matched(self.matched);
         if ship.syncs_at_once && self.sync.synced() < self.records.last() {
             self.sync.request();
         }

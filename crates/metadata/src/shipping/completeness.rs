@@ -6,21 +6,42 @@
 
 use super::following;
 use skep_types::codec::Bytes;
-use skep_types::{Epoch, Lsn};
+use skep_types::{Epoch, Lsn, Timestamp};
 use skep_wire::log_shipping::{CopyStep, CopyStore, StoreCopied};
+use std::time::Duration;
 
 /// The completeness of a backup.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Completeness {
+    /// The number of this process in replies to the primary.
+    pub(super) process: u64,
     /// Whether the host may have lost records that the backup has confirmed.
     pub(super) lacks_records: bool,
-    /// The primary's last record, as named in its first request of this epoch to this process.
+    /// The primary's last record, as named in its first request of this epoch that is certainly
+    /// newer than this process. A request from before a power loss would name an older record.
     goal: Option<Lsn>,
     /// Whether the primary has asked this member to remove its store and to begin a copy.
     pub(super) discards: bool,
 }
 
+/// Returns a number for a process that starts at `now` and at the time of day `wall`. The sum of
+/// both clocks differs from that of every earlier start, also after a boot, unless the time of day
+/// was set back by exactly the same time.
+fn process_number(now: Duration, wall: Timestamp) -> u64 {
+    let (seconds, nanoseconds) = (wall.seconds.unsigned_abs(), u64::from(wall.nanoseconds));
+    let of_wall = seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
+    // Zero means that a request names no process.
+    of_wall.wrapping_add(now.as_nanos() as u64).max(1)
+}
+
 impl Completeness {
+    /// Returns the state of a complete backup in a process that starts at `now` and at the time of
+    /// day `wall`.
+    pub(super) fn of_process(now: Duration, wall: Timestamp) -> Self {
+        let process = process_number(now, wall);
+        Self { process, lacks_records: false, goal: None, discards: false }
+    }
+
     /// Begins a new epoch, whose primary may have other records. `is_doubtful` means that this
     /// backup may lack records of its group.
     pub(super) fn begin_epoch(&mut self, is_doubtful: bool) {
@@ -28,16 +49,17 @@ impl Completeness {
         self.goal = None;
     }
 
-    /// Stores the primary's last record from its first request of the epoch. `last` is the
-    /// primary's last record in the current request. Returns the stored record.
-    pub(super) fn note_goal(&mut self, last: Lsn) -> Lsn {
-        *self.goal.get_or_insert(last)
+    /// Handles a request that names the process `process` and the primary's last record. Stores
+    /// this record if it is the first request of the epoch that names this process.
+    pub(super) fn note_request(&mut self, process: u64, last: Lsn) {
+        if process == self.process {
+            self.goal.get_or_insert(last);
+        }
     }
 
-    /// Handles a request that names `last` as the last record of the primary. The backup now has
-    /// all records of the primary up to `matched`.
-    pub(super) fn matched(&mut self, matched: Lsn, last: Lsn) {
-        if matched >= self.note_goal(last) {
+    /// Handles a request, after which the backup has all records of the primary up to `matched`.
+    pub(super) fn matched(&mut self, matched: Lsn) {
+        if self.goal.is_some_and(|goal| matched >= goal) {
             self.lacks_records = false;
         }
     }

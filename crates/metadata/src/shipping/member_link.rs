@@ -75,6 +75,8 @@ pub(super) struct MemberLink {
     /// The copy of the store for a member that needs one and does not serve.
     copy: Option<CopySender>,
     progress: Progress,
+    /// The number of the member's process in its newest reply of this epoch. Zero: no reply yet.
+    process: u64,
     /// Whether the member has confirmed the record before `next`. Then it appends all later records
     /// without a comparison.
     is_compared: bool,
@@ -104,6 +106,7 @@ impl MemberLink {
             standing: Standing::new(role),
             copy: None,
             progress: Progress::default(),
+            process: 0,
             is_compared: false,
             next: following(last),
             under_way: Vec::new(),
@@ -142,6 +145,7 @@ impl MemberLink {
         };
         let sent = awaited.as_ref().map(|it| it.sent).or(shipped.as_ref().map(|it| it.sent));
         self.standing.acknowledge(sent);
+        self.process = held.process;
         if !was_awaited {
             // A reply to `AwaitLogSync` does not count here. Such replies keep arriving even if the
             // shipped records are lost.
@@ -390,6 +394,7 @@ impl MemberLink {
             first,
             previous_epoch: window.epoch_of_previous(first),
             last: window.last(),
+            process: self.process,
             records,
             held: log.held,
             safe: log.safe,

@@ -19,6 +19,7 @@ fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLo
         first,
         previous_epoch: Epoch::new(previous_epoch),
         last: Lsn::default(),
+        process: 0,
         records: numbers.map(|lsn| shipped(record(lsn, 3))).collect(),
         held: Lsn::new(safe),
         safe: Lsn::new(safe),
@@ -174,9 +175,11 @@ fn too_many_waits_for_syncs_end_the_oldest_wait() {
     assert_eq!(replied, [0]);
 }
 
-/// Sends a request of epoch 3 without records. It names `last` as the last record of the primary.
+/// Sends a request of epoch 3 without records. It names `last` as the last record of the primary,
+/// and the current process of the member.
 fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
-    let beat = ShipLog { last: Lsn::new(last), ..ship(first..first, 3, 0) };
+    let process = member.backup.held().process;
+    let beat = ShipLog { last: Lsn::new(last), process, ..ship(first..first, 3, 0) };
     member.handle(vec![arrival(1, 3, &beat)], now);
 }
 
@@ -223,6 +226,22 @@ fn member_lacks_records_until_it_has_all_records_of_the_primary() {
     ask(&mut member, &ship(3..4, 3, 0)).unwrap();
     assert!(member.backup.lacks_records());
     ask(&mut member, &ship(4..5, 3, 0)).unwrap();
+    assert!(!member.backup.lacks_records());
+}
+
+/// The request arrives after a power loss of the member. Another one may have shipped later records
+/// before the power loss, and the member may have confirmed these.
+#[test]
+fn member_lacks_records_after_a_request_for_its_former_process() {
+    let mut member = with_log(&[3, 3]);
+    member.backup.distrust();
+    let process = member.backup.held().process;
+    for former in [0, process + 1] {
+        let late = ShipLog { last: Lsn::new(2), process: former, ..ship(3..3, 3, 0) };
+        assert_eq!(ask(&mut member, &late).unwrap().appended, Lsn::new(2));
+        assert!(member.backup.lacks_records());
+    }
+    beat(&mut member, 3, 2, NOW);
     assert!(!member.backup.lacks_records());
 }
 

@@ -38,6 +38,7 @@ impl Primary {
             ship_after: lsn,
             is_behind,
             needs_copy: false,
+            process: 0,
         };
         for request in requests {
             self.shipper.on_reply(BACKUP, request.number, &Ok(held), self.now);

@@ -260,6 +260,7 @@ fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
         ship_after: Lsn::new(3),
         is_behind: false,
         needs_copy: false,
+        process: 0,
     };
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }

@@ -52,6 +52,7 @@ fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
         ship_after: appended,
         is_behind: false,
         needs_copy: false,
+        process: 0,
     };
     Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }

@@ -18,6 +18,7 @@ pub(super) fn examples() -> Vec<Example> {
         first: Lsn::new(0x0102_0304_0506_0708),
         previous_epoch: Epoch::new(2),
         last: Lsn::new(0x0102_0304_0506_070B),
+        process: 0x1112_1314_1516_1718,
         records: vec![record(3, b"first record"), record(4, b"second")],
         held: Lsn::new(0x0102_0304_0506_0705),
         safe: Lsn::new(0x0102_0304_0506_0703),
@@ -30,6 +31,7 @@ pub(super) fn examples() -> Vec<Example> {
         ship_after: Lsn::new(0x0102_0304_0506_070A),
         is_behind: false,
         needs_copy: false,
+        process: 0x1112_1314_1516_1718,
     };
     let member = MemberProgress {
         target: TargetId::new(5),
