@@ -5,9 +5,9 @@
 //! monitor has no figures, and counts as down. All programs that can connect to the
 //! port can read the figures, as with `gmond`, so the figures name no users and no jobs.
 
-use crate::frame::{Dimension, Frame, Load, Measure};
+use crate::frame::{Dimension, Frame, Measure};
 use crate::limits::{GANGLIA_PATIENCE, GANGLIA_SPAN_MS, MAX_GANGLIA_CONNECTIONS};
-use crate::live::MonitorState;
+use crate::live::{MonitorState, sum_of};
 use crate::now_ms;
 use crate::settings::GangliaSettings;
 use skep_env::local::Semaphore;
@@ -187,10 +187,7 @@ fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, 
 
 /// Returns the figures of the load of a node or target: name, mean over the frame, and unit.
 fn figures(frame: &Frame, dimension: Dimension, id: u32) -> [(&'static str, f64, &'static str); 6] {
-    let (id, mut load) = (id.to_string(), Load::default());
-    let of_object =
-        frame.loads.iter().filter(|(key, _)| key.dimension == dimension && key.id == id);
-    of_object.for_each(|(_, part)| load.add(part));
+    let load = sum_of(frame, dimension, id);
     let rate = |count: u64| count as f64 * 1000.0 / frame.span_ms.max(1) as f64;
     let mean = |sum: u64| sum as f64 / frame.samples.max(1) as f64;
     [
