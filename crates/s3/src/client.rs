@@ -90,7 +90,8 @@ enum Failed {
     Cut(String),
     /// The bytes of the body could not be read.
     Local(io::Error),
-    /// No credentials exist, or the request cannot be expressed in HTTP.
+    /// No credentials exist, the request cannot be expressed in HTTP, or the certificate of the
+    /// service is not trusted.
     Own(Error),
 }
 
@@ -221,7 +222,10 @@ impl Client {
         if let Some(error) = watched.error {
             return Err(Failed::Local(error));
         }
-        let reply = result.map_err(|error| Failed::Cut(error.to_string()))?;
+        let reply = result.map_err(|error| match transport::tls_problem(&error, authority) {
+            Some(problem) => Failed::Own(problem),
+            None => Failed::Cut(error.to_string()),
+        })?;
         match reply.status().as_u16() {
             200..=299 => Ok(reply),
             status => Err(refusal_of(status, reply, used)),

@@ -1,5 +1,6 @@
 //! Opens the connections to an object store, by HTTP or TLS.
 
+use rustls::CertificateError;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 use std::sync::Arc;
@@ -107,9 +108,71 @@ fn of_system() -> Result<Vec<Certificate<'static>>> {
     Ok(found.certs.iter().map(|it| Certificate::from_der(it.as_ref()).to_owned()).collect())
 }
 
+/// Explains an error of TLS that a retry cannot solve, because the service has the wrong
+/// certificate or does not use TLS. `None` means that the connection has failed for another reason.
+pub(crate) fn tls_problem(error: &ureq::Error, authority: &str) -> Option<Error> {
+    let ureq::Error::Io(error) = error else { return None };
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let certificate = format!("cannot trust the certificate of {authority}");
+    let what = match error {
+        // The signature is wrong if a trusted authority has the same name and another key.
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => format!(
+            "{certificate}: no trusted authority has signed it; name a file with the certificate \
+             of its authority with --s3-ca"
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!(
+            "{certificate}: it belongs to another host ({error}); use a name from the certificate \
+             in --s3-endpoint"
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => format!("{certificate}: {error}; renew it, or correct the clock of this host"),
+        rustls::Error::InvalidCertificate(_) => {
+            format!("{certificate}: {error}; ask the administrator of the service for another one")
+        }
+        rustls::Error::InvalidMessage(_) => format!(
+            "cannot use https with {authority}: its replies are not TLS; check the port in \
+             --s3-endpoint, or use http:// in a trusted network"
+        ),
+        _ => return None,
+    };
+    Some(Error::new(ErrorCode::AuthenticationFailed, what))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn certificate_errors_are_final_and_lost_connections_are_not() {
+        let problem = |error: rustls::Error| {
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+            tls_problem(&ureq::Error::Io(error), "store:9000").map(|it| it.context().to_owned())
+        };
+        let certificate = |it: CertificateError| problem(it.into()).expect("a final error");
+        for (error, words) in [
+            (CertificateError::UnknownIssuer, "no trusted authority has signed it; name a file"),
+            (CertificateError::BadSignature, "no trusted authority has signed it"),
+            (CertificateError::NotValidForName, "it belongs to another host"),
+            (CertificateError::Expired, "correct the clock"),
+            (CertificateError::Revoked, "Revoked"),
+        ] {
+            let text = certificate(error);
+            assert!(text.contains(words) && text.contains("store:9000"), "{words}: {text}");
+        }
+        let text = problem(rustls::InvalidMessage::InvalidContentType.into()).expect("an error");
+        assert!(text.contains("its replies are not TLS"), "{text}");
+        assert!(problem(rustls::Error::HandshakeNotComplete).is_none());
+        let cut = ureq::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert!(tls_problem(&cut, "store").is_none());
+    }
 
     #[test]
     fn file_without_certificates_is_refused() {

@@ -6,9 +6,10 @@
 //! [`ACCESS`].
 //!
 //! This module stores the objects, and causes the failures. The module `operations` executes the
-//! requests, and `wire` handles HTTP and signatures.
+//! requests, `wire` handles HTTP and signatures, and `tls` handles certificates and encryption.
 
 mod operations;
+mod tls;
 mod wire;
 
 use crate::page::PageHost;
@@ -23,6 +24,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+pub use tls::Authority;
+use tls::TlsServer;
 pub(crate) use wire::{Reply, Request};
 
 /// Name of the only bucket.
@@ -117,6 +120,8 @@ struct State {
     page: usize,
     /// Whether the store does not support checksums, like older stores.
     is_plain: bool,
+    /// Whether clients use TLS. Only then may a signature leave out the body.
+    is_secure: bool,
 }
 
 /// A running store.
@@ -151,20 +156,28 @@ fn within<T: Send + 'static>(
 impl ObjectStore {
     /// Starts a store on a free port of 127.0.0.1. Each page of a listing has three entries.
     pub fn start() -> Self {
-        Self::start_on(None, "127.0.0.1:0")
+        Self::start_on(None, "127.0.0.1:0", None)
+    }
+
+    /// Starts a store with TLS on a free port of 127.0.0.1. Its certificate is signed by
+    /// `authority`, and is valid for the names in `names`, such as `IP:127.0.0.1` or
+    /// `DNS:localhost`.
+    pub fn start_secure(authority: &Authority, names: &str) -> Self {
+        Self::start_on(None, "127.0.0.1:0", Some(authority.server(names)))
     }
 
     /// Starts a store in the network namespace of `host`, on the address `address`.
     pub fn start_at(host: &PageHost, address: &str) -> Self {
-        Self::start_on(Some(host.network()), address)
+        Self::start_on(Some(host.network()), address, None)
     }
 
-    fn start_on(namespace: Option<PathBuf>, address: &str) -> Self {
+    fn start_on(namespace: Option<PathBuf>, address: &str, tls: Option<TlsServer>) -> Self {
+        let is_secure = tls.is_some();
         let address = address.to_owned();
         let bind = move || TcpListener::bind(address).expect("a free port");
         let listener = within(namespace.as_ref(), bind);
         let address = listener.local_addr().expect("the address of a listener");
-        let state = Arc::new(Mutex::new(State { page: 3, ..State::default() }));
+        let state = Arc::new(Mutex::new(State { page: 3, is_secure, ..State::default() }));
         let has_ended = Arc::new(AtomicBool::new(false));
         let (shared, end) = (state.clone(), has_ended.clone());
         let thread = std::thread::spawn(move || {
@@ -173,9 +186,15 @@ impl ObjectStore {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let state = shared.clone();
+                let (state, tls) = (shared.clone(), tls.clone());
                 // The thread ends when its connection ends.
-                std::thread::spawn(move || wire::serve(stream, |request| answer(&state, request)));
+                std::thread::spawn(move || {
+                    let reply = |request| answer(&state, request);
+                    match tls {
+                        Some(tls) => wire::serve(tls.accept(stream), reply),
+                        None => wire::serve(stream, reply),
+                    }
+                });
             }
         });
         Self { address, state, has_ended, thread: Some(thread), namespace }
@@ -183,7 +202,12 @@ impl ObjectStore {
 
     /// Returns the URL of the store.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.lock().is_secure { "https" } else { "http" }, self.address)
+    }
+
+    /// Returns the port of the store.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Returns shell commands that set environment variables with the store's credentials.
@@ -319,7 +343,8 @@ fn answer(state: &Mutex<State>, mut request: Request) -> Reply {
         }
         _ => {}
     }
-    let refused = if fault == Some(Fault::Damage) { None } else { refusal(&request) };
+    let refused =
+        if fault == Some(Fault::Damage) { None } else { refusal(&request, state.is_secure) };
     let mut reply = refused.unwrap_or_else(|| operations::carry_out(&mut state, &request));
     match fault {
         Some(Fault::Lost) => reply.cut_after = Some(None),
@@ -335,12 +360,13 @@ fn answer(state: &Mutex<State>, mut request: Request) -> Reply {
 
 /// Returns a refusal if the signature of a request is wrong, or if its bytes do not match its
 /// checksums.
-fn refusal(request: &Request) -> Option<Reply> {
+fn refusal(request: &Request, is_secure: bool) -> Option<Reply> {
     if let Err(reason) = request.check_signature() {
         return Some(Reply::error(403, reason));
     }
     let sha256 = request.header("x-amz-content-sha256").unwrap_or_default();
-    if sha256 != hex(&Sha256::digest(&request.body)) {
+    let is_unsigned = is_secure && sha256 == "UNSIGNED-PAYLOAD";
+    if !is_unsigned && sha256 != hex(&Sha256::digest(&request.body)) {
         return Some(Reply::error(400, "XAmzContentSHA256Mismatch"));
     }
     let crc = request.header(CRC).filter(|_| request.method == "PUT");

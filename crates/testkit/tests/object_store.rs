@@ -1,9 +1,9 @@
 //! `skep copy` between a mount and an object store: all kinds of entries, a copy that is killed,
-//! and the sources of credentials.
+//! the sources of credentials, and certificates of TLS.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
-use skep_testkit::object_store::{ACCESS, Fault, ObjectStore, SECRET, TOKEN};
+use skep_testkit::object_store::{ACCESS, Authority, Fault, ObjectStore, SECRET, TOKEN};
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::{Cluster, Scratch, Shape, files, schema, wait_for};
 use std::path::Path;
@@ -157,4 +157,41 @@ fn credentials_come_from_variables_or_a_profile() {
     let wrong = [("AWS_ACCESS_KEY_ID", ACCESS), ("AWS_SECRET_ACCESS_KEY", "hidden-word")];
     let shown = run(&[], &wrong).expect_failure();
     assert!(!shown.contains("hidden-word"), "{shown}");
+}
+
+/// Command: skep copy.
+#[test]
+fn copy_over_tls_needs_a_trusted_certificate() {
+    let scratch = Scratch::new();
+    let [own, other] = ["own", "other"].map(|it| Authority::create(&scratch.directory(it)));
+    let store = ObjectStore::start_secure(&own, "IP:127.0.0.1");
+    let at = |path: &str| text(&scratch.path().join(path));
+    let [source, back] = ["source", "back"].map(at);
+    files::create_dir_all(&source);
+    files::write(scratch.path().join("source/large"), &vec![7; 11 << 20]);
+    files::write(scratch.path().join("source/small"), b"1");
+    let [own, other] = [own, other].map(|it| text(&it.certificate()));
+
+    copy(&store, &["--s3-ca", &own, "--verify", &source, "s3://data/run"]);
+    let mut by_variable = command(&store, &["--verify", "s3://data/run", &back]);
+    finish(by_variable.env("AWS_CA_BUNDLE", &own), LONG).expect_success();
+    run("diff", ["-r", &source, &back]);
+
+    let sent = store.count("", "");
+    let refused = |endpoint: &str, arguments: &[&str], words: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["copy", "--s3-endpoint", endpoint]).args(arguments);
+        command.args([&source, "s3://data/other"]).envs(store.variables());
+        let shown = finish(command.env_remove("AWS_CA_BUNDLE"), LONG).expect_failure();
+        assert!(words.iter().all(|it| shown.contains(it)), "{arguments:?}: {shown}");
+    };
+    let unknown = &["127.0.0.1", "no trusted authority has signed it", "--s3-ca"];
+    refused(&store.url(), &[], unknown);
+    refused(&store.url(), &["--s3-ca", &other], unknown);
+    let name = format!("https://localhost:{}", store.port());
+    refused(&name, &["--s3-ca", &own], &["localhost", "it belongs to another host"]);
+    let reverse = format!("http://127.0.0.1:{}", store.port());
+    refused(&reverse, &[], &["does not answer"]);
+    // No request has passed the handshake.
+    assert_eq!(store.count("", ""), sent);
 }

@@ -114,6 +114,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "s3", about: "copies from and to the object store of moto, over TLS",
+        test: "external", case: "external::s3",
+        programs: &[("moto_server", "pip install 'moto[s3,server,s3crc32c]'"),
+            ("openssl", "install the package openssl")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "slurm", about: "jobs of Slurm on four nodes with file systems on demand",
         test: "external", case: "external::slurm",
         programs: &[("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("sbatch", "slurm-client"),

@@ -21,6 +21,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("make", "make"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("openssl", "openssl"),
     ("python3", "python3"),
     ("rpmbuild", "rpm"),
     ("rsync", "rsync"),

@@ -6,7 +6,6 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::ops::Range;
 
 /// A received request.
@@ -54,7 +53,7 @@ impl Reply {
     }
 
     /// Writes the reply. Returns whether the connection stays open.
-    fn write(&self, stream: &mut TcpStream, is_head: bool) -> bool {
+    fn write(&self, stream: &mut impl Write, is_head: bool) -> bool {
         if self.cut_after == Some(None) {
             return false;
         }
@@ -66,18 +65,17 @@ impl Reply {
         let end = self.cut_after.flatten().unwrap_or(usize::MAX).min(self.body.len());
         let body = if is_head || self.is_head { &[][..] } else { &self.body[..end] };
         let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        let sent = sent.and_then(|()| stream.flush());
         sent.is_ok() && self.cut_after.is_none()
     }
 }
 
 /// Serves a connection until its end.
-pub(crate) fn serve(stream: TcpStream, answer: impl Fn(Request) -> Reply) {
-    let Ok(mut output) = stream.try_clone() else { return };
-    let mut input = BufReader::new(stream);
-    while let Some(request) = Request::read(&mut input) {
+pub(crate) fn serve(stream: impl Read + Write, answer: impl Fn(Request) -> Reply) {
+    let mut stream = BufReader::new(stream);
+    while let Some(request) = Request::read(&mut stream) {
         let is_head = request.method == "HEAD";
-        if !answer(request).write(&mut output, is_head) {
-            let _ = output.shutdown(std::net::Shutdown::Both);
+        if !answer(request).write(stream.get_mut(), is_head) {
             return;
         }
     }
@@ -85,7 +83,7 @@ pub(crate) fn serve(stream: TcpStream, answer: impl Fn(Request) -> Reply) {
 
 impl Request {
     /// Reads a request. `None` means that the connection has ended.
-    fn read(input: &mut BufReader<TcpStream>) -> Option<Self> {
+    fn read(input: &mut impl BufRead) -> Option<Self> {
         let mut line = String::new();
         if input.read_line(&mut line).ok()? == 0 {
             return None;
