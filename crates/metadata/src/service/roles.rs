@@ -21,7 +21,8 @@
 //! older one. According to that map the target may be the only serving member, although management
 //! has marked another member as in sync. So the primary records each such request in its mark
 //! before it sends the request. The next process then waits for this member with each reply. If its
-//! map does not even name the member, it runs as a backup until a newer map arrives.
+//! map does not even name the member, it runs as a backup until a newer map arrives. The same
+//! applies if the log has records of a higher epoch than the map.
 //!
 //! Does not own the state machines ([`crate::target`], [`crate::shipping::backup`]).
 
@@ -257,9 +258,9 @@ impl Parts<'_> {
         begins: impl FnOnce(),
     ) -> Result<()> {
         let mut begins = Some(begins);
-        if !self.may_lead(&membership) {
+        if !self.may_lead(&membership, contents.epoch) {
             if membership.is_primary(self.target) {
-                self.halt(&membership, contents.is_restored);
+                self.halt(&membership, &contents);
             }
             self.mark.begin(membership.group)?;
             let mut backup = self.open_backup(&membership, contents)?;
@@ -290,10 +291,10 @@ impl Parts<'_> {
     }
 
     /// Reports why the target does not act as the primary that the map names.
-    fn halt(&self, membership: &Membership, is_restored: bool) {
-        let reason = if is_restored {
+    fn halt(&self, membership: &Membership, contents: &Contents) {
+        let reason = if contents.is_restored {
             COMPARED_AFTER_RESTORE
-        } else if membership.is_older_than(&self.mark.counted()) {
+        } else if self.has_old_map(membership, contents.epoch) {
             MAP_IS_OLD
         } else {
             HALTED
@@ -306,11 +307,17 @@ impl Parts<'_> {
         self.shell.membership.halted.set(Some(reason));
     }
 
-    /// Whether the target may act as the primary now.
-    fn may_lead(&self, membership: &Membership) -> bool {
+    /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
+    /// in its log.
+    fn may_lead(&self, membership: &Membership, log_epoch: Epoch) -> bool {
         membership.is_primary(self.target)
             && !(self.mark.lacks_records() && membership.has_others(self.target, true))
-            && !membership.is_older_than(&self.mark.counted())
+            && !self.has_old_map(membership, log_epoch)
+    }
+
+    /// Whether other members may serve according to a newer map than that of `membership`.
+    fn has_old_map(&self, membership: &Membership, log_epoch: Epoch) -> bool {
+        log_epoch > membership.epoch() || membership.is_older_than(&self.mark.counted())
     }
 
     fn open_backup(
@@ -386,7 +393,7 @@ impl Parts<'_> {
         let shell = Rc::clone(&self.shell);
         while !shell.is_stopping.get() {
             let membership = membership.check_same(Arc::clone(backup.map()))?;
-            if self.may_lead(&membership) {
+            if self.may_lead(&membership, backup.newest_epoch()) {
                 return Ok(true);
             }
             let mut events = self.next_events(backup.next_tick()).await?;

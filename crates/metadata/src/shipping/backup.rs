@@ -6,7 +6,7 @@
 //! memory, the backup keeps only the log records that are not yet in its store. Sessions, slots,
 //! opens, locks and transactions are keys in its store or in these records, and a new primary reads
 //! them there ([`Backup::into_stopped`]). Does not run operations. Does not own the decision that
-//! the primary is silent ([`super::silence`]).
+//! the primary is silent ([`super::silence`]) or that records are missing ([`super::completeness`]).
 //!
 //! # Comparison
 //! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
@@ -14,13 +14,6 @@
 //! records of the primary, or has received them in this epoch. If one record is equal in both logs,
 //! all earlier records are equal too. The reason is that a single primary creates all records of an
 //! epoch, and appends each of them after the same earlier records.
-//!
-//! # Members that may lack records
-//! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
-//! primary's first request to this process names the last record of the primary. The member does
-//! not take over before it has all records up to that one. Any change that the primary acknowledges
-//! later waits for this member. The same rule applies if the group has skipped epochs because
-//! management was restored from a backup. Then another member may have been the primary meanwhile.
 //!
 //! # Invariants
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
@@ -51,7 +44,7 @@ use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A member of a group that has a complete store and is not the primary.
+/// A member with a complete store that is not the primary.
 #[derive(Debug)]
 pub struct Backup<E> {
     engine: E,
@@ -107,10 +100,12 @@ impl<E: Engine> Backup<E> {
         let stored = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
         let stored: Lsn = stored.unwrap_or_default();
         let window = RecordWindow::read(stored, records)?;
-        let synced = start.synced.map_or(window.last(), |it| it.min(window.last()));
+        let synced = start.synced.unwrap_or(window.last()).min(window.last());
+        let mut own = OwnGroup::new(start.group, start.target, start.map);
+        own.note_record(start.epoch.max(window.last_epoch().unwrap_or_default()));
         Ok(Self {
             engine,
-            own: OwnGroup::new(start.group, start.target, start.map),
+            own,
             sync: SyncTimer::new(synced, synced < window.last(), start.now),
             records: window,
             matched: stored,
@@ -227,6 +222,12 @@ impl<E: Engine> Backup<E> {
     /// yet.
     pub fn last_logged(&self) -> Lsn {
         self.records.last()
+    }
+
+    /// Returns the highest epoch of all records that the log has, or had before they were
+    /// replaced. The member must not become the primary according to a map of a lower epoch.
+    pub fn newest_epoch(&self) -> Epoch {
+        self.own.newest_epoch()
     }
 
     /// Returns the last synced record. It may not have been compared with the primary's record yet.
@@ -436,6 +437,7 @@ impl<E: Engine> Backup<E> {
             let what = format!("record {lsn}: {}", error.context());
             Error::new(ErrorCode::Protocol, what)
         })?;
+        self.own.note_record(epoch);
         self.checkpoints.logged(record.payload.len());
         self.sync.appended(self.now);
         let (synced, payload) = (record.synced, record.payload.clone());

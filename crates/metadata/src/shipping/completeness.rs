@@ -2,6 +2,13 @@
 //! backup has confirmed. It is also incomplete if it must remove its store, because a copy of the
 //! primary's store begins.
 //!
+//! # Members that may lack records
+//! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
+//! primary's first request to this process names the last record of the primary. The member does
+//! not take over before it has all records up to that one. Any change that the primary acknowledges
+//! later waits for this member. The same rule applies if the group has skipped epochs because
+//! management was restored from a backup. Then another member may have been the primary meanwhile.
+//!
 //! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 
 use super::following;

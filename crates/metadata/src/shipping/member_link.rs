@@ -16,6 +16,11 @@
 //! A member that lacks older records gets a copy of the store instead ([`super::copy_sender`]).
 //! Until the copy is complete, the link ships no records.
 //!
+//! Such a member gets only records that the primary has synced. A primary without another serving
+//! member continues in its epoch after a power loss. It then creates new records with the numbers
+//! of the records that it has lost. If another member had the lost records, two different records
+//! would have the same number and epoch, and no comparison would find them.
+//!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
 //! and after the loss of a message, the primary does not know this record. Then it sends only one
@@ -31,6 +36,7 @@ use crate::limits::{
     AWAIT_LOST_AFTER, JOIN_LAG, LEASE_RENEWAL, MEMBER_PAUSE, SAFE_NOTICE_PAUSE, SHIP_AGAIN_AFTER,
     SHIP_BYTES, SHIPPED_BYTES, SHIPPED_RECORDS, SHIPPED_REQUESTS,
 };
+use skep_format::log::Record;
 use skep_types::codec::Bytes;
 use skep_types::{Epoch, Lsn, Result};
 use skep_wire::log_shipping::{
@@ -44,6 +50,8 @@ pub(crate) struct GroupLog {
     pub(crate) epoch: Epoch,
     pub(crate) held: Lsn,
     pub(crate) safe: Lsn,
+    /// Last record that the primary has synced.
+    pub(crate) synced: Lsn,
     /// Last record that a member must sync soon, since a reply, call or operation waits for this
     /// sync.
     pub(crate) sync_wanted: Lsn,
@@ -350,11 +358,21 @@ impl MemberLink {
         let asks = !self.is_compared && self.under_way.is_empty();
         let reports = self.sent_safe < log.safe && now >= self.sent_at + SAFE_NOTICE_PAUSE;
         let renews = now >= self.sent_at + LEASE_RENEWAL;
-        self.next <= window.last() || asks || reports || renews || self.needs_sync(log)
+        let has_record = self.next <= self.last_to_ship(log, window);
+        has_record || asks || reports || renews || self.needs_sync(log, window)
     }
 
-    fn needs_sync(&self, log: &GroupLog) -> bool {
-        log.sync_wanted > self.sync_asked.max(self.progress.synced)
+    /// Returns the last record that the member may get now.
+    fn last_to_ship(&self, log: &GroupLog, window: &RecordWindow) -> Lsn {
+        match self.standing.role {
+            LinkRole::Serving => window.last(),
+            LinkRole::Counted | LinkRole::Absent => window.last().min(log.synced),
+        }
+    }
+
+    fn needs_sync(&self, log: &GroupLog, window: &RecordWindow) -> bool {
+        let wanted = log.sync_wanted.min(self.last_to_ship(log, window));
+        wanted > self.sync_asked.max(self.progress.synced)
     }
 
     fn ship(
@@ -366,7 +384,9 @@ impl MemberLink {
     ) -> ShipLog {
         let first = self.next;
         let (mut records, mut bytes) = (Vec::new(), 0);
-        for record in window.from(first).take_while(|_| !self.standing.needs_copy) {
+        let last = self.last_to_ship(log, window);
+        let ships = |record: &&Record| record.lsn <= last && !self.standing.needs_copy;
+        for record in window.from(first).take_while(ships) {
             let size = record_bytes(record);
             let is_full = bytes + size > SHIP_BYTES || records.len() >= SHIPPED_RECORDS;
             if is_full && !records.is_empty() {
@@ -376,7 +396,7 @@ impl MemberLink {
             let payload = Bytes(record.payload.clone());
             records.push(ShippedRecord { epoch: record.epoch, payload });
         }
-        let syncs_at_once = self.needs_sync(log);
+        let syncs_at_once = self.needs_sync(log, window);
         self.next = Lsn::new(first.raw() + records.len() as u64);
         if syncs_at_once {
             // If `sync_wanted` is a later record, the request that ships it will ask for a sync

@@ -1,6 +1,12 @@
 //! The group of a backup in its newest cluster map, and the rule on which requests the backup
 //! accepts.
 //!
+//! # A cluster map that is older than the log
+//! A process can end before it has stored its newest cluster map, and then starts with an older
+//! one. If the log has a record of a higher epoch than that map, this member may have served in the
+//! higher epoch without the primary that the map names. So the member refuses all requests until a
+//! map of that epoch arrives. Otherwise that primary could replace acknowledged records.
+//!
 //! Does not own the records ([`super::backup`]).
 
 use skep_types::{
@@ -19,11 +25,29 @@ pub(super) struct OwnGroup {
     pub(super) target: TargetId,
     map: Arc<ClusterMap>,
     senders: SenderEpochs,
+    /// The highest epoch of all records that the log has, or had before they were replaced.
+    newest_epoch: Epoch,
 }
 
 impl OwnGroup {
     pub(super) fn new(group: GroupId, target: TargetId, map: Arc<ClusterMap>) -> Self {
-        Self { group, target, map, senders: SenderEpochs::default() }
+        Self {
+            group,
+            target,
+            map,
+            senders: SenderEpochs::default(),
+            newest_epoch: Epoch::default(),
+        }
+    }
+
+    /// Handles a record that is in the log.
+    pub(super) fn note_record(&mut self, epoch: Epoch) {
+        self.newest_epoch = self.newest_epoch.max(epoch);
+    }
+
+    /// Returns the highest epoch of all records that the log has, or had before they were replaced.
+    pub(super) fn newest_epoch(&self) -> Epoch {
+        self.newest_epoch
     }
 
     /// Returns the newest cluster map.
@@ -68,7 +92,8 @@ impl OwnGroup {
     }
 
     /// Checks that a request comes from the primary of the group, in the epoch of this member's
-    /// map. Refuses every request of a client, since only the primary serves clients.
+    /// map. Refuses every request of a client, since only the primary serves clients. Refuses every
+    /// request while the map is older than the log.
     pub(super) fn admit(&mut self, header: &Header) -> Result<()> {
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         let (own, target, epoch) = (self.group, self.target, self.epoch());
@@ -89,6 +114,13 @@ impl OwnGroup {
                 "target {target} cannot append a record of epoch {} of group {own}: its cluster \
                  map has epoch {epoch}",
                 header.epoch
+            ));
+        }
+        let newest = self.newest_epoch;
+        if newest > epoch {
+            return stale(format!(
+                "target {target} waits for a newer cluster map from management: its log has \
+                 records of epoch {newest} of group {own}, and its map has epoch {epoch}"
             ));
         }
         Ok(())

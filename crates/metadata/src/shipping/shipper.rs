@@ -102,6 +102,12 @@ impl Shipper {
         counted.map(|(member, _)| *member).collect()
     }
 
+    /// Whether replies wait for a member that does not serve. Such a member gets only records that
+    /// the primary has synced.
+    pub(crate) fn ships_after_sync(&self) -> bool {
+        self.links.values().any(|link| link.standing.role == LinkRole::Counted)
+    }
+
     /// Makes the primary send no reply to a client before the time `at`.
     pub(crate) fn answer_from(&mut self, at: Duration) {
         self.answers_from = at;

@@ -166,6 +166,13 @@ impl SyncGates {
         self.request_sync_of(self.next_lsn());
     }
 
+    /// Makes this target's next sync begin at once if the log has records that are not synced.
+    pub(crate) fn request_own_sync(&mut self) {
+        if self.synced() < self.last_logged() {
+            self.sync.request();
+        }
+    }
+
     fn request_sync_of(&mut self, lsn: Lsn) {
         if lsn > self.synced() {
             self.sync.request();
@@ -179,6 +186,7 @@ impl SyncGates {
             epoch: self.epoch,
             held: self.watermarks.held(),
             safe: self.safe(),
+            synced: self.synced(),
             sync_wanted: self.sync_wanted,
         }
     }

@@ -95,6 +95,10 @@ impl<E: Engine> MetadataTarget<E> {
             let PendingReply { connection, request, result } = reply;
             Action::Reply { connection, request, result }
         }));
+        if self.shipper.ships_after_sync() {
+            // Replies wait for a member that gets only synced records.
+            self.gates.request_own_sync();
+        }
         if let Some(lsn) = self.gates.begin_sync(self.shared.now) {
             self.table.begin_sync(lsn);
             self.background.before_sync(lsn);

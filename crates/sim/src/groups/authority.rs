@@ -136,6 +136,7 @@ impl Cluster {
             self.check_marked(change.target);
         }
         self.publish(map);
+        self.schedule_restart();
         Ok(())
     }
 

@@ -95,6 +95,8 @@ pub(super) enum GroupEvent {
         number: u64,
     },
     Fault,
+    /// The processes of all members are killed, and management does not reply.
+    RestartAll,
     /// A client's task begins its next operation.
     Step {
         client: usize,
@@ -272,6 +274,7 @@ impl Cluster {
                 self.management_replied((member, life), number, None);
             }
             GroupEvent::Fault => self.fault(),
+            GroupEvent::RestartAll => self.restart_all(),
             GroupEvent::Step { client, task } => self.next_operation(client, task),
             GroupEvent::SendAgain { client, call, attempt } => {
                 self.send_again(client, call, attempt);

@@ -30,6 +30,9 @@ use std::time::Duration;
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// Time that management may take to reply.
 pub(super) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time between the arrival of a cluster map and its durable storage, in microseconds. The
+/// service stores a map within a second.
+pub(super) const MAP_STORAGE_MICROS: u64 = 2_000_000;
 
 /// The role of a member's process.
 pub(super) enum Role {
@@ -94,6 +97,9 @@ pub(super) struct Member {
     pub(super) mark: Mark,
     /// The newest map that the process has.
     pub(super) map: Arc<ClusterMap>,
+    /// Earlier maps of the process, each with the time at which its successor arrived. The oldest
+    /// one is first.
+    former_maps: Vec<(Duration, Arc<ClusterMap>)>,
     /// Whether the host has lost power since the member last had all records.
     pub(super) lost_power: bool,
     pub(super) stopped_until: Duration,
@@ -129,6 +135,7 @@ impl Member {
             engine: MemoryEngine::default(),
             mark: Mark::default(),
             map: Arc::clone(map),
+            former_maps: Vec::new(),
             lost_power: false,
             stopped_until: Duration::ZERO,
             clock_ppm: random.within(0, 20_000) as i64 - 10_000,
@@ -150,6 +157,26 @@ impl Member {
     /// Returns the simulated time at which the clock of the host shows `local`.
     fn time_of(&self, local: Duration) -> Duration {
         scaled(local, 1_000_000, 1_000_000 + self.clock_ppm) + Duration::from_nanos(1)
+    }
+
+    /// Replaces the map by a newer one, which arrives at `now`.
+    pub(super) fn set_map(&mut self, map: Arc<ClusterMap>, now: Duration) {
+        if map.version > self.map.version {
+            self.former_maps.push((now, std::mem::replace(&mut self.map, map)));
+        }
+    }
+
+    /// Goes back to the map that the process had stored durably when it ended at `now`.
+    pub(super) fn forget_unstored_maps(&mut self, now: Duration, random: &mut Random) {
+        let delay = match random.percent(50) {
+            true => random.micros(0, MAP_STORAGE_MICROS),
+            false => Duration::ZERO,
+        };
+        let stored = now.saturating_sub(delay);
+        while let Some((_, former)) = self.former_maps.pop_if(|(replaced, _)| *replaced > stored) {
+            self.map = former;
+        }
+        self.former_maps.clear();
     }
 
     /// Ends the process: everything in its memory is gone, except the role.
@@ -207,7 +234,7 @@ impl Cluster {
             }
             _ => true,
         });
-        member.map = newest;
+        member.set_map(newest, self.now);
         events.push(Event::Tick);
         self.flush_unwritten(index);
         self.handle_as_role(index, events);

@@ -2,7 +2,7 @@
 
 use super::authority::{add_target, group_of};
 use super::cluster::{Cluster, GroupEvent};
-use super::member::Member;
+use super::member::{MAP_STORAGE_MICROS, Member};
 use super::messages::Place;
 use skep_types::group_change::MemberChange;
 use skep_types::{ClusterMap, MemberState, TargetId, TargetKind};
@@ -55,6 +55,30 @@ impl Cluster {
             7 if faults.hand_overs && self.random.percent(60) => self.hand_over(),
             7 => self.authority.is_back = self.now + self.random.micros(10_000, 4_000_000),
             _ => self.replace(),
+        }
+    }
+
+    /// After a change of the group, sometimes schedules the end of all processes before they have
+    /// stored the new map.
+    pub(super) fn schedule_restart(&mut self) {
+        let faults = self.knobs.faults;
+        let is_enabled = self.is_busy && faults.kills && faults.management_stops;
+        if is_enabled && self.random.percent(30) {
+            let pause = self.random.micros(1_000, MAP_STORAGE_MICROS);
+            self.after(pause, GroupEvent::RestartAll);
+        }
+    }
+
+    /// Kills the processes of all members while management does not reply. Some of them start with
+    /// older maps.
+    pub(super) fn restart_all(&mut self) {
+        if !self.is_busy {
+            return;
+        }
+        self.faults += 1;
+        self.authority.is_back = self.now + self.random.micros(500_000, 9_000_000);
+        for member in 0..self.members.len() {
+            self.end_process(member, false);
         }
     }
 

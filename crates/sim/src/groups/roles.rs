@@ -46,12 +46,12 @@ impl Cluster {
         let member = &mut self.members[index];
         member.clear_memory(life);
         if reaches || is_first {
-            member.map = newest;
+            member.set_map(newest, self.now);
         }
         let (map, target) = (Arc::clone(&member.map), member.target);
         if map.group_of(target).is_none() {
             member.role = Role::Waiting;
-            return;
+            return self.send_map(Place::Member(index));
         }
         if member.mark.contents == Contents::Discarded {
             member.mark.exists = true;
@@ -118,19 +118,21 @@ impl Cluster {
         };
         let (epoch_of_stored, synced) = (Epoch::default(), None);
         let opened = Opened { engine, records, epoch, epoch_of_stored, synced, answers_from };
-        if self.may_lead(index) {
+        if self.may_lead(index, epoch) {
             self.open_primary(index, opened)
         } else {
             self.open_backup(index, opened)
         }
     }
 
-    /// Whether the map of a process makes it the primary, and it may act as such.
-    fn may_lead(&self, index: usize) -> bool {
+    /// Whether the map of a process makes it the primary, and it may act as such. `log_epoch` is the
+    /// highest epoch of a record in its log.
+    fn may_lead(&self, index: usize, log_epoch: Epoch) -> bool {
         let member = &self.members[index];
         let lacks = member.mark.lacks_records && has_others(&member.map, member.target, true);
         let group = group_of(&member.map);
-        let is_old = member.mark.counted.are_newer_than(member.map.version, group);
+        let is_old = log_epoch > group.epoch
+            || member.mark.counted.are_newer_than(member.map.version, group);
         group.primary == member.target && !lacks && !is_old
     }
 
@@ -265,7 +267,11 @@ impl Cluster {
 
     /// Ends the role of a backup or of a receiver of a copy, if another one begins.
     fn change_role(&mut self, index: usize) {
-        let may_lead = self.may_lead(index);
+        let log_epoch = match &self.members[index].role {
+            Role::Backup(backup) => backup.newest_epoch(),
+            _ => Epoch::default(),
+        };
+        let may_lead = self.may_lead(index, log_epoch);
         let member = &mut self.members[index];
         let is_member = member.map.group_of(member.target).is_some();
         match &member.role {
@@ -449,6 +455,7 @@ impl Cluster {
         let life = self.new_number();
         let member = &mut self.members[index];
         member.clear_memory(life);
+        member.forget_unstored_maps(self.now, &mut self.random);
         member.stopped_until = Duration::ZERO;
         if is_power_loss || self.random.percent(50) {
             let survivors = self.random.index(member.engine.batches_since_checkpoint() + 1);

@@ -105,6 +105,23 @@ fn request_of_another_epoch_is_refused() {
 }
 
 #[test]
+fn backup_with_a_map_older_than_its_log_replaces_no_record() {
+    let mut member = with_log(&[1, 1, 4]);
+    for safe in [0, 2] {
+        assert_eq!(ask(&mut member, &ship(3..5, 1, safe)).unwrap_err(), ErrorCode::StaleMap);
+    }
+    let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
+    assert_eq!(ask(&mut member, &wait).unwrap_err(), ErrorCode::StaleMap);
+    assert_eq!((epochs(&member), member.backup.newest_epoch()), (vec![1, 1, 4], Epoch::new(4)));
+    // The primary of a later epoch may replace the record.
+    member.handle(vec![Event::Map(map(5))], NOW);
+    let newer = ShipLog { epoch: Epoch::new(5), ..ship(3..4, 1, 0) };
+    member.handle(vec![arrival(2, 5, &newer)], NOW);
+    assert_eq!(member.replies.pop().unwrap().1.unwrap().appended, Lsn::new(3));
+    assert_eq!((epochs(&member), member.backup.newest_epoch()), (vec![1, 1, 3], Epoch::new(4)));
+}
+
+#[test]
 fn backup_refuses_client_requests_with_a_stale_map_error() {
     let mut member = Member::begin(3);
     let read = GetAttributes { inode: skep_types::InodeId::ROOT };

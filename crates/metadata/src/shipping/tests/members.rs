@@ -10,6 +10,8 @@ use skep_wire::log_shipping::CopyStep;
 struct Primary {
     shipper: Shipper,
     last: u64,
+    /// Last record that the primary has synced.
+    synced: u64,
     now: Duration,
 }
 
@@ -18,13 +20,14 @@ impl Primary {
         let mut window = RecordWindow::after(Lsn::default());
         (1..=count).for_each(|lsn| window.push(record(lsn, 4)));
         let shipper = Shipper::new(Epoch::new(4), window);
-        Self { shipper, last: count, now: Duration::from_secs(100) }
+        Self { shipper, last: count, synced: count, now: Duration::from_secs(100) }
     }
 
     fn requests(&mut self) -> Vec<MemberRequest> {
         self.shipper.begin_batch(self.now);
         let last = Lsn::new(self.last);
-        let log = GroupLog { epoch: Epoch::new(4), held: last, safe: last, sync_wanted: last };
+        let (epoch, synced) = (Epoch::new(4), Lsn::new(self.synced));
+        let log = GroupLog { epoch, held: last, safe: last, synced, sync_wanted: last };
         self.shipper.requests(&log, self.now)
     }
 
@@ -268,4 +271,38 @@ fn member_behind_the_records_in_memory_needs_a_full_copy() {
     primary.shipper.set_members(&[], &[]);
     primary.shipper.release(Lsn::new(9), KEPT_FOR_ABSENT_BYTES);
     assert_eq!(primary.shipper.kept_bytes(), 0);
+}
+
+/// The numbers of the records in the requests.
+fn shipped(requests: &[MemberRequest]) -> Vec<u64> {
+    let numbers = requests.iter().flat_map(|request| match &request.message {
+        MemberMessage::Ship(ship) => {
+            let first = ship.first.raw();
+            first..first + ship.records.len() as u64
+        }
+        MemberMessage::AwaitSync(_) | MemberMessage::Copy(_) => 0..0,
+    });
+    numbers.collect()
+}
+
+#[test]
+fn member_that_does_not_serve_gets_only_synced_records() {
+    for serves in [false, true] {
+        let mut primary = Primary::begin(3);
+        let (serving, absent): (&[_], &[_]) =
+            if serves { (&[BACKUP], &[]) } else { (&[], &[BACKUP]) };
+        primary.shipper.set_members(serving, absent);
+        let requests = primary.requests();
+        primary.reply(&requests, 3, false);
+        assert_eq!(!primary.shipper.begin_to_count().is_empty(), !serves);
+        assert_eq!(primary.shipper.ships_after_sync(), !serves);
+        primary.last = 4;
+        let (epoch, lsn) = (Epoch::new(4), Lsn::new(4));
+        primary.shipper.append(epoch, lsn, Lsn::new(3), &record(4, 4).payload);
+        let at_once = shipped(&primary.requests());
+        primary.synced = 4;
+        let after_sync = shipped(&primary.requests());
+        let expected: (&[u64], &[u64]) = if serves { (&[4], &[]) } else { (&[], &[4]) };
+        assert_eq!((at_once.as_slice(), after_sync.as_slice()), expected, "serves: {serves}");
+    }
 }

@@ -64,6 +64,7 @@ impl Pair {
             epoch: Epoch::new(self.epoch),
             held: self.known.appended,
             safe: self.known.synced,
+            synced: self.last(),
             sync_wanted: self.sync_wanted,
         };
         let requests = self.shipper.requests(&log, self.now);
@@ -302,7 +303,7 @@ fn restarted_backup_compares_its_log_without_a_new_record() {
 }
 
 #[test]
-fn joining_member_gets_records_that_the_primary_has_not_synced() {
+fn serving_member_that_joins_gets_unsynced_records() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.shipper.set_members(&[], &[]);
     for _ in 0..3 {
