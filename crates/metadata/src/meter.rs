@@ -190,6 +190,15 @@ pub(crate) struct Meter {
     worked: Option<(Duration, Duration)>,
 }
 
+impl Drop for Meter {
+    /// Removes the figures of requests and records that only the ended role of the target had.
+    fn drop(&mut self) {
+        self.holders.set(FoundHolders::default());
+        self.log.unsynced.set(0);
+        self.log.since_checkpoint.set(0);
+    }
+}
+
 impl Meter {
     /// Creates a meter for the calling thread.
     pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {

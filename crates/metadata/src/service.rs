@@ -387,7 +387,7 @@ impl Shell {
                 if error.code() == ErrorCode::Deposed {
                     tracing::debug!("cannot evict client {client}: {error:#}");
                     shell.fail(error);
-                } else {
+                } else if shell.membership.refused_evictions.is_due(skep_env::now()) {
                     tracing::warn!(
                         "management cannot evict client {client} yet, so the client keeps its \
                          locks and open files: {error}"

@@ -51,9 +51,26 @@ impl OpenRequests {
     }
 }
 
+impl Drop for OpenRequests {
+    /// Takes the requests out of the gauges. Their thread has ended, so they get no reply.
+    fn drop(&mut self) {
+        self.started.clear();
+        self.show();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_of_a_thread_that_has_ended_are_not_open() {
+        let (count, oldest) = (Arc::new(Gauge::default()), Arc::new(Gauge::default()));
+        let mut open = OpenRequests::new(Arc::clone(&count), Arc::clone(&oldest));
+        open.begin(Duration::from_nanos(10));
+        drop(open);
+        assert_eq!((count.get(), oldest.get()), (0, 0));
+    }
 
     #[test]
     fn gauges_show_the_oldest_request_without_a_reply() {

@@ -232,6 +232,14 @@ impl OperationTable {
     }
 }
 
+impl Drop for OperationTable {
+    /// Takes the requests and connections of the thread, which has ended, out of the gauges.
+    fn drop(&mut self) {
+        let Published { queued, busy, connections, .. } = &*self.published;
+        [queued, busy, connections].into_iter().for_each(|gauge| gauge.set(0));
+    }
+}
+
 impl Source for Published {
     fn collect(&self, snapshot: &mut Snapshot) {
         let family = self.family;
@@ -342,6 +350,20 @@ mod tests {
         let of_client = [("by", "client")];
         let busy = value(&registry.snapshot(), "skep_load_busy_seconds", &of_client);
         assert_eq!(busy, Value::Number(9_000));
+    }
+
+    #[test]
+    fn ended_thread_has_no_requests_and_no_connections() {
+        let registry = Registry::new();
+        let labels = vec![("target", "7".to_owned())];
+        let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);
+        table.busy().add(3);
+        table.connections().add(2);
+        drop(table);
+        let snapshot = registry.snapshot();
+        for name in ["skep_metadata_requests_busy", "skep_metadata_connections"] {
+            assert_eq!(value(&snapshot, name, &[("target", "7")]), Value::Number(0), "{name}");
+        }
     }
 
     #[test]

@@ -6,9 +6,10 @@
 use super::Shell;
 use crate::shipping::{MemberMessage, MemberRequest};
 use crate::target::{Action, Event};
+use skep_metrics::LineLimit;
 use skep_store::page_cache::MemberMarkFile;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{ErrorCode, Result};
+use skep_types::{Error, ErrorCode, Result};
 use skep_wire::management::{AskTakeOver, ChangeGroup};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,6 +30,10 @@ pub(super) struct MembershipState {
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
+    /// Limits the log lines about changes that management has not made.
+    refused_changes: LineLimit,
+    /// Limits the log lines about clients that management has not evicted.
+    pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary.
     pub(super) halted: Cell<Option<&'static str>>,
 }
@@ -87,6 +92,33 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     if shell.membership.is_changing.replace(true) {
         return;
     }
+    let shell = Rc::clone(shell);
+    skep_env::spawn(async move {
+        let asked = async {
+            let (sender, request) = (shell.router.sender()?, ChangeGroup { change });
+            shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
+        };
+        match asked.await {
+            Ok(_) => log_change(&change),
+            Err(error) if error.code() == ErrorCode::Deposed => {
+                // Another member is the primary now, which is no fault of this one.
+                let GroupChange { group, target, .. } = change;
+                tracing::debug!("cannot change target {target} in group {group}: {error:#}");
+                shell.fail(error);
+            }
+            Err(error) => {
+                if shell.membership.refused_changes.is_due(skep_env::now()) {
+                    tracing::warn!("{}", refused(&change, &error));
+                }
+            }
+        }
+        shell.membership.is_changing.set(false);
+    })
+    .detach();
+}
+
+/// Logs a change of the group that management has made at the primary's request.
+fn log_change(change: &GroupChange) {
     let GroupChange { group, target, .. } = change;
     match change.change {
         MemberChange::Drop => tracing::warn!(
@@ -101,27 +133,23 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
             "target {target} has caught up: it becomes a serving member of metadata group {group}"
         ),
     }
-    let shell = Rc::clone(shell);
-    skep_env::spawn(async move {
-        let asked = async {
-            let (sender, request) = (shell.router.sender()?, ChangeGroup { change });
-            shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
-        };
-        if let Err(error) = asked.await {
-            if error.code() == ErrorCode::Deposed {
-                // Another member is the primary now, which is no fault of this one.
-                tracing::debug!("cannot change target {target} in group {group}: {error:#}");
-                shell.fail(error);
-            } else {
-                tracing::warn!(
-                    "management cannot change the state of target {target} in metadata group \
-                     {group} yet: {error}"
-                );
-            }
-        }
-        shell.membership.is_changing.set(false);
-    })
-    .detach();
+}
+
+/// Returns the log line for a change of the group that management has not made.
+fn refused(change: &GroupChange, error: &Error) -> String {
+    let GroupChange { group, target, .. } = change;
+    match change.change {
+        MemberChange::Drop => format!(
+            "target {target} does not answer its primary, and management cannot remove it from the \
+             serving members of metadata group {group} yet: {error}; operations on this primary \
+             wait. If this host is cut off, another member may have taken over, and the target \
+             here becomes a backup as soon as it reaches management: check the network of this host"
+        ),
+        _ => format!(
+            "management cannot change the state of target {target} in metadata group {group} yet: \
+             {error}"
+        ),
+    }
 }
 
 /// Asks management to make this member the primary.
@@ -145,4 +173,23 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         shell.membership.is_changing.set(false);
     })
     .detach();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{Epoch, GroupId, TargetId};
+
+    #[test]
+    fn line_about_a_refused_drop_names_the_possible_network_fault() {
+        let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
+        let change = |change| GroupChange { group, epoch, change, target };
+        let error = Error::new(ErrorCode::TimedOut, "management at 10.0.0.1:7400");
+        let line = refused(&change(MemberChange::Drop), &error);
+        for part in ["target t2", "group g5", "10.0.0.1:7400", "check the network of this host"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        let other = refused(&change(MemberChange::MarkInSync), &error);
+        assert!(!other.contains("network"), "{other}");
+    }
 }
