@@ -18,8 +18,8 @@ pub struct Segments {
     pub epoch: Epoch,
     /// End of the last complete record, in bytes from the start of the last segment.
     pub end: u64,
-    /// Length of the last segment in bytes. The bytes after `end` are space that was allocated
-    /// ahead, or belong to a record that was not written completely.
+    /// Length of the last segment in bytes, without the zeros that the log writes ahead. The bytes
+    /// between `end` and `length` belong to records that were not written completely.
     pub length: u64,
     /// Bytes of the last segment, up to `end`, of the records after the last one that any record
     /// names as synced. The device may lack these bytes.
@@ -58,7 +58,8 @@ impl Segments {
                 );
                 return Err(within(Error::new(ErrorCode::Corrupt, problem)));
             }
-            (read.end, read.length) = (found.end as u64, bytes.len() as u64);
+            let zeros = bytes[found.end..].iter().rev().take_while(|it| **it == 0).count();
+            (read.end, read.length) = (found.end as u64, (bytes.len() - zeros) as u64);
             synced = found.records.iter().map(|it| it.synced).fold(synced, Lsn::max);
             read.tail = bytes[offset_after(&found.records, synced)..found.end].to_vec();
             match found.records.first().map(|it| it.epoch) {

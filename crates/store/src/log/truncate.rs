@@ -46,7 +46,7 @@ impl Log {
         self.file = open_segment(&path)?;
         let file = self.file.borrow_std();
         file.set_len(end).and_then(|()| file.sync_all()).map_err(|error| self.unsynced(error))?;
-        (self.offset, self.allocated, self.allocate_at) = (end, end, end);
+        (self.offset, self.allocated, self.allocate_at, self.zeros_end) = (end, end, end, end);
         self.segment_ends_at = super::SEGMENT_BYTES;
         self.allocate_ahead(0);
         Ok(())
