@@ -5,8 +5,8 @@
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. In
 //! memory, the backup keeps only the log records that are not yet in its store. Sessions, slots,
 //! opens, locks and transactions are keys in its store or in these records, and a new primary reads
-//! them there ([`Backup::into_stopped`]). Does not run operations. Does not own the decision that
-//! the primary is silent ([`super::silence`]) or that records are missing ([`super::completeness`]).
+//! them there ([`Backup::into_stopped`]). Does not run operations. Does not decide whether the
+//! primary is silent ([`super::silence`]) or records are missing ([`super::completeness`]).
 //!
 //! # Comparison
 //! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
@@ -101,11 +101,10 @@ impl<E: Engine> Backup<E> {
         let stored: Lsn = stored.unwrap_or_default();
         let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.unwrap_or(window.last()).min(window.last());
-        let mut own = OwnGroup::new(start.group, start.target, start.map);
-        own.note_record(start.epoch.max(window.last_epoch().unwrap_or_default()));
+        let newest = start.epoch.max(window.last_epoch().unwrap_or_default());
         Ok(Self {
             engine,
-            own,
+            own: OwnGroup::new(start.group, start.target, start.map).with_record(newest),
             sync: SyncTimer::new(synced, synced < window.last(), start.now),
             records: window,
             matched: stored,

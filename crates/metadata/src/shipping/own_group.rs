@@ -40,6 +40,12 @@ impl OwnGroup {
         }
     }
 
+    /// Returns the group of a member whose log has a record of `epoch`.
+    pub(super) fn with_record(mut self, epoch: Epoch) -> Self {
+        self.note_record(epoch);
+        self
+    }
+
     /// Handles a record that is in the log.
     pub(super) fn note_record(&mut self, epoch: Epoch) {
         self.newest_epoch = self.newest_epoch.max(epoch);

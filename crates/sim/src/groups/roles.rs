@@ -125,8 +125,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the map of a process makes it the primary, and it may act as such. `log_epoch` is the
-    /// highest epoch of a record in its log.
+    /// Whether the map of a process makes it the primary, and it may act as such. `log_epoch` is
+    /// the highest epoch of a record in its log.
     fn may_lead(&self, index: usize, log_epoch: Epoch) -> bool {
         let member = &self.members[index];
         let lacks = member.mark.lacks_records && has_others(&member.map, member.target, true);
