@@ -54,7 +54,7 @@ const MOST_WAITING: usize = 1024;
 pub enum Message {
     /// The progress of the process so far.
     Progress(Progress),
-    /// The part has ended. Some entries may have problems.
+    /// The process has ended its part of the copy. Some entries may have problems.
     Ended(Outcome),
     /// The process could not begin its part.
     Failed {

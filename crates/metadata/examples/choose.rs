@@ -1,10 +1,11 @@
-//! Measures the time that the choosers take to choose the targets of a file, without the rest of
-//! the program.
+//! Measures how long each chooser (a rule that chooses the targets of a new file) takes for one
+//! choice, without the rest of the metadata service.
 //!
-//! `choose [FILES]` prints the time that a target needs to prepare each of several cluster maps. A
-//! metadata target repeats this step whenever the map changes. For each chooser, one more line has
-//! the nanoseconds for one choice, by target count. The default chooser has a second line, for
-//! servers that are in failure domains. This program is not a test, because it asserts nothing.
+//! For each of several cluster maps, `choose [FILES]` prints the time that a metadata target needs
+//! to prepare the map. A metadata target repeats this step whenever the map changes. For each
+//! chooser, one more line has the nanoseconds for one choice, by the number of targets that each
+//! file gets. The default chooser has a second line, for servers that are in failure domains. This
+//! program is not a test, because it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};
@@ -50,7 +51,8 @@ fn nanoseconds(taken: Duration, times: u64) -> u64 {
     taken.as_nanos() as u64 / times.max(1)
 }
 
-/// Returns the nanoseconds that a chooser takes for one choice, for each target count.
+/// Returns the nanoseconds that a chooser takes for one choice, for each number of targets per
+/// file.
 fn measured(candidates: &Candidates, chooser: Chooser, files: u64) -> String {
     let per_count = [1, 4, 8, 64].map(|count| {
         let mut cursor = Cursor::default();

@@ -203,8 +203,8 @@ pub const SHIP_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// After a request to a serving member has failed, the primary waits for this time before it sends
 /// the member another request.
 pub const MEMBER_PAUSE: Duration = Duration::from_millis(20);
-/// If the primary has sent a member no request for this time, it sends a new value of *safe* in a
-/// request without records.
+/// If the primary has sent a member no request for this time, it sends a new value of *safe* (the
+/// last record that every serving member has synced) in a request without records.
 pub const SAFE_NOTICE_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for which a member delays its reply to `AwaitLogSync`.
 pub const AWAIT_SYNC: Duration = Duration::from_millis(250);

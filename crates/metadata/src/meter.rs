@@ -8,8 +8,8 @@
 //! one more stage, from the end of the first batch to the reply. This stage is `log_sync` if the
 //! later batch contained the end of a sync, otherwise `others`.
 //!
-//! Does not own the counters (`skep-metrics`), the requests, or the clients for which requests wait
-//! ([`crate::sessions::silent_holders`]).
+//! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
+//! block requests of other clients ([`crate::sessions::silent_holders`]).
 
 use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event};
@@ -40,7 +40,7 @@ const READ_INLINE_REPLY_BYTES: usize = 16;
 
 /// Length of an inode id. The body of a request about a directory begins with an inode id.
 const INODE_ID_BYTES: usize = 8;
-/// Time between two updates of the list of silent clients for which requests wait.
+/// Time between two updates of the list of silent clients that block requests of other clients.
 const HOLDERS_EVERY: Duration = Duration::from_millis(250);
 
 /// Returns the directory whose entries a request reads or changes. A request that changes two
@@ -87,7 +87,7 @@ fn is_wait(message: u16) -> bool {
     matches!(message, WaitNotifications::ID | WaitLock::ID)
 }
 
-/// Whether no program waits for the reply to a request, so that a slow reply is no news.
+/// Whether no program waits for the reply to a request, so that a slow reply disturbs no program.
 fn is_of_no_program(message: u16) -> bool {
     message == md::KeepAlive::ID
 }
@@ -382,8 +382,8 @@ impl Meter {
         self.log.working.add(u64::try_from(worked.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Publishes the silent clients for which requests wait. `found` returns these clients. Does
-    /// nothing if the last update is recent.
+    /// Publishes the silent clients that block requests of other clients. `found` returns these
+    /// clients. Does nothing if the last update is recent.
     pub(crate) fn show_holders(&mut self, now: Duration, found: impl FnOnce() -> FoundHolders) {
         if now.saturating_sub(self.holders_shown) >= HOLDERS_EVERY {
             self.holders_shown = now;

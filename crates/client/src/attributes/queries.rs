@@ -13,8 +13,8 @@ use skep_wire::metadata::GetEntryInfo;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum size of a query's result in bytes. The kernel limits the value of an attribute to 64
-/// KiB.
+/// Maximum size of a query's result in bytes. The kernel limits the value of an extended attribute
+/// to 64 KiB.
 const MAX_ANSWER_BYTES: usize = 60_000;
 /// Maximum number of directories above an inode in the result of a query.
 const MAX_DEPTH: usize = 4096;
@@ -30,7 +30,7 @@ record! {
         pub uses: Vec<FileUse>,
         /// The clients that own these sessions. Empty while management is unreachable.
         pub clients: Vec<ClientEntry>,
-        /// Position of the next page. `None` means that this is the last page.
+        /// The value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<(SessionId, InodeId)>,
     }
 }

@@ -29,7 +29,7 @@ pub trait Copies {
     /// file. Offsets are in bytes. Returns the number of bytes copied, which is at most
     /// `MAX_COPIED_BYTES`, and less than `length` if the source ends earlier. Holes may become
     /// zeros or stay holes. After an error, any part of the range within the old size of the
-    /// destination may have been copied, and the size is unchanged.
+    /// destination may have been copied, and its size is unchanged.
     ///
     /// # Errors
     /// - `InvalidArgument` if the ranges overlap in one file.

@@ -31,8 +31,8 @@ impl OpenHandles {
 
     pub(super) fn opened(&mut self) {
         if self.opens == 0 {
-            // The file was closed, so nothing that was recorded about its last opens is valid. Its
-            // last close has also released all its locks.
+            // The file was closed, so nothing that was recorded while it was open is still valid.
+            // Its last close has also released all its locks.
             self.is_shared = false;
             self.is_locked = false;
             self.is_cached = false;

@@ -85,8 +85,8 @@ pub(crate) struct UpArgs {
     in_background: bool,
 }
 
-/// Time limit for the start of the background process. It has shorter limits itself, so it normally
-/// reports a failure before this limit.
+/// Time limit for the start of the background process. Each step of the start has a shorter limit,
+/// so the process normally reports a failure before this limit.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {

@@ -75,7 +75,8 @@ impl ChunkRemovals {
         }
     }
 
-    /// Ends the expired pauses and collections of groups. Returns whether any has ended.
+    /// Ends the expired pauses of groups, and stops collecting chunk files for groups whose
+    /// collection time is over. Returns whether any pause or collection has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len() + self.collecting.len();
         self.paused.retain(|_, until| *until > now);
@@ -84,7 +85,8 @@ impl ChunkRemovals {
     }
 
     /// Sends a removal request to each group that has chunk files to remove, has no request in
-    /// flight, is not paused, and has a full message or an ended collection.
+    /// flight and is not paused. The group's chunk files must fill a message, or their collection
+    /// must have ended.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let limit = context.shared.limits.removals.per_message;
         let is_ready = |group: &GroupId, queue: &RemovalQueue| {

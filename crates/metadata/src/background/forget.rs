@@ -2,10 +2,11 @@
 //! deletes the replies in the slots of a session together with the record of the session's end.
 //!
 //! # Hazard: late requests
-//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So a
-//! record must be old by the time of day. By the clock since boot, the target must also have run
-//! for the same number of seconds. Then no jump of the time of day makes the job delete a record
-//! too early, not even a jump while the target is stopped.
+//! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
+//! job deletes a record only if two conditions hold: the record is older than `END_KEPT_SECONDS` by
+//! the time of day, and the target has run for this time by the clock since boot. Then no jump of
+//! the time of day makes the job delete a record too early, not even a jump while the target is
+//! stopped.
 
 use super::task::JobContext;
 use crate::engine::Engine;

@@ -40,7 +40,8 @@ impl RemovalQueue {
         self.keys.len()
     }
 
-    /// Whether the queue has at least `count` chunk files, or may have them in the store.
+    /// Whether the group has at least `count` chunk files to remove, or may have them because the
+    /// store may have more than the queue.
     pub(super) fn is_at_least(&self, count: usize) -> bool {
         self.has_more || self.keys.len() >= count
     }

@@ -113,8 +113,8 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // Without a report, the end of the dead writer's writes is unknown. So the target removes
-        // every chunk file that may exist.
+        // The dead writer has not reported where its last writes end. So the target asks storage to
+        // remove every chunk file that the pattern allows.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,

@@ -1,5 +1,6 @@
 //! Sends storage the requests to truncate the chunk files of truncated files, and to sync them
-//! later (`docs/design/0010-truncations.md`).
+//! later (`docs/design/0010-truncations.md`). A truncation is *pending* until storage has truncated
+//! all its chunk files. Then it is *applied* until storage has synced them.
 
 use super::task::{BackgroundCall, JobContext, TruncationCall};
 use crate::engine::Engine;

@@ -29,8 +29,8 @@ pub(crate) fn run<E: Engine>(
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The target replies only after the session's log record is synced. The record of the start
-    // comes before it in the log, so the start is durable then too.
+    // The target replies only after the session's log record is synced. The record of the target's
+    // start comes before the session's record in the log, so the start is durable then too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

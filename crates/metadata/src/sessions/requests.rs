@@ -154,7 +154,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.check_transaction(header, body)?;
         let most = match header.message {
             // These requests allow waiting operations to continue, and never wait themselves. So
-            // they have no limit.
+            // the limit of waiting operations does not apply to them.
             Decide::ID
             | ResolveTransaction::ID
             | AskDecision::ID

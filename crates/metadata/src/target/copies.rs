@@ -12,9 +12,9 @@ use skep_types::{Lsn, Result};
 use skep_wire::log_shipping::StoredPair;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Reads the parts of the store that the shipper needs now, and passes them to it. All
-    /// key-value pairs in the store are *safe*, so another primary has the same pairs as of the
-    /// same record.
+    /// Reads the parts of the store that the shipper needs now, and passes them to it. All changes
+    /// in the store are *safe*. So after the same log record, the store of any other primary has
+    /// the same pairs.
     pub(super) fn read_copies(&mut self) -> Result<()> {
         if !self.shipper.has_copies() {
             return Ok(());
@@ -46,7 +46,8 @@ fn read_page<E: Engine>(engine: &E, after: &[u8], limits: &Limits) -> Result<Sto
         if let Some((last, _)) = found.last() {
             after.clone_from(last);
         }
-        // Skip this key, because a copy has its own value for it: the number of its last record.
+        // Skip this key, because each copy has its own value for it: the number of the last record
+        // that the copy has.
         let pairs = found.into_iter().filter(|(key, _)| *key != applied);
         page.pairs
             .extend(pairs.map(|(key, value)| StoredPair { key: Bytes(key), value: Bytes(value) }));

@@ -35,8 +35,8 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.holds_lease(self.shared.limits.members.leases.lease, self.shared.now)
     }
 
-    /// Begins to count the members that lack only a few records. Stops counting members that no
-    /// longer confirm records.
+    /// Makes replies wait also for the members that lack only a few records, and no longer for the
+    /// members that do not confirm records.
     pub(super) fn count_members(&mut self) -> Result<()> {
         let has_ended = self.shipper.end_counting(&self.shared.limits, self.shared.now);
         let begun = self.shipper.begin_to_count();

@@ -58,7 +58,7 @@ impl Transport {
     }
 
     /// Copies with all hosts, and shows the progress. `stores` is the access to object stores. This
-    /// process sends its credentials to the processes on the hosts.
+    /// process sends the credentials for these stores to the processes on the hosts.
     pub(in crate::cmd) fn copy(
         &self,
         sources: &[PathBuf],

@@ -41,7 +41,7 @@ pub(in crate::cmd) struct StoreArgs {
     /// Region of the bucket [default: AWS_REGION, the profile, the instance, or us-east-1]
     #[arg(long, value_name = "NAME")]
     s3_region: Option<String>,
-    /// Place of the bucket's name [default: path with --s3-endpoint, otherwise host]
+    /// Where URLs contain the bucket's name [default: path with --s3-endpoint, otherwise host]
     #[arg(long, value_name = "PLACE", value_enum)]
     s3_style: Option<StyleArg>,
     /// Profile in ~/.aws/credentials [default: AWS_PROFILE]
@@ -56,7 +56,7 @@ pub(in crate::cmd) struct StoreArgs {
     /// Length of the parts of large objects, 5MiB to 5GiB
     #[arg(long, value_name = "SIZE", default_value = PART)]
     s3_part: ByteSize,
-    /// The coordinator of this process writes the credentials to its standard input
+    /// The coordinator writes the credentials to the standard input of this process
     #[arg(long, hide = true)]
     pub(super) s3_keys_from_input: bool,
 }

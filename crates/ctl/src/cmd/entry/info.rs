@@ -130,8 +130,8 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             list.push(info);
             return Ok(());
         }
-        // The other output formats print each file as soon as it is read, so they need no memory
-        // for all files.
+        // All output except a JSON list prints each file as soon as it is read, so it needs no
+        // memory for all files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))

@@ -21,9 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Show how far the members of metadata groups are behind their primary
 ///
-/// APPENDED and SYNCED are numbers of log records. Replies to clients wait until every counted
-/// member has appended their records. A member that lacks more than the primary keeps gets a copy
-/// of the store: COPY shows how much of it the member has, and how long the rest takes.
+/// APPENDED and SYNCED are numbers of log records. A reply to a client waits until the primary and
+/// each member with the role backup or joining has appended the log records that the reply depends
+/// on. A member that lacks more than the primary keeps gets a copy of the store: COPY shows how
+/// much of it the member has, and how long the rest takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {

@@ -1,5 +1,5 @@
-//! Writes the addresses of management that a mount learns to the file of this host, so that
-//! commands and new mounts work when the management node in their token is down.
+//! A mount learns the addresses of all management nodes. This module writes them to a file on this
+//! host, so that commands and new mounts work when the management node in their token is down.
 //!
 //! Does not own the file (`skep_service::known_management`).
 

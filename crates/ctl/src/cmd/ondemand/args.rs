@@ -16,7 +16,7 @@ pub(super) struct OndemandArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "job", required_unless_present = "job")]
     hosts: Option<PathBuf>,
     /// For the prolog or epilog of a Slurm job: acts only on this node's part of the file system,
-    /// which spans all nodes of the job. All nodes need the same file --secret
+    /// which spans all nodes of the job. The file of --secret must be the same on all nodes
     #[arg(long)]
     job: bool,
     /// Name of the file system [default: `ondemand`, or `job-` and the number of the job]

@@ -92,7 +92,7 @@ pub(crate) struct SystemArgs {
     /// Size of the largest packet in the network
     #[arg(long, default_value_t = 1500, value_name = "BYTES")]
     mtu: u32,
-    /// Targets of each process's file [default: all]
+    /// Number of targets over which each process's file is striped [default: all]
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["shared_targets", "allocation"])]
     file_targets: Option<u32>,
     /// All processes use one file on this number of targets, equally many on each server
@@ -213,7 +213,7 @@ pub(super) fn rate(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// Formats the interval in which the rate lies by the prediction.
+/// Formats the interval in which the prediction expects the rate.
 pub(super) fn interval(prediction: &Prediction) -> String {
     format!("{} to {}", rate(prediction.low), rate(prediction.high))
 }

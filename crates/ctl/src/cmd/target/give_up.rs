@@ -63,8 +63,8 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
             }
             checked => checked.map(|_| None)?,
         };
-        // Lists the uses of the target also before a confirmed loss. If a metadata target does not
-        // answer, the command fails here, before it has changed anything.
+        // Lists the uses of the target even if the user has confirmed the loss. If a metadata
+        // target does not answer, the command fails here, before it has changed anything.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some();
         if is_given_up {

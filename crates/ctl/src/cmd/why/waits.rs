@@ -34,7 +34,8 @@ pub(super) async fn of_cluster(
     scope: &Scope,
     inode: Option<InodeId>,
 ) -> Result<Vec<Finding>> {
-    // Neither list has the users or jobs whose requests wait.
+    // Neither the list of waiting nodes nor the list of waits for locks has the users or jobs whose
+    // requests wait.
     if scope.focus.user.is_some() || scope.focus.job.is_some() {
         return Ok(Vec::new());
     }
