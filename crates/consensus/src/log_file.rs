@@ -242,7 +242,7 @@ impl LogFile {
         Error::new(ErrorCode::Corrupt, what)
     }
 
-    /// Returns the vote.
+    /// Returns the vote of the member. `None` means that the member has never voted.
     pub(crate) fn vote(&self) -> Option<VoteRecord> {
         self.contents.vote
     }

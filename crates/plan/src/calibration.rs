@@ -22,8 +22,8 @@ const ROWS_PER_TABLE: f64 = 5.0;
 const DEVIATIONS_OF_90_PERCENT: f64 = 1.645;
 /// Additional relative deviation for each doubling of a quantity beyond its largest measured value.
 const DEVIATION_PER_DOUBLING: f64 = 0.05;
-/// Additional relative deviation if no measured point has the same operation, or the same kind of
-/// disk.
+/// Additional relative deviation if no measured point has the operation of the predicted workload,
+/// or none has the kind of disk of the predicted system.
 const DEVIATION_OF_NEW_KIND: f64 = 0.25;
 /// Step for the numerical computation of derivatives, in the logarithm of a parameter.
 const STEP: f64 = 1e-4;

@@ -118,7 +118,7 @@ struct FullSync {
     opened_at_start: std::fs::File,
     /// A task holds this permit while it syncs the whole file system.
     running: Rc<Semaphore>,
-    /// Whether the next cleaning must sync each file instead of the whole file system.
+    /// Whether the next round of the cleaner must sync each file instead of the whole file system.
     is_each_next: Cell<bool>,
 }
 
@@ -408,7 +408,7 @@ impl ChunkStore {
     }
 
     /// Checks the cache of open files, the dirty regions and the dirty log. The check is expensive,
-    /// so only tests run it, and debug builds run it once per cleaning.
+    /// so only tests run it, and debug builds run it once per round of the cleaner.
     ///
     /// # Panics
     /// Panics if one of these structures is inconsistent.

@@ -111,8 +111,8 @@ record! {
     /// The stripe pattern of a file. A directory's default pattern has the same encoding: see
     /// `PatternRequest`.
     pub struct StripePattern {
-        /// Layout generation of the file. The metadata target raises it with each new pattern.
-        /// Chunk files of the old layout are therefore not mistaken for chunk files of the new one.
+        /// Generation of the file's pattern. The metadata target raises it with each new pattern.
+        /// Chunk files of an old pattern are therefore not mistaken for chunk files of the new one.
         pub generation: u32,
         /// The most specific of the levels (cluster, directory, request) that set a field of the
         /// pattern.
@@ -323,7 +323,7 @@ record! {
     pub struct ChunkFileKey {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of the file's pattern.
+        /// Generation of the file's pattern.
         pub generation: u32,
         /// Index of the component in the pattern.
         pub component: u16,

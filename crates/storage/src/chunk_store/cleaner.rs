@@ -160,7 +160,7 @@ impl ChunkStore {
 
     async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
         // After an error, a sync of the file system does not report the same error again. So the
-        // next cleaning syncs each file, which reports the errors of this file.
+        // next round syncs each file, and the sync of a file reports the error of this file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
             return self.sync_all().await;
         }
@@ -225,7 +225,7 @@ impl ChunkStore {
         let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // If the future of the cleaning was dropped, the receiver no longer exists.
+            // If the future of the cleaner was dropped, the receiver no longer exists.
             let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;

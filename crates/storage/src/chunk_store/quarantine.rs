@@ -2,8 +2,9 @@
 //! permanently.
 //!
 //! If metadata was restored from a backup, files that were created after the backup have no inode,
-//! and their chunk files look like orphans. While these chunk files are in the quarantine, an
-//! administrator can move them back. The directory `quarantine` has the same tree as `chunks`.
+//! and their chunk files look like chunk files of removed files. While these chunk files are in the
+//! quarantine, an administrator can move them back. The directory `quarantine` has the same tree as
+//! `chunks`.
 
 use super::ChunkStore;
 use super::names::leaf_of;

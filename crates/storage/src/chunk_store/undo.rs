@@ -109,7 +109,8 @@ impl ChunkStore {
             file.is_removed.set(true);
             self.open.borrow_mut().remove(&file.key);
             self.dirty.truncate(&file.key, 0);
-            // If this fails, an empty chunk file stays until the clean-up of orphans removes it.
+            // If this fails, an empty chunk file stays until the search for chunk files without an
+            // inode removes it.
             let _cleaned_up_later = std::fs::remove_file(&file.path);
         }
     }

@@ -161,7 +161,7 @@ fn findings_of_mount(
     let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
     let old = old.filter(|it| is_in_scope(it.inode)).take(MAX_WAITS);
     let mut findings: Vec<_> = old.map(of_request).collect();
-    // The groups explain the requests, so they are no news without one.
+    // A group that does not reply is reported only to explain a waiting request.
     if findings.iter().any(|it| it.rule == "requests-wait") {
         findings.extend(found.groups.iter().map(|wait| of_group(map, wait)));
     }
