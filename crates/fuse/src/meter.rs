@@ -76,7 +76,7 @@ impl Meter {
             duration: spent.total,
             ..Completed::default()
         };
-        // This line has no stages. The targets log the stages of the requests that this request
+        // This log line has no stages. The targets log the stages of the requests that this request
         // caused, with the same trace id.
         let name = || operation_name(header.opcode).unwrap_or_default();
         if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {

@@ -2,8 +2,8 @@
 //!
 //! If the directory of the target was restored from a backup, files that were created after the
 //! backup have chunk files but no inode. The clean-up of storage would treat these chunk files as
-//! orphans. So the target does not reply which inodes are missing, until an administrator permits
-//! it.
+//! orphans, that is, as chunk files of removed files. So the target does not reply which inodes are
+//! missing, until an administrator permits it.
 
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use std::ops::Range;
