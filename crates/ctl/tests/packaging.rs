@@ -123,8 +123,8 @@ const NAMESPACE_SETTINGS: &[&str] = &[
     "JoinsNamespaceOf",
 ];
 
-/// Semantics 3.1: a killed storage service reports no loss, so its mount must be the same after the
-/// restart (docs/design/0003-chunk-store.md).
+/// docs/semantics.md 3.1: a killed storage service reports no loss, so its mount must be the same
+/// after the restart (docs/design/0003-chunk-store.md).
 #[test]
 fn storage_unit_stays_in_the_mount_namespace_of_the_host() {
     let name = "skep-storage@.service";

@@ -126,7 +126,7 @@ mod tests {
         assert!(!Sender::of(std::process::id()).is_being_killed(false));
     }
 
-    /// Semantics 4.1: a program may submit asynchronous I/O on a thread that then ends.
+    /// docs/semantics.md 4.1: a program may submit asynchronous I/O on a thread that then ends.
     #[test]
     fn a_thread_that_has_ended_is_not_a_killed_process() {
         let (send, receive) = mpsc::channel();

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use skep_testkit::thin::ThinDisk;
 
-    /// Semantics 3.1.
+    /// docs/semantics.md 3.1.
     #[test]
     fn a_store_is_read_from_the_device_after_a_failed_sync() {
         let scratch = tempfile::tempdir().unwrap();

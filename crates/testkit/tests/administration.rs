@@ -185,7 +185,7 @@ fn open_files_and_locks_of_clients_are_listed() {
     cluster.stop();
 }
 
-/// Semantics 3.8.
+/// docs/semantics.md 3.8.
 ///
 /// Command: skep transaction list, skep transaction resolve.
 #[test]

@@ -276,7 +276,7 @@ fn fill(path: &Path) -> usize {
     written
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn full_target_reports_no_space_and_recovers() {
     let scratch = Scratch::new();
@@ -354,7 +354,7 @@ fn takes_nothing_new(root: &Path) {
     }
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn full_metadata_target_refuses_only_new_entries() {
     let scratch = Scratch::new();
@@ -411,7 +411,7 @@ fn full_metadata_target_refuses_only_new_entries() {
 
 /// The service must log each change, even if the change itself needs no space. If the disk has no
 /// space for the log, the service exits with a message. No acknowledged change is lost, and waiting
-/// clients continue as soon as the disk has space again. Semantics 4.8.
+/// clients continue as soon as the disk has space again. docs/semantics.md 4.8.
 #[test]
 fn metadata_service_exits_without_log_space_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
@@ -546,7 +546,7 @@ fn target_at(cluster: &Cluster, chunk_file: &Path) -> String {
     format!("t{}", target["id"])
 }
 
-/// Semantics 4.7.
+/// docs/semantics.md 4.7.
 #[test]
 fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
     let cluster = Cluster::start(Shape::small());

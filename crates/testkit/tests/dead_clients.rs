@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// cluster notices their end a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7. When the writer of a file has died, only the storage targets know how long the
-/// file is.
+/// docs/semantics.md 3.7. When the writer of a file has died, only the storage targets know how
+/// long the file is.
 #[test]
 fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -48,7 +48,7 @@ fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
     }
 }
 
-/// Semantics 1.18 and 4.5.
+/// docs/semantics.md 1.18 and 4.5.
 #[test]
 fn unlinked_files_of_a_dead_client_are_removed() {
     let mut cluster = Cluster::start(Shape::default());
@@ -86,8 +86,8 @@ fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     acknowledged
 }
 
-/// Semantics 2.9 and 4.5. Appends continue after the metadata service was killed, and after a
-/// client that has the append right has died.
+/// docs/semantics.md 2.9 and 4.5. Appends continue after the metadata service was killed, and after
+/// a client that has the append right has died.
 #[test]
 fn appends_of_two_mounts_survive_kills() {
     const COUNT: usize = 400;

@@ -62,8 +62,8 @@ print(first, *(outcome(of) for of in (
     lambda: os.pwrite(nameless, b"A", 0), lambda: os.fsync(nameless))))
 "#;
 
-/// Semantics 3.8 and 4.6. Regression test: delayed writes of a suspended client overwrote newer
-/// writes of other clients.
+/// docs/semantics.md 3.8 and 4.6. Regression test: delayed writes of a suspended client overwrote
+/// newer writes of other clients.
 #[test]
 fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -181,8 +181,8 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
     Some(unlinker)
 }
 
-/// Semantics 4.3. Regression test: after its eviction, the first mount repeated the unlink and
-/// removed the lock file of the other host. Both programs got success.
+/// docs/semantics.md 4.3. Regression test: after its eviction, the first mount repeated the unlink
+/// and removed the lock file of the other host. Both programs got success.
 #[test]
 fn evicted_client_does_not_unlink_a_newer_lock_file() {
     let mut cluster = Cluster::start(Shape::small());

@@ -143,19 +143,19 @@ fn shut_down_disk_fails_its_files_only(kind: DiskKind) {
     scene.end();
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn shut_down_ext4_fails_only_the_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Ext4);
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn shut_down_xfs_fails_only_the_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Xfs);
 }
 
-/// Semantics 3.5 and 4.8.
+/// docs/semantics.md 3.5 and 4.8.
 #[test]
 fn full_thin_device_fails_each_fsync() {
     let mut scene = Scene::new(DiskKind::Thin { pool_mib: 200 });
@@ -186,7 +186,7 @@ fn full_thin_device_fails_each_fsync() {
     scene.end();
 }
 
-/// Semantics 4.1 and 4.8.
+/// docs/semantics.md 4.1 and 4.8.
 ///
 /// Command: skep why.
 #[test]

@@ -109,7 +109,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Semantics 4.11.
+/// docs/semantics.md 4.11.
 ///
 /// Regression test: programs got each error that the foreign process sent, and after `Evicted` the
 /// mount gave up its handles for writing.

@@ -55,7 +55,7 @@ fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }
 
-/// Semantics 1.19.
+/// docs/semantics.md 1.19.
 #[test]
 fn file_handles_open_their_inode_while_it_exists() {
     for transport in Transport::ALL {
@@ -99,8 +99,8 @@ fn file_handles_open_their_inode_while_it_exists() {
     }
 }
 
-/// Semantics 1.19. The handle of an open file stays valid on the mount that has the file open. On
-/// other mounts, the handle becomes invalid when the file loses its last name.
+/// docs/semantics.md 1.19. The handle of an open file stays valid on the mount that has the file
+/// open. On other mounts, the handle becomes invalid when the file loses its last name.
 #[test]
 fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
     for transport in Transport::ALL {

@@ -187,8 +187,8 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
     cluster.stop();
 }
 
-/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges that are partly in metadata and
-/// partly in storage.
+/// docs/semantics.md 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges that are partly in
+/// metadata and partly in storage.
 #[test]
 fn changes_across_the_inline_end_appear_on_both_mounts() {
     let (cluster, second) = mounts();
@@ -350,7 +350,7 @@ fn random_changes_from_two_mounts_match_a_plain_file() {
     end(cluster, second);
 }
 
-/// Semantics 2.3 and 2.9, while both mounts have the file open.
+/// docs/semantics.md 2.3 and 2.9, while both mounts have the file open.
 #[test]
 fn shared_inline_file_contains_the_last_write() {
     let (cluster, second) = mounts();
@@ -397,7 +397,8 @@ fn shared_inline_file_contains_the_last_write() {
     end(cluster, second);
 }
 
-/// Semantics 3.1. A program gets no error even if it had not synced its writes before the kill.
+/// docs/semantics.md 3.1. A program gets no error even if it had not synced its writes before the
+/// kill.
 #[test]
 fn killed_metadata_service_loses_no_inline_bytes() {
     let (cluster, second) = mounts();
@@ -438,8 +439,8 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5. Only a metadata host loses its power, while the mounts continue to run.
-/// Some bytes that the host had acknowledged are lost.
+/// docs/semantics.md 3.3 and 3.5. Only a metadata host loses its power, while the mounts continue
+/// to run. Some bytes that the host had acknowledged are lost.
 #[test]
 fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
     let scratch = Scratch::new();

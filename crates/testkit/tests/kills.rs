@@ -128,7 +128,7 @@ fn entry_info_on_all(cluster: &Cluster) {
     }
 }
 
-/// Removes all files, and checks that the targets remove all chunk files. Semantics 4.5.
+/// Removes all files, and checks that the targets remove all chunk files. docs/semantics.md 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);
     for worker in workers.drain(..) {
@@ -166,7 +166,7 @@ fn kills_on(transport: Transport) {
     cluster.stop_except(&[]);
 }
 
-/// Semantics 3.1 and 4.1.
+/// docs/semantics.md 3.1 and 4.1.
 #[test]
 fn file_system_survives_kills_with_io_uring() {
     kills_on(Transport::Uring);

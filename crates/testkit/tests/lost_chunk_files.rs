@@ -7,7 +7,7 @@ use skep_testkit::{Cluster, Random, Shape};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// Semantics 4.7.
+/// docs/semantics.md 4.7.
 #[test]
 fn removed_chunk_file_of_a_synced_file_is_an_error() {
     let cluster = Cluster::start(Shape::small());

@@ -134,7 +134,7 @@ fn inode_of(path: &Path) -> [u8; 8] {
     files::metadata(path).ino().to_le_bytes()
 }
 
-/// Semantics 4.3.
+/// docs/semantics.md 4.3.
 #[test]
 fn repeated_unlink_does_not_remove_a_newer_file() {
     let scene = Scene::new(Transport::Uring);
@@ -156,7 +156,7 @@ fn repeated_unlink_does_not_remove_a_newer_file() {
     scene.end();
 }
 
-/// Semantics 4.3 and 1.5.
+/// docs/semantics.md 4.3 and 1.5.
 #[test]
 fn repeated_rename_does_not_move_a_newer_file() {
     let scene = Scene::new(Transport::Device);
@@ -177,7 +177,7 @@ fn repeated_rename_does_not_move_a_newer_file() {
     scene.end();
 }
 
-/// Semantics 4.3.
+/// docs/semantics.md 4.3.
 #[test]
 fn repeated_link_makes_only_one_link() {
     let scene = Scene::new(Transport::Uring);
@@ -197,7 +197,7 @@ fn repeated_link_makes_only_one_link() {
     scene.end();
 }
 
-/// Semantics 2.9.
+/// docs/semantics.md 2.9.
 #[test]
 fn repeated_append_is_written_once() {
     let scene = Scene::new(Transport::Uring);
@@ -227,7 +227,7 @@ fn repeated_append_is_written_once() {
     scene.end();
 }
 
-/// Semantics 2.7 and 4.3.
+/// docs/semantics.md 2.7 and 4.3.
 #[test]
 fn repeated_truncation_does_not_remove_newer_bytes() {
     let scene = Scene::new(Transport::Device);
@@ -254,7 +254,7 @@ fn repeated_truncation_does_not_remove_newer_bytes() {
     scene.end();
 }
 
-/// Semantics 6.1 and 4.3.
+/// docs/semantics.md 6.1 and 4.3.
 #[test]
 fn repeated_lock_and_unlock_take_effect_once() {
     let scene = Scene::new(Transport::Uring);

@@ -69,7 +69,7 @@ fn termination_signals_end_a_mount() {
 }
 
 /// `umount` must not wait for attributes from a server, even if no program has used the mount.
-/// Semantics 4.10.
+/// docs/semantics.md 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_stopped() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -187,7 +187,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Semantics 4.1.
+/// docs/semantics.md 4.1.
 #[test]
 fn forced_umount_ends_a_killed_program_with_dirty_pages() {
     for transport in [Transport::Uring, Transport::Device] {
@@ -261,7 +261,7 @@ impl Drop for Reader {
 }
 
 /// Connections to suspended services stay open, so a mount notices the suspension only by a
-/// timeout. Semantics 4.1 and 4.10.
+/// timeout. docs/semantics.md 4.1 and 4.10.
 #[test]
 fn mounts_end_while_the_services_are_suspended() {
     for transport in Transport::ALL {

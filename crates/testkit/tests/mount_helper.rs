@@ -278,7 +278,7 @@ fn repeated_mount_of_all_fstab_entries_mounts_once() {
     place.cluster.stop();
 }
 
-/// Semantics 4.10.
+/// docs/semantics.md 4.10.
 #[test]
 fn umount_works_while_the_cluster_is_stopped() {
     for transport in [Transport::Uring, Transport::Device] {

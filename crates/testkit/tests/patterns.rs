@@ -262,7 +262,7 @@ fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u
     (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
 
-/// Semantics 1.21.
+/// docs/semantics.md 1.21.
 ///
 /// Command: skep entry set.
 #[test]
@@ -490,7 +490,7 @@ fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
     traffic(cluster) - before
 }
 
-/// Semantics 2.13.
+/// docs/semantics.md 2.13.
 #[test]
 fn storage_copies_ranges_within_a_target_without_the_client() {
     const LEN: usize = 64 << 20;

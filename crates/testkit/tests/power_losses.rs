@@ -119,13 +119,14 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
 
 /// Every acknowledged operation is on the disk 10 ms after its acknowledgement. The simulator
 /// checks exactly this limit. A busy machine may wake the syncing thread late, so this test allows
-/// 40 ms more, plus twice the duration of the slowest sync that it measures. Semantics 3.2 and 3.3.
+/// 40 ms more, plus twice the duration of the slowest sync that it measures.
+/// docs/semantics.md 3.2 and 3.3.
 #[test]
 fn synced_data_survives_power_loss_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// Every acknowledged operation is on the disk at once. Semantics 3.2 and 3.3.
+/// Every acknowledged operation is on the disk at once. docs/semantics.md 3.2 and 3.3.
 #[test]
 fn all_changes_survive_power_loss_with_always_synced_metadata() {
     power_losses("always", Duration::ZERO, Transport::Device);
@@ -190,8 +191,8 @@ impl Way {
     }
 }
 
-/// Semantics 3.3. Each way to sync makes data durable, both in new files and in files that the
-/// writes extend.
+/// docs/semantics.md 3.3. Each way to sync makes data durable, both in new files and in files that
+/// the writes extend.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
     const LENGTHS: [usize; 3] = [10, 300_000, 2_000_000];
@@ -268,8 +269,8 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5. Only a metadata host loses its power, while the mount continues to run.
-/// File sizes that the mount had reported and that metadata had not synced are lost.
+/// docs/semantics.md 3.3 and 3.5. Only a metadata host loses its power, while the mount continues
+/// to run. File sizes that the mount had reported and that metadata had not synced are lost.
 #[test]
 fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -319,7 +320,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 3.5. Only the storage host loses its power, while the mount continues to run.
+/// docs/semantics.md 3.5. Only the storage host loses its power, while the mount continues to run.
 #[test]
 fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     let scratch = Scratch::new();
@@ -369,7 +370,7 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 2.7, 3.2. Only a metadata host loses its power, just after a truncation was
+/// docs/semantics.md 2.7, 3.2. Only a metadata host loses its power, just after a truncation was
 /// acknowledged and before the timer syncs the log. Afterwards the file has either its old length
 /// and all its bytes, or its new length. Bytes that a program had synced must never be zeros.
 #[test]
@@ -402,8 +403,8 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 3.2, hole H20. Only a metadata host loses its power, and this reverts an acknowledged
-/// `link`. Regression test: a later `unlink` removed the last name of a synced file.
+/// docs/semantics.md 3.2, hole H20. Only a metadata host loses its power, and this reverts an
+/// acknowledged `link`. Regression test: a later `unlink` removed the last name of a synced file.
 #[test]
 fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
     let scratch = Scratch::new();
@@ -437,8 +438,8 @@ fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 2.6, 3.3 and 3.5. Only the storage host loses its power. A truncation that an `fsync`
-/// followed is durable. If a truncation without an `fsync` is lost, the next `fsync` fails.
+/// docs/semantics.md 2.6, 3.3 and 3.5. Only the storage host loses its power. A truncation that an
+/// `fsync` followed is durable. If a truncation without an `fsync` is lost, the next `fsync` fails.
 #[test]
 fn fsync_makes_truncations_durable_at_storage() {
     let scratch = Scratch::new();
@@ -468,8 +469,8 @@ fn fsync_makes_truncations_durable_at_storage() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 4.9. A metadata host loses its power, and this reverts an acknowledged open. The mount
-/// opens the file again before another mount unlinks the file.
+/// docs/semantics.md 4.9. A metadata host loses its power, and this reverts an acknowledged open.
+/// The mount opens the file again before another mount unlinks the file.
 #[test]
 fn mount_restores_an_open_that_a_metadata_power_loss_lost() {
     let scratch = Scratch::new();

@@ -11,8 +11,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.expect("cp can be run").success());
 }
 
-/// Semantics 1.8.
-/// Command: skep target restored.
+/// docs/semantics.md 1.8. Command: skep target restored.
 #[test]
 fn restored_metadata_target_reuses_no_inode_number() {
     let cluster = Cluster::start(Shape::small());

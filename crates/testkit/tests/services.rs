@@ -130,7 +130,7 @@ except OSError as error:
     print(errno.errorcode[error.errno])
 "#;
 
-/// Semantics 3.8, for a client whose network link was disconnected.
+/// docs/semantics.md 3.8, for a client whose network link was disconnected.
 #[test]
 fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     let scratch = Scratch::new();
@@ -178,7 +178,7 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The network drops all packets to the servers, so that the mount gets neither replies nor errors.
-/// Semantics 4.10.
+/// docs/semantics.md 4.10.
 #[test]
 fn mounts_of_a_disconnected_host_can_be_ended() {
     let scratch = Scratch::new();

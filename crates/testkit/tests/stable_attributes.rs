@@ -94,7 +94,7 @@ fn state(root: &Path) -> Vec<String> {
     lines
 }
 
-/// Semantics 1.9, 1.11, 1.16 and 1.17.
+/// docs/semantics.md 1.9, 1.11, 1.16 and 1.17.
 #[test]
 fn attributes_are_equal_on_all_mounts_and_after_restart() {
     let mut cluster = Cluster::start(Shape::default());
@@ -133,7 +133,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     cluster.stop();
 }
 
-/// Semantics 1.8, for files and directories, after restarts of all services.
+/// docs/semantics.md 1.8, for files and directories, after restarts of all services.
 #[test]
 fn inode_numbers_are_not_reused_after_restarts() {
     let cluster = Cluster::start(Shape::default());

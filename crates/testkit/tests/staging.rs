@@ -239,7 +239,7 @@ fn data_that_was_not_staged_out_is_not_removed() {
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
-    // The other hosts may have the name in their caches for a second (semantics 1.2).
+    // The other hosts may have the name in their caches for a second (docs/semantics.md 1.2).
     for host in &site.hosts[1..] {
         wait_for("the removal is visible on each host", LONG, || {
             let is_there = host.run("test -e /mnt/ondemand/.skep-hold").status.success();

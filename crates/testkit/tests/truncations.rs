@@ -18,9 +18,9 @@ fn chunk_bytes(cluster: &Cluster, service: &str) -> u64 {
     of_service.filter_map(|path| fs::metadata(path).ok()).map(|it| it.len()).sum()
 }
 
-/// Semantics 3.1. The test kills all processes when only one of two storage services has truncated
-/// its chunk files. Regression test: the file had its old length again, and bytes that a program
-/// had synced were zeros.
+/// docs/semantics.md 3.1. The test kills all processes when only one of two storage services has
+/// truncated its chunk files. Regression test: the file had its old length again, and bytes that a
+/// program had synced were zeros.
 #[test]
 fn kill_of_all_processes_during_a_truncation_leaves_no_zeros() {
     let scratch = Scratch::new();
@@ -63,9 +63,9 @@ fn truncate_by_path(path: &Path) {
     finish(&mut command, PATIENCE).expect_success();
 }
 
-/// Semantics 1.2, 2.9. One mount has the file open and appends to it, while another mount truncates
-/// the file by path. Regression test: the appends continued at the old end of the file, behind a
-/// hole.
+/// docs/semantics.md 1.2, 2.9. One mount has the file open and appends to it, while another mount
+/// truncates the file by path. Regression test: the appends continued at the old end of the file,
+/// behind a hole.
 #[test]
 fn append_starts_at_the_end_after_a_truncation_by_another_mount() {
     let mut cluster = Cluster::start(Shape::small());

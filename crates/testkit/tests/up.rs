@@ -21,7 +21,7 @@ fn text(value: &Value) -> &str {
     value.text()
 }
 
-/// Semantics 5.7. Each group has one target and no mirror.
+/// docs/semantics.md 5.7. Each group has one target and no mirror.
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
@@ -69,7 +69,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
     assert!(check.contains("(protocol: TCP)") && check.contains("healthy"), "{check}");
 }
 
-/// Semantics 1.15.
+/// docs/semantics.md 1.15.
 #[test]
 fn free_space_shows_small_changes_of_the_disk() {
     // Use a separate disk, so that no other program writes to it.
@@ -128,7 +128,7 @@ fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
 
-/// Semantics 1.15, for a disk to which no other program writes.
+/// docs/semantics.md 1.15, for a disk to which no other program writes.
 #[test]
 fn free_space_is_at_most_three_seconds_old() {
     // Additional time for delays of a busy machine.
@@ -147,7 +147,7 @@ fn free_space_is_at_most_three_seconds_old() {
     cluster.stop();
 }
 
-/// Semantics 1.15.
+/// docs/semantics.md 1.15.
 #[test]
 fn free_space_does_not_change_while_management_is_stopped() {
     let scratch = Scratch::new();

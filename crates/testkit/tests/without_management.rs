@@ -155,7 +155,7 @@ fn check_tree(root: &Path) {
     }
 }
 
-/// Semantics 4.2.
+/// docs/semantics.md 4.2.
 #[test]
 fn services_start_and_mounts_work_without_management() {
     let mut loose = Loose::start();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::limits::MAX_REMEMBERED_SPECIAL;
 
-    /// Semantics 1.14: attributes of directories, pipes and devices.
+    /// docs/semantics.md 1.14: attributes of directories, pipes and devices.
     #[test]
     fn newest_8192_inodes_stay_in_the_table() {
         let (recent, count) = (Recent::new(MAX_REMEMBERED_SPECIAL), 40_000);

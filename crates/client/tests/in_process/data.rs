@@ -122,7 +122,7 @@ fn write_to_a_full_target_fails_and_keeps_the_file_size() {
     });
 }
 
-/// Semantics 3.6.
+/// docs/semantics.md 3.6.
 #[test]
 fn failed_write_leaves_no_bytes_beyond_the_end() {
     with_client(|fake, client| async move {

@@ -15,7 +15,7 @@ fn lose_second_chunk(fake: &FakeCluster, inode: InodeId) {
     });
 }
 
-/// Semantics 4.7.
+/// docs/semantics.md 4.7.
 #[test]
 fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
     with_client(|fake, client| async move {
@@ -39,8 +39,8 @@ fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
     });
 }
 
-/// Semantics 4.7: without the error, a write would create the chunk file again, and the other lost
-/// bytes would become zeros.
+/// docs/semantics.md 4.7: without the error, a write would create the chunk file again, and the
+/// other lost bytes would become zeros.
 #[test]
 fn write_to_a_lost_chunk_file_is_an_error_if_it_was_synced() {
     with_client(|fake, client| async move {

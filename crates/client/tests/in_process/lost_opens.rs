@@ -6,7 +6,7 @@ use skep_env::Buf;
 use skep_types::{ErrorCode, InodeId};
 use skep_wire::metadata::{CompareOpens, KeepAlive, Open};
 
-/// Semantics 4.9: another mount removes the file after the power loss.
+/// docs/semantics.md 4.9: another mount removes the file after the power loss.
 #[test]
 fn open_lost_by_metadata_is_restored_before_a_removal() {
     with_client(|fake, client| async move {
@@ -26,8 +26,8 @@ fn open_lost_by_metadata_is_restored_before_a_removal() {
     });
 }
 
-/// Semantics 4.6: the file was deleted before the client could open it again. Storage may still
-/// have the bytes of the file for some time.
+/// docs/semantics.md 4.6: the file was deleted before the client could open it again. Storage may
+/// still have the bytes of the file for some time.
 #[test]
 fn file_removed_after_metadata_lost_its_open_is_stale() {
     with_client(|fake, client| async move {

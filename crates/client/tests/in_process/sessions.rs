@@ -16,7 +16,7 @@ use skep_wire::metadata::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Semantics 4.3.
+/// docs/semantics.md 4.3.
 #[test]
 fn repeated_request_gets_the_lost_reply_and_runs_only_once() {
     with_client(|fake, client| async move {
@@ -52,7 +52,7 @@ fn more_parallel_operations_than_slots_all_complete() {
     });
 }
 
-/// Semantics 4.6.
+/// docs/semantics.md 4.6.
 #[test]
 fn new_session_reopens_files_but_removed_files_are_stale() {
     with_client(|fake, client| async move {
@@ -194,8 +194,8 @@ async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
     fake.forget_sessions(1);
 }
 
-/// Semantics 4.3. Before the fix, the client repeated the unlink in its next session and removed
-/// the file that another client had created meanwhile.
+/// docs/semantics.md 4.3. Before the fix, the client repeated the unlink in its next session and
+/// removed the file that another client had created meanwhile.
 #[test]
 fn unlink_with_a_lost_session_keeps_a_new_file_with_the_name() {
     with_client(|fake, client| async move {
@@ -213,7 +213,7 @@ fn unlink_with_a_lost_session_keeps_a_new_file_with_the_name() {
     });
 }
 
-/// Semantics 4.3.
+/// docs/semantics.md 4.3.
 #[test]
 fn create_with_a_lost_session_opens_its_own_file() {
     with_client(|fake, client| async move {
@@ -236,7 +236,7 @@ fn create_with_a_lost_session_opens_its_own_file() {
     });
 }
 
-/// Semantics 4.3: metadata has also deleted the record of the lost session.
+/// docs/semantics.md 4.3: metadata has also deleted the record of the lost session.
 #[test]
 fn operation_with_an_unknown_outcome_returns_an_error() {
     with_client(|fake, client| async move {
@@ -254,7 +254,8 @@ fn operation_with_an_unknown_outcome_returns_an_error() {
     });
 }
 
-/// Semantics 4.3: a service still has its sessions after it was killed and has started again.
+/// docs/semantics.md 4.3: a service still has its sessions after it was killed and has started
+/// again.
 #[test]
 fn repeated_request_in_the_same_session_gets_the_same_reply() {
     with_client(|fake, client| async move {
@@ -268,7 +269,7 @@ fn repeated_request_in_the_same_session_gets_the_same_reply() {
     });
 }
 
-/// Semantics 4.3.
+/// docs/semantics.md 4.3.
 #[test]
 fn rename_exchange_with_a_lost_session_is_executed_once() {
     with_client(|fake, client| async move {

@@ -24,7 +24,7 @@ fn truncate_chunk_files(fake: &FakeCluster, size: usize) {
     fake.each_storage(|storage| storage.files.values_mut().for_each(|file| file.truncate(size)));
 }
 
-/// Semantics 2.3 and 2.7.
+/// docs/semantics.md 2.3 and 2.7.
 #[test]
 fn write_after_truncation_by_another_mount_extends_the_file() {
     with_client(|fake, client| async move {
@@ -44,8 +44,8 @@ fn write_after_truncation_by_another_mount_extends_the_file() {
     });
 }
 
-/// Semantics 2.7: another mount truncates the file while the write is in progress, so storage may
-/// have removed some bytes of the write.
+/// docs/semantics.md 2.7: another mount truncates the file while the write is in progress, so
+/// storage may have removed some bytes of the write.
 #[test]
 fn write_during_a_truncation_by_another_mount_is_repeated() {
     with_client(|fake, client| async move {
@@ -66,8 +66,8 @@ fn write_during_a_truncation_by_another_mount_is_repeated() {
     });
 }
 
-/// Semantics 3.6 and principle 1: the client removes the bytes of a failed write, but no byte that
-/// storage has acknowledged to another client.
+/// docs/semantics.md 3.6 and principle 1: the client removes the bytes of a failed write, but no
+/// byte that storage has acknowledged to another client.
 #[test]
 fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
     with_client(|fake, client| async move {
@@ -99,7 +99,7 @@ fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
     });
 }
 
-/// Semantics 2.7 and 2.9.
+/// docs/semantics.md 2.7 and 2.9.
 #[test]
 fn append_that_waits_for_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {

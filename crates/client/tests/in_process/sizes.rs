@@ -131,8 +131,8 @@ async fn for_reading(client: &Client, handle: HandleId) -> Option<(u64, u64)> {
     attributes.map(|it| (it.size, it.change_counter))
 }
 
-/// Semantics 2.1: the kernel's pages contain the writes of this mount, so the kernel keeps these
-/// pages, and the mount sends no request to metadata.
+/// docs/semantics.md 2.1: the kernel's pages contain the writes of this mount, so the kernel keeps
+/// these pages, and the mount sends no request to metadata.
 #[test]
 fn kernel_keeps_its_pages_after_writes_of_this_mount() {
     with_client(|fake, client| async move {
@@ -153,7 +153,7 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
     });
 }
 
-/// Semantics 2.1 and 2.3: these events may make the kernel's pages out of date.
+/// docs/semantics.md 2.1 and 2.3: these events may make the kernel's pages out of date.
 #[test]
 fn kernel_compares_times_when_its_pages_may_be_old() {
     with_client(|fake, client| async move {
@@ -181,7 +181,8 @@ fn kernel_compares_times_when_its_pages_may_be_old() {
     });
 }
 
-/// Semantics 2.3 and 3.8: other clients may change the file as soon as the lease has run out.
+/// docs/semantics.md 2.3 and 3.8: other clients may change the file as soon as the lease has run
+/// out.
 #[test]
 fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
     with_client(|fake, client| async move {

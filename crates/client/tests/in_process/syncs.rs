@@ -37,7 +37,8 @@ fn last_change(fake: &FakeCluster) -> Option<(u16, bool)> {
     fake.with_metadata(1, |it| it.executed.last().copied())
 }
 
-/// Semantics 3.3: the report of a new file is durable, and a second `fsync` sends no requests.
+/// docs/semantics.md 3.3: the report of a new file is durable, and a second `fsync` sends no
+/// requests.
 #[test]
 fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
     with_client(|fake, client| async move {
@@ -51,7 +52,7 @@ fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
     });
 }
 
-/// Semantics 3.3: the report of a new end does not wait for storage.
+/// docs/semantics.md 3.3: the report of a new end does not wait for storage.
 #[test]
 fn fsync_of_an_append_syncs_storage_and_metadata_in_parallel() {
     with_client(|fake, client| async move {
@@ -68,8 +69,8 @@ fn fsync_of_an_append_syncs_storage_and_metadata_in_parallel() {
     });
 }
 
-/// Semantics 2.4 and 3.3: the size and the name are durable already, and the mount reports the time
-/// of the write to metadata a moment later.
+/// docs/semantics.md 2.4 and 3.3: the size and the name are durable already, and the mount reports
+/// the time of the write to metadata a moment later.
 #[test]
 fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
     with_client(|fake, client| async move {
@@ -89,8 +90,8 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
     });
 }
 
-/// Semantics 3.3: a new name, new attributes and a new open may not be durable, so the next sync
-/// makes them durable.
+/// docs/semantics.md 3.3: a new name, new attributes and a new open may not be durable, so the next
+/// sync makes them durable.
 #[test]
 fn fsync_syncs_metadata_after_changes_that_may_not_be_durable() {
     with_client(|fake, client| async move {
@@ -111,7 +112,7 @@ fn fsync_syncs_metadata_after_changes_that_may_not_be_durable() {
     });
 }
 
-/// Semantics 3.5.
+/// docs/semantics.md 3.5.
 #[test]
 fn fsync_reports_the_size_again_if_metadata_has_lost_it() {
     with_client(|fake, client| async move {
@@ -126,7 +127,7 @@ fn fsync_reports_the_size_again_if_metadata_has_lost_it() {
     });
 }
 
-/// Semantics 3.3: storage syncs the chunk files of the write before it replies.
+/// docs/semantics.md 3.3: storage syncs the chunk files of the write before it replies.
 #[test]
 fn write_with_o_sync_needs_no_further_sync_of_storage() {
     with_client(|fake, client| async move {
@@ -148,8 +149,8 @@ fn write_with_o_sync_needs_no_further_sync_of_storage() {
     });
 }
 
-/// Semantics 3.5: storage loses an earlier write that is not durable, and the write with `O_SYNC`
-/// detects the loss.
+/// docs/semantics.md 3.5: storage loses an earlier write that is not durable, and the write with
+/// `O_SYNC` detects the loss.
 #[test]
 fn write_with_o_sync_detects_the_loss_of_an_earlier_write() {
     with_client(|fake, client| async move {
@@ -165,7 +166,7 @@ fn write_with_o_sync_detects_the_loss_of_an_earlier_write() {
     });
 }
 
-/// Semantics 3.3.
+/// docs/semantics.md 3.3.
 #[test]
 fn fsync_repeats_reports_lost_in_a_power_loss() {
     with_client(|fake, client| async move {
@@ -184,7 +185,7 @@ fn fsync_repeats_reports_lost_in_a_power_loss() {
     });
 }
 
-/// Semantics 3.4.
+/// docs/semantics.md 3.4.
 #[test]
 fn fsync_makes_writes_through_another_closed_handle_durable() {
     with_client(|fake, client| async move {
@@ -197,7 +198,7 @@ fn fsync_makes_writes_through_another_closed_handle_durable() {
     });
 }
 
-/// Semantics 3.5.
+/// docs/semantics.md 3.5.
 #[test]
 fn storage_power_loss_fails_fsync_once_for_each_handle() {
     with_client(|fake, client| async move {
@@ -218,7 +219,7 @@ fn storage_power_loss_fails_fsync_once_for_each_handle() {
 
 /// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
 /// power loss of a storage host, the file had the truncated bytes again although `fsync` had
-/// succeeded. Semantics 3.5.
+/// succeeded. docs/semantics.md 3.5.
 #[test]
 fn fsync_syncs_truncated_chunk_files() {
     with_client(|fake, client| async move {

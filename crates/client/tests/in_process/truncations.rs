@@ -41,7 +41,7 @@ async fn append(client: &Client, handle: HandleId, data: &[u8]) {
     client.append(handle, 1000, Buf::copy_of(data)).await.unwrap();
 }
 
-/// Semantics 2.7 and 2.9.
+/// docs/semantics.md 2.7 and 2.9.
 #[test]
 fn append_refused_after_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
@@ -56,7 +56,7 @@ fn append_refused_after_a_truncation_goes_to_the_new_end() {
     });
 }
 
-/// Semantics 2.7: a repeated write keeps its offset.
+/// docs/semantics.md 2.7: a repeated write keeps its offset.
 #[test]
 fn write_refused_after_a_truncation_is_repeated_at_its_offset() {
     with_client(|fake, client| async move {
@@ -72,7 +72,7 @@ fn write_refused_after_a_truncation_is_repeated_at_its_offset() {
     });
 }
 
-/// Semantics 2.7: a reader gets the old bytes, or the end of the truncated file.
+/// docs/semantics.md 2.7: a reader gets the old bytes, or the end of the truncated file.
 #[test]
 fn read_during_a_truncation_by_another_mount_has_no_zeros() {
     with_client(|fake, client| async move {
@@ -85,8 +85,8 @@ fn read_during_a_truncation_by_another_mount_has_no_zeros() {
     });
 }
 
-/// Semantics 2.13: if another mount truncates the source of a copy, the copy has no zeros in place
-/// of the removed bytes.
+/// docs/semantics.md 2.13: if another mount truncates the source of a copy, the copy has no zeros
+/// in place of the removed bytes.
 #[test]
 fn copy_during_a_truncation_of_its_source_is_shorter() {
     with_client(|fake, client| async move {
@@ -103,7 +103,7 @@ fn copy_during_a_truncation_of_its_source_is_shorter() {
     });
 }
 
-/// Semantics 2.7, for a file whose bytes metadata stores.
+/// docs/semantics.md 2.7, for a file whose bytes metadata stores.
 #[test]
 fn inline_read_during_a_truncation_has_no_zeros() {
     with_client(|fake, client| async move {
@@ -116,7 +116,7 @@ fn inline_read_during_a_truncation_has_no_zeros() {
     });
 }
 
-/// Semantics 2.9, for a file whose bytes metadata stores.
+/// docs/semantics.md 2.9, for a file whose bytes metadata stores.
 #[test]
 fn inline_append_during_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
@@ -130,8 +130,8 @@ fn inline_append_during_a_truncation_goes_to_the_new_end() {
     });
 }
 
-/// Semantics 2.7 and 3.6: the requests of a cancelled write may still arrive at storage, so a later
-/// truncation must include the chunk files of these requests.
+/// docs/semantics.md 2.7 and 3.6: the requests of a cancelled write may still arrive at storage, so
+/// a later truncation must include the chunk files of these requests.
 #[test]
 fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     with_client(|fake, client| async move {
@@ -152,8 +152,8 @@ fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     });
 }
 
-/// Semantics 2.5: the client sends a write again after a lost reply, but never after the write has
-/// returned.
+/// docs/semantics.md 2.5: the client sends a write again after a lost reply, but never after the
+/// write has returned.
 #[test]
 fn write_with_a_lost_reply_is_sent_again_before_it_returns() {
     with_client(|fake, client| async move {

@@ -94,7 +94,7 @@ mod tests {
         state.apply(&client).unwrap().node.raw()
     }
 
-    /// Semantics 1.8.
+    /// docs/semantics.md 1.8.
     #[test]
     fn restored_cluster_state_reuses_no_id() {
         let mut state = ClusterState::new(ClusterId::default());

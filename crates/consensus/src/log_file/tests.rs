@@ -225,7 +225,7 @@ fn full_disk_refuses_commands_beyond_reserved_space() {
     assert_eq!(open(parent.path()).last(), Some(position(index + 1)));
 }
 
-/// Semantics 3.1: the record of a failed sync is on the device after a restart.
+/// docs/semantics.md 3.1: the record of a failed sync is on the device after a restart.
 #[test]
 fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
     let scratch = tempfile::tempdir().unwrap();

@@ -57,7 +57,7 @@ fn lock_bytes(file: &File) {
     }
 }
 
-/// Semantics 4.4 and 6.4.
+/// docs/semantics.md 4.4 and 6.4.
 fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
     let it = mounted(transport);
     let file = File::create(it.join("file")).unwrap();

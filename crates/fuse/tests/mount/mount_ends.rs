@@ -118,7 +118,7 @@ fn inside(path: &Path) -> (u64, u64) {
     }
 }
 
-/// Semantics 4.1.
+/// docs/semantics.md 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
     // Start two rounds of 40 callers. Each worker has 16 slots. So on a machine with up to two
@@ -142,7 +142,7 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
     wait_until("no handle is left behind", || inside(&it.path) == (0, 0));
 }
 
-/// Semantics 4.4.
+/// docs/semantics.md 4.4.
 fn signal_that_does_not_kill_interrupts_no_creation(transport: &str) {
     let it = mounted(transport);
     // Create the file in a separate directory, since the kernel locks the directory during the

@@ -28,7 +28,7 @@ async fn put_back(settings: &ManagementSettings, token: &JoinToken) -> Newest {
     Newest { client, server: registered.node, version }
 }
 
-/// Semantics 1.8.
+/// docs/semantics.md 1.8.
 #[test]
 fn restored_management_reuses_no_id_or_map_version() {
     let (_directory, settings, token) = cluster();
@@ -46,7 +46,7 @@ fn restored_management_reuses_no_id_or_map_version() {
     });
 }
 
-/// Semantics 1.8, for a backup that was made by other means than `skep cluster backup`.
+/// docs/semantics.md 1.8, for a backup that was made by other means than `skep cluster backup`.
 #[test]
 fn management_skips_ids_after_a_heartbeat_with_a_newer_id() {
     let (_directory, settings, token) = cluster();

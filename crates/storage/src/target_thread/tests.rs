@@ -378,7 +378,7 @@ fn requests_of_a_deposed_metadata_target_are_refused() {
     });
 }
 
-/// Semantics 3.8.
+/// docs/semantics.md 3.8.
 #[test]
 fn write_of_a_client_removed_while_it_waits_is_refused() {
     run(|dir| async move {

@@ -171,7 +171,7 @@ fn full_disk_fails_appends_only_after_the_reserved_space() {
     assert_eq!(open(&directory).unwrap().records.len() as u64, count + 2);
 }
 
-/// Semantics 3.1.
+/// docs/semantics.md 3.1.
 #[test]
 fn records_of_a_failed_sync_reach_the_device_at_next_start() {
     let directory = tempfile::tempdir().unwrap();

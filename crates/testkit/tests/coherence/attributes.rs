@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     new_capabilities_are_visible_at_once_without_caching,
 ];
 
-/// Semantics 1.11 and 1.16.
+/// docs/semantics.md 1.11 and 1.16.
 fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
@@ -58,7 +58,7 @@ fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
     assert_eq!(names[..len].iter().filter(|byte| **byte == 0).count(), 258);
 }
 
-/// Semantics 1.17.
+/// docs/semantics.md 1.17.
 fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     files::set_permissions(here, fs::Permissions::from_mode(0o755));
@@ -88,7 +88,7 @@ fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
 }
 
 /// The kernel caches access control lists with the inode. So a change of the list must also be
-/// visible under other names of the inode. Semantics 1.17.
+/// visible under other names of the inode. docs/semantics.md 1.17.
 fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
@@ -106,7 +106,7 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
 }
 
 /// The inode has two names. One of them is a hard link that one mount has removed and the other
-/// mount has created again. Semantics 1.17.
+/// mount has created again. docs/semantics.md 1.17.
 fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
@@ -130,7 +130,7 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
 /// The kernel itself checks the owner before a chmod. It must use the owner that its last lookup of
 /// the name returned. This also holds if the kernel drops the cached access control list at the
 /// same time, or if the file has a new name. The kernel must not detach another file system that is
-/// mounted on the file. Semantics 1.2 and 1.17.
+/// mounted on the file. docs/semantics.md 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
@@ -207,7 +207,7 @@ fn list_for(count: u32) -> Vec<u8> {
     bytes
 }
 
-/// Semantics 1.17.
+/// docs/semantics.md 1.17.
 fn acls_have_at_most_511_entries(mounts: &Mounts) {
     let (longest, too_long) = (list_for(507), list_for(508));
     let any = XattrFlags::empty();
@@ -235,7 +235,7 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.20. Directories that are created in the root are on both metadata targets.
+/// docs/semantics.md 1.20. Directories that are created in the root are on both metadata targets.
 fn new_entries_inherit_the_project(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let project = |place: &Path, name: &str| {
@@ -304,7 +304,7 @@ impl ProjectDirectory {
 
 /// In some directories, new entries inherit the directory's project. A rename or link of a file
 /// with a different project into such a directory fails with EXDEV, as on ext4 and XFS. The
-/// directories in the root are on both metadata targets. Semantics 1.20.
+/// directories in the root are on both metadata targets. docs/semantics.md 1.20.
 fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
@@ -351,7 +351,7 @@ fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     assert!(refusals > 100, "{refusals}");
 }
 
-/// Semantics 1.20.
+/// docs/semantics.md 1.20.
 fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let (from, to) = (ProjectDirectory::make(root, 100), ProjectDirectory::make(root, 104));
@@ -379,7 +379,7 @@ fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     assert!(text.trim_start().starts_with(&to.inherited().to_string()), "{text}");
 }
 
-/// Semantics 1.16.
+/// docs/semantics.md 1.16.
 fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
@@ -397,8 +397,8 @@ fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.16, with `attribute_timeout=0`. Regression test: a mount with this option still
-/// cached for a second that a file has no capability.
+/// docs/semantics.md 1.16, with `attribute_timeout=0`. Regression test: a mount with this option
+/// still cached for a second that a file has no capability.
 fn new_capabilities_are_visible_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     let name = "security.capability";

@@ -37,7 +37,7 @@ fn read_events(watch: &OwnedFd) -> Vec<(ReadFlags, String)> {
     }
 }
 
-/// Semantics 5.8.
+/// docs/semantics.md 5.8.
 fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let watch = inotify::init(CreateFlags::NONBLOCK).expect("a watch");
@@ -98,7 +98,7 @@ for line in sys.stdin:
     print(count, flush=True)
 ";
 
-/// Semantics 5.8.
+/// docs/semantics.md 5.8.
 fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
@@ -130,7 +130,7 @@ fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 print('was asked' if asked else 'was never asked', flush=True)
 ";
 
-/// Semantics 5.9.
+/// docs/semantics.md 5.9.
 fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
     files::write(mounts.one.join("file"), "ours");
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
@@ -148,7 +148,7 @@ fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Semantics 5.6.
+/// docs/semantics.md 5.6.
 fn quotas_are_not_supported(mounts: &Mounts) {
     // This program calls quotactl_fd(2) to read the quota of user 0.
     let program = "import ctypes, errno, os\n\

@@ -62,7 +62,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
-/// Semantics 2.2.
+/// docs/semantics.md 2.2.
 fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
     let mut random = Random::new(3);
     for round in 0..60 {
@@ -82,7 +82,7 @@ fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
 
 /// The kernel does not read beyond its cached length of a file. So it must know the new length even
 /// if the program does not call stat. (`fs::read` calls stat, and requests the creation time, which
-/// the kernel never caches.) Semantics 2.2.
+/// the kernel never caches.) docs/semantics.md 2.2.
 fn later_open_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
@@ -121,7 +121,7 @@ fn new_names_are_visible_at_once(mounts: &Mounts) {
 }
 
 /// A program that has the old file open can still use it. The kernel caches the name for a second,
-/// but an open looks up the name again. Semantics 1.2.
+/// but an open looks up the name again. docs/semantics.md 1.2.
 fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
@@ -155,7 +155,7 @@ fn within_a_second(what: &str, is_seen: impl Fn() -> bool) {
     seen_within(what, STALENESS + MARGIN, is_seen);
 }
 
-/// Semantics 1.2 and 1.3.
+/// docs/semantics.md 1.2 and 1.3.
 fn cached_names_are_stale_for_at_most_a_second(mounts: &Mounts) {
     for round in 0..4 {
         let name = format!("file-{round}");
@@ -171,7 +171,7 @@ fn cached_names_are_stale_for_at_most_a_second(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.2 and 1.10.
+/// docs/semantics.md 1.2 and 1.10.
 fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
@@ -187,7 +187,7 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
 
 /// Reads through an open handle need not return new bytes at once (close-to-open consistency). But
 /// after a second and after another open of the file, they must return them, even if they read from
-/// the page cache. Semantics 2.3.
+/// the page cache. docs/semantics.md 2.3.
 fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
@@ -205,7 +205,7 @@ fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     drop(reader);
 }
 
-/// Semantics 2.9.
+/// docs/semantics.md 2.9.
 fn alternating_appends_of_both_mounts_lose_no_line(mounts: &Mounts) {
     for round in 0..40 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
@@ -218,7 +218,7 @@ fn alternating_appends_of_both_mounts_lose_no_line(mounts: &Mounts) {
     assert_eq!(files::read_to_string(mounts.other.join("log")), expected);
 }
 
-/// Semantics 1.5.
+/// docs/semantics.md 1.5.
 fn exclusive_creation_works_as_a_lock(mounts: &Mounts) {
     let counter = mounts.one.join("counter");
     files::write(&counter, "0");
@@ -240,7 +240,7 @@ fn exclusive_creation_works_as_a_lock(mounts: &Mounts) {
     assert_eq!(files::read_to_string(&counter), "60");
 }
 
-/// Semantics 4.9.
+/// docs/semantics.md 4.9.
 fn open_handle_survives_removal_by_the_other_mount(mounts: &Mounts) {
     let bytes = Random::new(8).bytes(1_000_000);
     files::write(mounts.one.join("file"), &bytes);
@@ -272,7 +272,7 @@ fn concurrent_renames_over_one_name_leave_one_file(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.7.
+/// docs/semantics.md 2.7.
 fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
     for round in 1..20_u64 {
         files::write(mounts.one.join("file"), vec![7; 1_500_000]);
@@ -291,7 +291,7 @@ fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
 
 /// Setting the size of a file allocates no space, so the size may exceed the free space of the
 /// disks. The test also sets sizes while a writer has the file open. In this state, metadata does
-/// not know the lengths of the chunk files. Semantics 2.10.
+/// not know the lengths of the chunk files. docs/semantics.md 2.10.
 fn file_size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
@@ -306,7 +306,7 @@ fn file_size_may_exceed_the_disks(mounts: &Mounts) {
     assert_eq!(files::read(&there), b"text\0\0");
 }
 
-/// Semantics 2.2, for holes and copies.
+/// docs/semantics.md 2.2, for holes and copies.
 fn holes_and_copies_are_visible_on_the_other_mount(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(3_000_000);
     files::write(mounts.one.join("file"), &expected);
@@ -383,7 +383,8 @@ fn both_mounts_list_the_same_entries(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// Semantics 1.4. This also holds for renames between directories on different metadata targets.
+/// docs/semantics.md 1.4. This also holds for renames between directories on different metadata
+/// targets.
 fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
         files::create_dir(mounts.one.join(format!("from-{index}")));
@@ -421,8 +422,8 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Both mounts exchange two names again and again. At any time, each name must refer
-/// to one of the two files.
+/// docs/semantics.md 1.4. Both mounts exchange two names again and again. At any time, each name
+/// must refer to one of the two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
         files::create_dir(mounts.one.join(name));
@@ -461,8 +462,8 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.7. If two concurrent renames would create a loop together, metadata refuses one of
-/// them.
+/// docs/semantics.md 1.7. If two concurrent renames would create a loop together, metadata refuses
+/// one of them.
 fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     for round in 0..60 {
         let top = mounts.one.join(format!("round-{round}"));
@@ -488,7 +489,7 @@ fn directories_moved_into_each_other_stay_a_tree(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.8.
+/// docs/semantics.md 1.8.
 fn inode_numbers_are_never_reused(mounts: &Mounts) {
     let mut seen = HashSet::new();
     for round in 0..100 {
@@ -500,7 +501,7 @@ fn inode_numbers_are_never_reused(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.5.
+/// docs/semantics.md 2.5.
 fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
     const PAGE: usize = 4096;
     files::write(mounts.one.join("file"), [0; 3 * PAGE]);
@@ -533,7 +534,8 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.6. rsync and tar set the modification time of a directory back to its old value.
+/// docs/semantics.md 1.6. rsync and tar set the modification time of a directory back to its old
+/// value.
 fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let directory = |path: &PathBuf| path.join("directory");
@@ -554,7 +556,7 @@ fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.2, with `attribute_timeout=0`.
+/// docs/semantics.md 1.2, with `attribute_timeout=0`.
 fn changes_are_visible_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     for round in 0..50 {
@@ -570,7 +572,7 @@ fn changes_are_visible_at_once_without_caching(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.4.
+/// docs/semantics.md 2.4.
 fn sizes_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let file = files::create(&here);

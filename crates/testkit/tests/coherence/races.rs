@@ -40,7 +40,7 @@ const WAYS: [(&str, Make); 6] = [
     }),
 ];
 
-/// Semantics 1.5, and the rule of 1.4 that `RENAME_NOREPLACE` replaces no entry.
+/// docs/semantics.md 1.5, and the rule of 1.4 that `RENAME_NOREPLACE` replaces no entry.
 fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     const ROUNDS: usize = 15;
     for (way, make) in WAYS {
@@ -179,12 +179,12 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     }
 }
 
-/// Semantics 1.7.
+/// docs/semantics.md 1.7.
 fn two_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b"], 40);
 }
 
-/// Semantics 1.7. Any two of the three exchanges are valid together, but all three are not.
+/// docs/semantics.md 1.7. Any two of the three exchanges are valid together, but all three are not.
 fn three_concurrent_exchanges_keep_a_tree(mounts: &Mounts) {
     exchange_in_a_ring(mounts, &["a", "b", "c"], 40);
 }

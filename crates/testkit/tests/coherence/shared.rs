@@ -48,8 +48,8 @@ fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     model[offset..offset + len].copy_from_slice(&bytes);
 }
 
-/// Semantics 2.3, 2.7 and 2.9. The writing mount still has a cached size that is older than the
-/// truncation by the other mount.
+/// docs/semantics.md 2.3, 2.7 and 2.9. The writing mount still has a cached size that is older than
+/// the truncation by the other mount.
 fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("file-{round}");
@@ -76,8 +76,8 @@ fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.7. A truncation during a write either removes no byte of the write or removes all of
-/// them. Removed bytes never appear again.
+/// docs/semantics.md 2.7. A truncation during a write either removes no byte of the write or
+/// removes all of them. Removed bytes never appear again.
 fn truncated_bytes_of_concurrent_writes_never_reappear(mounts: &Mounts) {
     const PIECE: usize = 100_000;
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
@@ -103,7 +103,7 @@ fn truncated_bytes_of_concurrent_writes_never_reappear(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.3 and 2.4.
+/// docs/semantics.md 2.3 and 2.4.
 fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let handles = [open(&mounts.one.join("file")), open(&mounts.other.join("file"))];
@@ -125,8 +125,8 @@ fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.3. The reader opens the file earlier than the writer, so the kernel caches the pages
-/// that it reads.
+/// docs/semantics.md 2.3. The reader opens the file earlier than the writer, so the kernel caches
+/// the pages that it reads.
 fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
@@ -164,7 +164,7 @@ fn append(path: &Path, name: &str) {
     }
 }
 
-/// Semantics 2.9.
+/// docs/semantics.md 2.9.
 fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
     files::write(mounts.one.join("log"), "");
     let is_done = AtomicBool::new(false);
@@ -177,7 +177,7 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
             .collect();
         let reader = scope.spawn(|| {
             // No read may return a hole or an incomplete line. (The reader must open the file later
-            // than the writers, because of the exception in Semantics 2.3.)
+            // than the writers, because of the exception in docs/semantics.md 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
@@ -214,7 +214,7 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
     assert_eq!(next, [RECORDS; 6], "each record is there once");
 }
 
-/// Semantics 2.9, with `O_DIRECT`.
+/// docs/semantics.md 2.9, with `O_DIRECT`.
 fn concurrent_direct_appends_of_both_mounts_lose_no_record(mounts: &Mounts) {
     const RECORD: usize = 4096;
     const COUNT: u8 = 40;
@@ -274,7 +274,7 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     });
 }
 
-/// Semantics 2.9, for the longest appends whose bytes are guaranteed to be consecutive.
+/// docs/semantics.md 2.9, for the longest appends whose bytes are guaranteed to be consecutive.
 fn concurrent_appends_of_one_mebibyte_are_not_mixed(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
@@ -294,7 +294,7 @@ fn concurrent_appends_of_one_mebibyte_are_not_mixed(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.7.
+/// docs/semantics.md 2.7.
 fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
     for round in 0..30_u8 {
@@ -309,8 +309,8 @@ fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.9. When a program reads a shared file, the mount drops the kernel's cached pages.
-/// This must not change the times of the file.
+/// docs/semantics.md 1.9. When a program reads a shared file, the mount drops the kernel's cached
+/// pages. This must not change the times of the file.
 fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
@@ -327,7 +327,7 @@ fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.8.
+/// docs/semantics.md 2.8.
 fn shared_files_can_be_mapped(mounts: &Mounts) {
     let here = open(&mounts.one.join("file"));
     files::write_all_at(&here, &[1; 8192], 0);
@@ -348,7 +348,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
 }
 
 /// When a file is not shared any more, the kernel caches its pages again after the next open. The
-/// test cannot observe the cache, so it only checks that the contents are correct. Semantics 2.2.
+/// test cannot observe the cache, so it only checks that the contents are correct.
+/// docs/semantics.md 2.2.
 fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));

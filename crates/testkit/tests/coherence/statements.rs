@@ -60,7 +60,7 @@ impl Done {
     }
 }
 
-/// Semantics 1.4, for directories. A rename may replace an empty directory.
+/// docs/semantics.md 1.4, for directories. A rename may replace an empty directory.
 fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
     // Use the mount that caches no names to look up the directory.
     let target = mounts.at_once.join("target");
@@ -97,7 +97,7 @@ fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
     assert_eq!(files::read_dir(&mounts.one).count(), 1);
 }
 
-/// Semantics 1.6.
+/// docs/semantics.md 1.6.
 fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
     const STAYING: usize = 700;
     for number in 0..STAYING {
@@ -143,8 +143,8 @@ fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.9. Reading changes no time, even if the access time is older than the modification
-/// time. In this case, other file systems update the access time.
+/// docs/semantics.md 1.9. Reading changes no time, even if the access time is older than the
+/// modification time. In this case, other file systems update the access time.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -206,7 +206,7 @@ impl Drop for Stepwise {
     }
 }
 
-/// Semantics 1.10.
+/// docs/semantics.md 1.10.
 fn open_file_is_usable_after_a_loss_of_permission(mounts: &Mounts) {
     let set_mode = |path: &Path, mode| {
         files::set_permissions(path, fs::Permissions::from_mode(mode));
@@ -232,7 +232,7 @@ fn open_file_is_usable_after_a_loss_of_permission(mounts: &Mounts) {
     assert_eq!(files::read(&path), b"first\nsecond\n");
 }
 
-/// Semantics 1.12.
+/// docs/semantics.md 1.12.
 fn directory_size_is_its_number_of_entries(mounts: &Mounts) {
     let has = |size, links| {
         for place in [&mounts.one, &mounts.other] {
@@ -254,7 +254,7 @@ fn directory_size_is_its_number_of_entries(mounts: &Mounts) {
     has(2, 3);
 }
 
-/// Semantics 1.13.
+/// docs/semantics.md 1.13.
 fn block_count_covers_files_without_holes(mounts: &Mounts) {
     for (len, blocks) in [(0, 0), (1, 1), (512, 1), (513, 2), (700_000, 1368), (5_000_001, 9766)] {
         files::write(mounts.one.join("file"), vec![1; len]);
@@ -267,7 +267,7 @@ fn block_count_covers_files_without_holes(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.14.
+/// docs/semantics.md 1.14.
 fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     files::create_dir(mounts.one.join("directory"));
     files::write(mounts.one.join("directory/file"), "x");
@@ -302,7 +302,7 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     inside.end();
 }
 
-/// Semantics 1.14.
+/// docs/semantics.md 1.14.
 fn stat_works_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
     let path = mounts.one.join("null");
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
@@ -316,7 +316,7 @@ fn stat_works_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
 }
 
-/// Semantics 2.5.
+/// docs/semantics.md 2.5.
 fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
     const LEN: usize = 3 << 20;
     for round in 0..8_u8 {
@@ -350,7 +350,7 @@ fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.4.
+/// docs/semantics.md 2.4.
 fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     let time = |place: &Path| {
         let found = files::metadata(place.join("file"));
@@ -372,7 +372,8 @@ fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.8. `close` writes the mapped pages even if the program has not called `msync`.
+/// docs/semantics.md 2.8. `close` writes the mapped pages even if the program has not called
+/// `msync`.
 fn close_writes_mapped_pages(mounts: &Mounts) {
     files::write(mounts.one.join("file"), vec![b'a'; 2_000_000]);
     let program = "import mmap\n\
@@ -386,7 +387,7 @@ fn close_writes_mapped_pages(mounts: &Mounts) {
     assert_eq!((&found[4999..5005], &found[1_999_995..]), (&b"aherea"[..], &b"alast"[..]));
 }
 
-/// Semantics 2.11.
+/// docs/semantics.md 2.11.
 fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
     let bytes = Random::new(4).bytes(1 << 20);
     let file = new(&mounts.one.join("file"), &bytes);
@@ -404,7 +405,7 @@ fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.12.
+/// docs/semantics.md 2.12.
 fn allocated_space_without_data_is_a_hole(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"");
     files::fallocate(&file, FallocateFlags::empty(), 0, 3 << 20);
@@ -421,7 +422,7 @@ fn allocated_space_without_data_is_a_hole(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.13, for files on the same targets.
+/// docs/semantics.md 2.13, for files on the same targets.
 fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     const PATTERN: &str = "user.skep.pattern";
     let source = new(&mounts.one.join("source"), b"begins");
@@ -449,8 +450,8 @@ fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// Semantics 2.13. The kernel copies only up to its cached size of the source file. This is the
-/// size that the last `fstat` returned.
+/// docs/semantics.md 2.13. The kernel copies only up to its cached size of the source file. This is
+/// the size that the last `fstat` returned.
 fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");
@@ -476,7 +477,7 @@ fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.20.
+/// docs/semantics.md 1.20.
 fn unsupported_flags_are_refused(mounts: &Mounts) {
     files::write(mounts.one.join("file"), "x");
     for flag in ["+i", "+a", "+d"] {
@@ -490,7 +491,7 @@ fn unsupported_flags_are_refused(mounts: &Mounts) {
     files::write(mounts.other.join("file"), "still");
 }
 
-/// Semantics 4.9.
+/// docs/semantics.md 4.9.
 fn removed_files_can_be_written(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(1_000_000);
     files::write(mounts.one.join("file"), &expected);

@@ -288,7 +288,7 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
     /// A reader that opened the file earlier than the writer. No other program uses the reader's
-    /// mount, because concurrent calls on the same mount may hide a change (Semantics 2.3).
+    /// mount, because concurrent calls on the same mount may hide a change (docs/semantics.md 2.3).
     FromBefore,
     /// Readers that open and map the file while the writer changes it.
     New,
@@ -330,7 +330,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     std::thread::scope(|scope| {
         let _stops = Stops(&story);
         // Use only one reader that opened the file earlier than the writer. A second such reader
-        // could hide changes from the first one (Semantics 2.3).
+        // could hide changes from the first one (docs/semantics.md 2.3).
         let reading: &[_] = match readers {
             Readers::FromBefore => &[(&same_mount, 1), (&files[0], 5)],
             Readers::New => &[(&same_mount, 1), (&files[0], 5), (&files[1], 1)],
@@ -364,7 +364,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     files::remove_file(&here);
 }
 
-/// Semantics 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.
+/// docs/semantics.md 2.1, 2.2, 2.3, 2.5, 2.7 and 2.8.
 fn read_never_returns_bytes_overwritten_before_it_began(mounts: &Mounts) {
     let seed = Random::seed_of_run();
     println!("    seed {seed} (SKEP_TEST_SEED={seed} repeats it)");

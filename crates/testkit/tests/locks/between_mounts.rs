@@ -33,7 +33,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
-/// Semantics 6.1.
+/// docs/semantics.md 6.1.
 fn lock_excludes_programs_on_all_mounts(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
@@ -61,7 +61,7 @@ fn lock_excludes_programs_on_all_mounts(mounts: &Mounts) {
 /// The kernel handles locks on special files itself. If this test fails because a newer kernel
 /// forwards these locks to FUSE, docs/semantics.md needs a new statement.
 ///
-/// Semantics 6.1.
+/// docs/semantics.md 6.1.
 fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
     let beside = |path: &Path, ending: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -88,7 +88,7 @@ fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
     }
 }
 
-/// Semantics 6.1.
+/// docs/semantics.md 6.1.
 fn lock_kinds_are_independent(mounts: &Mounts) {
     let (mut one, mut other) = (Program::on(&mounts.one), Program::on(&mounts.other));
     assert_eq!(one.try_lock("posix", "exclusive"), "ok");
@@ -96,7 +96,7 @@ fn lock_kinds_are_independent(mounts: &Mounts) {
     assert_eq!(other.try_lock("ofd", "shared"), "EAGAIN", "these two do");
 }
 
-/// Semantics 6.4.
+/// docs/semantics.md 6.4.
 fn lock_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut waiter) = (Program::on(here), Program::on(there));
@@ -115,7 +115,7 @@ fn lock_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
     });
 }
 
-/// Semantics 6.4.
+/// docs/semantics.md 6.4.
 fn signal_ends_a_lock_wait(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut waiter) = (Program::on(here), Program::on(there));
@@ -134,7 +134,7 @@ fn signal_ends_a_lock_wait(mounts: &Mounts) {
     });
 }
 
-/// Semantics 6.2.
+/// docs/semantics.md 6.2.
 fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
@@ -173,7 +173,7 @@ fn holder_of(program: &mut Program) -> String {
     program.run("test f posix exclusive 0 0")
 }
 
-/// Semantics 6.2 and 6.3.
+/// docs/semantics.md 6.2 and 6.3.
 fn closing_releases_posix_locks(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
@@ -206,7 +206,7 @@ fn is_free_soon(program: &mut Program, kind: &str) {
     program.unlock(kind);
 }
 
-/// Semantics 6.3.
+/// docs/semantics.md 6.3.
 fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let mut other = Program::on(there);
@@ -233,7 +233,7 @@ fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
     });
 }
 
-/// Semantics 6.5.
+/// docs/semantics.md 6.5.
 fn deadlocks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut one, mut other) = (Program::on(here), Program::on(there));
@@ -253,8 +253,8 @@ fn number(path: &Path) -> u64 {
     text.parse().expect("a number")
 }
 
-/// Semantics 6.6. Each program has the file open all the time. Under the lock, it must read the
-/// bytes that the other programs have written.
+/// docs/semantics.md 6.6. Each program has the file open all the time. Under the lock, it must read
+/// the bytes that the other programs have written.
 fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
@@ -271,7 +271,7 @@ fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     }
 }
 
-/// Semantics 6.4.
+/// docs/semantics.md 6.4.
 fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
@@ -296,7 +296,7 @@ fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     is_free_soon(&mut holder, "flock");
 }
 
-/// Semantics 6.2.
+/// docs/semantics.md 6.2.
 fn lock_owner_has_at_most_1024_ranges(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
@@ -320,7 +320,7 @@ fn lock_owner_has_at_most_1024_ranges(mounts: &Mounts) {
     });
 }
 
-/// Semantics 6.2.
+/// docs/semantics.md 6.2.
 fn getlk_names_the_holder_on_the_same_mount(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
@@ -351,7 +351,7 @@ fn until_they_wait(count: usize, path: &Path) {
     });
 }
 
-/// Semantics 6.4.
+/// docs/semantics.md 6.4.
 fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     for kind in KINDS {
         let mut holder = Program::on(&mounts.one);
@@ -377,7 +377,7 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
 
 /// After 64 readers have overtaken the waiting writer, no other reader gets the lock for a second.
 /// After this second, a waiting reader gets the lock, although the other readers have not released
-/// it. Semantics 6.4.
+/// it. docs/semantics.md 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
         let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
@@ -406,7 +406,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     }
 }
 
-/// Semantics 6.4.
+/// docs/semantics.md 6.4.
 fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
     for kind in ["posix", "ofd"] {
         let (mut first, mut last) = (Program::on(&mounts.one), Program::on(&mounts.other));
@@ -427,7 +427,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
     }
 }
 
-/// Semantics 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
+/// docs/semantics.md 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
 fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
     let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
     let path = mounts.one.display();
@@ -467,7 +467,7 @@ fn apart(place: &Path) -> [PathBuf; 2] {
     [first, other]
 }
 
-/// Semantics 6.5.
+/// docs/semantics.md 6.5.
 fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let files = apart(here);
@@ -496,7 +496,7 @@ fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
     });
 }
 
-/// Semantics 6.5.
+/// docs/semantics.md 6.5.
 fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         // Files in the same directory are on the same metadata target.

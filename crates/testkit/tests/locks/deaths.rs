@@ -37,7 +37,7 @@ fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(
     victims.iter().map(count).sum()
 }
 
-/// Semantics 6.6 and 6.8.
+/// docs/semantics.md 6.6 and 6.8.
 fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
     let mut random = Random::new(Random::seed_of_run());
     for kind in KINDS {
@@ -84,7 +84,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
     }
 }
 
-/// Semantics 6.8.
+/// docs/semantics.md 6.8.
 fn locks_survive_a_restart_of_metadata((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
@@ -108,7 +108,7 @@ fn locks_survive_a_restart_of_metadata((): &()) {
     cluster.stop();
 }
 
-/// Semantics 6.7.
+/// docs/semantics.md 6.7.
 fn client_suspended_past_its_lease_loses_its_locks((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -96,7 +96,7 @@ fn cluster() -> Cluster {
     Cluster::start(Shape { metadata_targets: 3, ..Shape::default() })
 }
 
-/// Semantics 1.1 and 1.2.
+/// docs/semantics.md 1.1 and 1.2.
 #[test]
 fn calls_on_any_mount_match_the_model() {
     let mut cluster = cluster();
@@ -114,7 +114,7 @@ fn calls_on_any_mount_match_the_model() {
     trial.cluster().stop();
 }
 
-/// Semantics 1.1 and 1.2.
+/// docs/semantics.md 1.1 and 1.2.
 #[test]
 fn calls_on_alternating_mounts_match_the_model() {
     let mut cluster = cluster();

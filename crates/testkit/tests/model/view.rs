@@ -139,8 +139,8 @@ impl View {
         let mut result = rename();
         if result == Err(rustix::io::Errno::STALE) {
             // The other mount may have moved a directory, and this kernel may still have the old
-            // path in its cache. The kernel cannot refresh its cache during a rename (semantics
-            // 1.4), so refresh it by a stat.
+            // path in its cache. The kernel cannot refresh its cache during a rename
+            // (docs/semantics.md 1.4), so refresh it by a stat.
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -202,7 +202,7 @@ impl View {
     }
 
     /// Calls `stat` first, because otherwise the kernel may have an older access control list in
-    /// its cache (semantics 1.17).
+    /// its cache (docs/semantics.md 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];
@@ -279,7 +279,7 @@ impl View {
 
     /// Calls `stat` afterwards, so that the mount reports the write's time. Otherwise the mount
     /// could report it later, and so replace a time that another mount has set in the meantime
-    /// (semantics 2.4).
+    /// (docs/semantics.md 2.4).
     pub(crate) fn write_open(&self, slot: usize, at: u64, bytes: &[u8]) -> Outcome {
         let file = self.file(slot)?;
         file.metadata()?;
@@ -307,7 +307,7 @@ impl View {
     }
 
     /// Calls `stat` first, because the kernel copies only up to the file size in its cache
-    /// (semantics 2.13). Like `write_open`, also calls `stat` afterwards.
+    /// (docs/semantics.md 2.13). Like `write_open`, also calls `stat` afterwards.
     pub(crate) fn copy_open(
         &self,
         slot: usize,

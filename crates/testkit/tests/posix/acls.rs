@@ -69,7 +69,7 @@ fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Semantics 1.17.
+/// docs/semantics.md 1.17.
 fn grant_and_deny_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
@@ -90,7 +90,7 @@ fn grant_and_deny_access(root: &Path) {
     assert!(String::from_utf8_lossy(&names[..len]).contains(ACCESS));
 }
 
-/// Semantics 1.17.
+/// docs/semantics.md 1.17.
 fn change_with_chmod(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
@@ -107,8 +107,8 @@ fn change_with_chmod(root: &Path) {
     assert!(may(root, "cat file") && !may(root, "echo more >> file"));
 }
 
-/// Semantics 1.17. The test creates sixteen directories, so that some of them are on the other
-/// metadata target.
+/// docs/semantics.md 1.17. The test creates sixteen directories, so that some of them are on the
+/// other metadata target.
 fn default_acl_is_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\

@@ -33,7 +33,7 @@ fn new(root: &Path, name: &str, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), root.join(name))
 }
 
-/// Semantics 2.11.
+/// docs/semantics.md 2.11.
 fn fallocate_extends_or_keeps_the_size(root: &Path) {
     let file = new(root, "file", b"abc");
     let before = files::metadata_of(&file);
@@ -56,7 +56,7 @@ fn fallocate_extends_or_keeps_the_size(root: &Path) {
 /// The file system type of FUSE in the result of `statfs`.
 pub(crate) const FUSE: i64 = 0x6573_5546;
 
-/// Semantics 2.11.
+/// docs/semantics.md 2.11.
 fn allocation_beyond_free_space_is_refused(root: &Path) {
     let file = new(root, "file", b"abc");
     // Run this only on Skep. A local ext4 would allocate all free space before the call fails.
@@ -70,7 +70,7 @@ fn allocation_beyond_free_space_is_refused(root: &Path) {
     punch(&file, 0, wanted[0]);
 }
 
-/// Semantics 2.11 and 2.12.
+/// docs/semantics.md 2.11 and 2.12.
 fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     let mut expected = Random::new(5).bytes(5_000_000);
     let file = new(root, "file", &expected);
@@ -105,7 +105,7 @@ fn punched_range_is_a_hole_and_reads_as_zeros(root: &Path) {
     refused(fallocate(&file, FallocateFlags::PUNCH_HOLE, 0, 10), Errno::OPNOTSUPP);
 }
 
-/// Semantics 2.11.
+/// docs/semantics.md 2.11.
 fn zeroed_range_reads_as_zeros(root: &Path) {
     let mut expected = Random::new(6).bytes(3_000_000);
     let file = new(root, "file", &expected);
@@ -118,7 +118,7 @@ fn zeroed_range_reads_as_zeros(root: &Path) {
     assert!(files::read(root.join("file")) == expected);
 }
 
-/// Semantics 2.12.
+/// docs/semantics.md 2.12.
 fn mapped_data_is_not_a_hole(root: &Path) {
     let program = "import mmap, os\n\
          with open('file', 'w+b') as file:\n\
@@ -144,7 +144,7 @@ fn copy(from: &File, mut at: u64, to: &File, mut place: u64, length: usize) -> u
     copied
 }
 
-/// Semantics 2.13.
+/// docs/semantics.md 2.13.
 fn copy_file_range_copies_within_and_between_files(root: &Path) {
     let bytes = Random::new(7).bytes(7_000_000);
     let from = new(root, "from", &bytes);

@@ -64,7 +64,7 @@ fn times(seconds: i64, nanoseconds: i64) -> Timestamps {
     }
 }
 
-/// Semantics 1.9.
+/// docs/semantics.md 1.9.
 fn times_are_stored_with_nanoseconds(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -131,7 +131,7 @@ fn writes_change_times(root: &Path) {
     assert!((found.ctime(), found.ctime_nsec()) >= before);
 }
 
-/// Semantics 1.9. A kernel decides by the times whether its cached data of a file is valid.
+/// docs/semantics.md 1.9. A kernel decides by the times whether its cached data of a file is valid.
 fn write_replaces_a_modification_time_in_the_future(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
@@ -170,7 +170,7 @@ fn changed_entries_change_the_times_of_a_directory(root: &Path) {
     }
 }
 
-/// Semantics 1.1. The replies to concurrent changes may arrive in any order.
+/// docs/semantics.md 1.1. The replies to concurrent changes may arrive in any order.
 fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
     let directory = root.join("directory");
     files::create_dir(&directory);
@@ -282,7 +282,7 @@ fn fstat_shows_attributes_of_an_open_file(root: &Path) {
 }
 
 /// A `chown` that changes neither user nor group also clears the set-user-id and set-group-id bits.
-/// Semantics 1.10.
+/// docs/semantics.md 1.10.
 fn chown_clears_setuid(root: &Path) {
     let (file, directory) = (root.join("file"), root.join("directory"));
     files::write(&file, "x");
@@ -300,7 +300,7 @@ fn chown_clears_setuid(root: &Path) {
 }
 
 /// Each kind of write by a user other than root clears the set-user-id bit. A stat immediately
-/// after the write returns the new mode. Semantics 1.1 and 1.10.
+/// after the write returns the new mode. docs/semantics.md 1.1 and 1.10.
 fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [

@@ -117,7 +117,7 @@ fn directory_tree_may_be_deeper_than_the_longest_path(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-/// Semantics 1.11.
+/// docs/semantics.md 1.11.
 fn link_targets_and_xattrs_may_have_any_bytes(root: &Path) {
     let target = OsStr::from_bytes(b"\xff/\xfe \n\x80");
     files::symlink(target, root.join("link"));
@@ -162,7 +162,7 @@ fn loops_of_symbolic_links_are_refused(root: &Path) {
     refused(fs::read(root.join("41")), Errno::LOOP);
 }
 
-/// Semantics 1.9.
+/// docs/semantics.md 1.9.
 fn times_before_1970_and_after_2106_are_stored(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");

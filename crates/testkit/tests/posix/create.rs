@@ -79,7 +79,7 @@ fn takes_any_bytes_as_names(root: &Path) {
     refused(fs::metadata(root.join("A B")), Errno::NOENT);
 }
 
-/// Semantics 1.11.
+/// docs/semantics.md 1.11.
 fn limits_name_lengths(root: &Path) {
     let longest = "n".repeat(255);
     files::create(root.join(&longest));

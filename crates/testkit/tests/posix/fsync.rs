@@ -32,7 +32,7 @@ fn succeeds_for_directories(root: &Path) {
 }
 
 /// The test checks only that syncfs(2) succeeds, because the kernel does not forward the call to
-/// FUSE file systems. Semantics 5.4.
+/// FUSE file systems. docs/semantics.md 5.4.
 fn syncfs_succeeds(root: &Path) {
     for index in 0..20 {
         files::write(root.join(format!("file-{index}")), vec![1; 50_000]);

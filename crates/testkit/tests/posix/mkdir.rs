@@ -25,7 +25,7 @@ fn makes_an_empty_directory(root: &Path) {
     assert_eq!(names(&path), Vec::<String>::new());
 }
 
-/// Semantics 1.12.
+/// docs/semantics.md 1.12.
 fn raises_the_link_count_of_the_parent(root: &Path) {
     let before = files::metadata(root).nlink();
     files::create_dir(root.join("a"));
@@ -59,7 +59,7 @@ fn makes_sixty_nested_directories(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-/// Semantics 1.10.
+/// docs/semantics.md 1.10.
 fn inherits_the_group(root: &Path) {
     let parent = root.join("shared");
     files::create_dir(&parent);

@@ -30,7 +30,7 @@ fn mapping_shows_the_file(root: &Path) {
     assert!(files::read(root.join("copy")) == bytes);
 }
 
-/// Semantics 2.8.
+/// docs/semantics.md 2.8.
 fn writes_to_a_shared_mapping_reach_the_file(root: &Path) {
     files::write(root.join("file"), vec![1; 2_000_000]);
     python(

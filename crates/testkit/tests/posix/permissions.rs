@@ -29,7 +29,7 @@ fn mode(path: &Path, mode: u32) {
     files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
-/// Semantics 1.10.
+/// docs/semantics.md 1.10.
 fn mode_of_a_file_controls_access(root: &Path) {
     mode(root, 0o755);
     let path = root.join("file");

@@ -49,7 +49,7 @@ fn hole_of_a_file_reads_as_zeros(root: &Path) {
 }
 
 /// A file takes space for its written data, plus a little space for data of the file system itself.
-/// Semantics 1.13.
+/// docs/semantics.md 1.13.
 fn holes_allocate_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
     let file = open(&root.join("file"));
@@ -167,7 +167,7 @@ fn threads_write_different_parts_of_a_file(root: &Path) {
     }
 }
 
-/// Semantics 2.1.
+/// docs/semantics.md 2.1.
 fn write_on_one_handle_is_read_on_another(root: &Path) {
     let path = root.join("file");
     let (writer, reader) = (open(&path), open(&path));

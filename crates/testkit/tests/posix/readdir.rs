@@ -50,7 +50,7 @@ fn reports_types_and_inodes(root: &Path) {
 }
 
 /// A name that exists during the whole listing is listed exactly once, regardless of other changes.
-/// Semantics 1.6.
+/// docs/semantics.md 1.6.
 fn lists_unchanged_entries_once_while_others_change(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);

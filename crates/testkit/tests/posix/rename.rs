@@ -249,8 +249,7 @@ fn concurrent_moves_never_create_a_loop(root: &Path) {
 }
 
 /// Exchanges files within one directory, and between it and sixteen other directories. Some of
-/// these directories are on the other metadata target.
-/// Semantics 1.4.
+/// these directories are on the other metadata target. docs/semantics.md 1.4.
 fn exchanges_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
     files::write(root.join("b"), "of b");
@@ -327,7 +326,7 @@ fn exchange_with_a_missing_name_is_refused(root: &Path) {
     assert_eq!(names(root), ["a", "b"]);
 }
 
-/// Semantics 1.7.
+/// docs/semantics.md 1.7.
 fn exchange_with_an_ancestor_is_refused(root: &Path) {
     files::create_dir_all(root.join("a/b/c"));
     refused(exchange(&root.join("a"), &root.join("a/b/c")), Errno::INVAL);

@@ -18,7 +18,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
     never_removes_a_directory_with_a_new_file,
 ];
 
-/// Semantics 1.14.
+/// docs/semantics.md 1.14.
 fn directory_removed_right_after_a_change_has_no_links(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
@@ -71,8 +71,8 @@ fn creation_in_a_removed_directory_is_refused(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// Semantics 1.14. A program can still use a removed directory that it has open or that is its
-/// working directory. The directory then has no entries.
+/// docs/semantics.md 1.14. A program can still use a removed directory that it has open or that is
+/// its working directory. The directory then has no entries.
 fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);

@@ -41,7 +41,7 @@ fn shrinks_the_file(root: &Path) {
     assert!(files::read(&path).is_empty());
 }
 
-/// Semantics 2.6.
+/// docs/semantics.md 2.6.
 fn truncated_bytes_do_not_come_back(root: &Path) {
     let path = root.join("file");
     for (len, cut) in [(10_000, 5), (700_000, 4097), (5_000_000, 524_288), (5_000_000, 524_289)] {
@@ -111,7 +111,7 @@ fn on_one_handle_is_seen_on_another(root: &Path) {
     assert_eq!(files::metadata_of(&second).len(), 25);
 }
 
-/// Semantics 2.10.
+/// docs/semantics.md 2.10.
 fn accepts_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);

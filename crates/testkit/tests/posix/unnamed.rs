@@ -30,7 +30,7 @@ fn give_name(file: &File, path: &Path) -> rustix::io::Result<()> {
     linkat(CWD, from, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// Semantics 1.18.
+/// docs/semantics.md 1.18.
 fn o_tmpfile_makes_a_file_without_a_name(root: &Path) {
     let mut file = ok(unnamed(root, OFlags::empty()));
     assert_eq!(names(root), Vec::<String>::new());
@@ -55,7 +55,7 @@ fn umask() -> u32 {
     u32::from_str_radix(line.trim(), 8).expect("octal digits")
 }
 
-/// Semantics 1.18.
+/// docs/semantics.md 1.18.
 fn unnamed_file_can_be_linked(root: &Path) {
     let file = ok(unnamed(root, OFlags::empty()));
     files::write_all(&file, b"before");

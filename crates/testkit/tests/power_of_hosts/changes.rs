@@ -16,7 +16,7 @@ const NAMES: usize = 8;
 const O_SYNC: i32 = 0o4_010_000;
 const O_DSYNC: i32 = 0o10_000;
 
-/// Whether the program syncs each change in the way that semantics 3.3 requires.
+/// Whether the program syncs each change in the way that docs/semantics.md 3.3 requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Syncs {
     Each,

@@ -1,6 +1,6 @@
 //! Power losses of each kind of host alone, and of all hosts at the same time, immediately after a
-//! change was acknowledged. Afterwards the tree must have exactly the contents that semantics
-//! 3.1-3.5 promise.
+//! change was acknowledged. Afterwards the tree must have exactly the contents that
+//! docs/semantics.md 3.1-3.5 promise.
 //!
 //! The disks of the hosts have a volatile write cache (`skep_testkit::power`), so a missing sync of
 //! a service loses data. A program changes a tree on a mount and a local tree in the same way, and
@@ -61,7 +61,7 @@ fn small(arguments: &[&str]) -> Shape {
 
 const ALWAYS: [&str; 2] = ["--set", "metadata:metadata.sync=always"];
 
-/// Semantics 3.3. The metadata host and the client continue to run.
+/// docs/semantics.md 3.3. The metadata host and the client continue to run.
 #[test]
 fn synced_changes_survive_a_power_loss_of_storage() {
     let mut hosts = Hosts::start(small(&[]), &["storage-1"]);
@@ -69,8 +69,8 @@ fn synced_changes_survive_a_power_loss_of_storage() {
     hosts.end();
 }
 
-/// Semantics 3.5. Each handle reports the possible loss once, no matter which writes the disk has
-/// kept.
+/// docs/semantics.md 3.5. Each handle reports the possible loss once, no matter which writes the
+/// disk has kept.
 #[test]
 fn unsynced_writes_are_reported_after_a_power_loss_of_storage() {
     let mut hosts = Hosts::start(small(&[]), &["storage-1"]);
@@ -123,7 +123,7 @@ impl Overwrite {
     }
 }
 
-/// Semantics 3.3, 3.5. A power loss tears overwrites of synced bytes. The bytes outside the
+/// docs/semantics.md 3.3, 3.5. A power loss tears overwrites of synced bytes. The bytes outside the
 /// overwritten range do not change, each byte in this range is either the old or the new one, and
 /// no read fails. To achieve this, the target must sync the record of an overwrite (in the dirty
 /// log) before the overwrite.
@@ -161,7 +161,7 @@ fn torn_overwrites_are_readable_after_a_power_loss_of_storage() {
     hosts.end();
 }
 
-/// Semantics 3.3. The storage hosts and the client continue to run.
+/// docs/semantics.md 3.3. The storage hosts and the client continue to run.
 #[test]
 fn synced_changes_survive_a_power_loss_of_metadata() {
     let mut hosts = Hosts::start(small(&[]), &["metadata-1"]);
@@ -169,7 +169,7 @@ fn synced_changes_survive_a_power_loss_of_metadata() {
     hosts.end();
 }
 
-/// Semantics 3.2. With `metadata.sync = always`, the power loss reverts no change.
+/// docs/semantics.md 3.2. With `metadata.sync = always`, the power loss reverts no change.
 #[test]
 fn all_changes_survive_a_power_loss_of_always_synced_metadata() {
     let mut hosts = Hosts::start(small(&ALWAYS), &["metadata-1"]);
@@ -177,8 +177,8 @@ fn all_changes_survive_a_power_loss_of_always_synced_metadata() {
     hosts.end();
 }
 
-/// Semantics 3.2, 3.3. Changes concern both targets, and one of the targets loses the changes that
-/// it has not synced.
+/// docs/semantics.md 3.2, 3.3. Changes concern both targets, and one of the targets loses the
+/// changes that it has not synced.
 #[test]
 fn synced_changes_survive_the_loss_of_one_of_two_metadata_hosts() {
     let shape = Shape { metadata_targets: 2, ..small(&[]) };
@@ -190,8 +190,8 @@ fn synced_changes_survive_the_loss_of_one_of_two_metadata_hosts() {
     hosts.end();
 }
 
-/// Semantics 3.2. In a group of two members, the power loss of one member reverts no change,
-/// although no member syncs its log before an acknowledgement.
+/// docs/semantics.md 3.2. In a group of two members, the power loss of one member reverts no
+/// change, although no member syncs its log before an acknowledgement.
 #[test]
 fn all_changes_survive_a_power_loss_of_one_member_of_a_group() {
     let shape = Shape { metadata_targets: 2, ..small(&["--metadata-copies", "2"]) };
@@ -203,7 +203,8 @@ fn all_changes_survive_a_power_loss_of_one_member_of_a_group() {
     hosts.end();
 }
 
-/// Semantics 3.2, 3.3. A power loss of all members reverts the changes that no member has synced.
+/// docs/semantics.md 3.2, 3.3. A power loss of all members reverts the changes that no member has
+/// synced.
 #[test]
 fn synced_changes_survive_a_power_loss_of_a_whole_group() {
     let shape = Shape { metadata_targets: 2, ..small(&["--metadata-copies", "2"]) };
@@ -212,8 +213,8 @@ fn synced_changes_survive_a_power_loss_of_a_whole_group() {
     hosts.end();
 }
 
-/// Semantics 4.2. A power loss of the only management host does not revert an acknowledged command,
-/// and programs do not notice the power loss.
+/// docs/semantics.md 4.2. A power loss of the only management host does not revert an acknowledged
+/// command, and programs do not notice the power loss.
 #[test]
 fn acknowledged_commands_survive_a_power_loss_of_management() {
     let mut hosts = Hosts::start(small(&[]), &["management"]);
@@ -234,7 +235,7 @@ fn acknowledged_commands_survive_a_power_loss_of_management() {
     hosts.end();
 }
 
-/// Semantics 3.2, 3.3. All hosts and all clients lose their power at the same time.
+/// docs/semantics.md 3.2, 3.3. All hosts and all clients lose their power at the same time.
 #[test]
 fn synced_changes_survive_a_power_loss_of_all_hosts() {
     let shape = Shape { metadata_targets: 2, ..small(&[]) };

@@ -145,8 +145,8 @@ pub(super) fn check_dependencies() -> Outcome<Problems> {
 const SEMANTICS: &str = "docs/semantics.md";
 
 /// Checks that a test names each statement of `docs/semantics.md`, and that no test names a
-/// statement that does not exist. A test names a statement by a comment with "Semantics" and the
-/// number of the statement. Such a test must fail if the statement is false.
+/// statement that does not exist. A test names a statement by a comment with the path of the
+/// document and the number of the statement. Such a test must fail if the statement is false.
 pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
     let document = read(Path::new(SEMANTICS))?;
     let mut stated = BTreeSet::new();
@@ -169,7 +169,9 @@ pub(super) fn check_statements(files: &[PathBuf]) -> Outcome<Problems> {
         }
     }
     let describe = |number| {
-        format!("{SEMANTICS}: no test names statement {number}: write \"Semantics {number}\" at it")
+        format!(
+            "{SEMANTICS}: no test names statement {number}: write \"{SEMANTICS} {number}\" at it"
+        )
     };
     problems.extend(untested.into_iter().map(describe));
     Ok(problems)
@@ -231,7 +233,7 @@ fn statement(line: &str) -> Option<&str> {
 
 /// Returns the numbers of the statements in the comment of a test.
 fn tested(comment: &str) -> impl Iterator<Item = &str> {
-    let list = comment.split_once("Semantics ").map_or("", |(_, rest)| rest);
+    let list = comment.split_once(SEMANTICS).map_or("", |(_, rest)| rest);
     let is_number = |word: &&str| {
         let mut parts = word.split('.');
         let is_digits = |part: Option<&str>| {
@@ -240,7 +242,7 @@ fn tested(comment: &str) -> impl Iterator<Item = &str> {
         is_digits(parts.next()) && is_digits(parts.next()) && parts.next().is_none()
     };
     let words = list.split([' ', ',']).filter(|word| !word.is_empty() && *word != "and");
-    words.map(|word| word.trim_end_matches(['.', ':', ';'])).take_while(is_number)
+    words.map(|word| word.trim_end_matches(['.', ':', ';', ')'])).take_while(is_number)
 }
 
 #[cfg(test)]
@@ -282,9 +284,9 @@ mod tests {
     #[test]
     fn statements_are_found_in_lists_in_comments() {
         let numbers = |comment| tested(comment).collect::<Vec<_>>();
-        assert_eq!(numbers("/// Semantics 1.4: also between"), ["1.4"]);
-        assert_eq!(numbers("//! Semantics 1.4, 2.10 and 3.1."), ["1.4", "2.10", "3.1"]);
-        assert_eq!(numbers("/// Semantics of 1.4"), [""; 0]);
+        assert_eq!(numbers("/// docs/semantics.md 1.4: also between"), ["1.4"]);
+        assert_eq!(numbers("//! (docs/semantics.md 1.4, 2.10 and 3.1)."), ["1.4", "2.10", "3.1"]);
+        assert_eq!(numbers("/// docs/semantics.md has 1.4"), [""; 0]);
         assert_eq!(statement("- **2.10** A file is"), Some("2.10"));
         assert_eq!(statement("| **5.4** | `syncfs(2)` | they"), Some("5.4"));
         assert_eq!(statement("| | what | what happens |"), None);

@@ -272,8 +272,8 @@ fn target_detects_inline_bytes_lost_in_a_power_loss() {
     assert_eq!(starts.len(), skep_wire::limits::MAX_STARTS);
 }
 
-/// Semantics 2.7 and 2.9: another client has truncated the file, or moved its end, since the client
-/// read its size.
+/// docs/semantics.md 2.7 and 2.9: another client has truncated the file, or moved its end, since
+/// the client read its size.
 #[test]
 fn write_from_before_a_truncation_is_refused() {
     let mut story = Story::begin();

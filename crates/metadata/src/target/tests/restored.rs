@@ -8,7 +8,7 @@ fn which_exist(story: &mut Story, inodes: &[InodeId]) -> Result<Vec<bool>> {
     story.ask(1, 0, (0, 0), &request).map(|reply| reply.exists)
 }
 
-/// Semantics 1.8.
+/// docs/semantics.md 1.8.
 #[test]
 fn restored_target_reuses_no_inode_number_or_version() {
     let mut story = Story::begin();
@@ -38,7 +38,7 @@ fn restored_target_reuses_no_inode_number_or_version() {
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }
 
-/// Semantics 1.8.
+/// docs/semantics.md 1.8.
 #[test]
 fn restored_target_never_reports_an_inode_as_missing() {
     let mut story = Story::begin();

@@ -395,7 +395,7 @@ fn clients_that_died_together_lose_their_sessions() {
     assert!(!is_open(&story, 1));
 }
 
-/// Semantics 4.9: after a power loss, a client finds the opens that the target has lost.
+/// docs/semantics.md 4.9: after a power loss, a client finds the opens that the target has lost.
 #[test]
 fn client_can_detect_opens_lost_in_a_power_loss() {
     let mut story = Story::begin();

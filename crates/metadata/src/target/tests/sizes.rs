@@ -26,10 +26,10 @@ fn a_size_recovery_restarts_after_a_truncation() {
     assert!(story.calls.is_empty(), "the target recovers the size");
 }
 
-/// Semantics 2.6 and 2.7. A mount may report the end of its writes as late as with the close. If a
-/// power loss reverts this report, it also reverts the close, which has the same or a later log
-/// record. So the target still counts the open, and truncates every chunk file that the writer may
-/// have extended.
+/// docs/semantics.md 2.6 and 2.7. A mount may report the end of its writes as late as with the
+/// close. If a power loss reverts this report, it also reverts the close, which has the same or a
+/// later log record. So the target still counts the open, and truncates every chunk file that the
+/// writer may have extended.
 #[test]
 fn truncation_covers_bytes_of_a_lost_size_report() {
     let mut story = Story::begin();
@@ -129,7 +129,7 @@ fn next_size_recovery_begins_after_a_failed_one() {
     assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
 }
 
-/// Semantics 4.7: metadata stores which chunk files clients have synced.
+/// docs/semantics.md 4.7: metadata stores which chunk files clients have synced.
 #[test]
 fn report_of_a_sync_stores_the_synced_chunk_files() {
     let mut story = Story::begin();
@@ -154,8 +154,8 @@ fn report_of_a_sync_stores_the_synced_chunk_files() {
     assert!(synced.contains(0) && !synced.contains(1));
 }
 
-/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so this chunk file need not
-/// exist any more.
+/// docs/semantics.md 4.7: a truncation removes the bytes of a lost chunk file, so this chunk file
+/// need not exist any more.
 #[test]
 fn truncation_removes_emptied_chunk_files_from_the_synced_set() {
     let mut story = Story::begin();

@@ -78,7 +78,7 @@ fn undo_of_a_write_preserves_the_data_of_other_writes() {
     });
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn concurrent_failed_writes_preserve_acknowledged_bytes() {
     run(|dir| async move {

@@ -196,7 +196,7 @@ fn removed_files_leave_no_dirty_log_entries() {
     });
 }
 
-/// Semantics 3.3. One step makes the bytes and the name of a new chunk file durable.
+/// docs/semantics.md 3.3. One step makes the bytes and the name of a new chunk file durable.
 #[test]
 fn sync_of_a_new_file_syncs_its_data_and_its_name_at_once() {
     run(|dir| async move {

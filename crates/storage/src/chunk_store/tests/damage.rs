@@ -78,7 +78,7 @@ fn region_page_with_a_flipped_bit_is_refused() {
     }
 }
 
-/// Semantics 4.7.
+/// docs/semantics.md 4.7.
 #[test]
 fn torn_region_page_is_damage_if_the_page_cache_survived() {
     run(|dir| async move {

@@ -63,7 +63,7 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
     });
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn target_serves_reads_from_a_read_only_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn target_serves_reads_from_a_read_only_disk() {
     .unwrap();
 }
 
-/// Semantics 3.5.
+/// docs/semantics.md 3.5.
 #[test]
 fn failed_write_back_is_an_error_for_each_sync() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ fn failed_write_back_is_an_error_for_each_sync() {
     .unwrap();
 }
 
-/// Semantics 3.5.
+/// docs/semantics.md 3.5.
 #[test]
 fn lost_write_back_changes_the_incarnation() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);

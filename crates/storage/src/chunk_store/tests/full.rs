@@ -104,7 +104,7 @@ fn on_small_disks_of<F: Future<Output = ()> + 'static>(
     }
 }
 
-/// Semantics 4.8.
+/// docs/semantics.md 4.8.
 #[test]
 fn target_starts_on_a_full_disk_and_removes_files() {
     on_small_disks(16, |dir| async move {

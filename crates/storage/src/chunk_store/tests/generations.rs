@@ -26,7 +26,7 @@ fn a_late_copy_of_a_truncation_is_ignored() {
     });
 }
 
-/// Semantics 2.7 and 3.6.
+/// docs/semantics.md 2.7 and 3.6.
 #[test]
 fn write_from_before_a_truncation_is_refused() {
     run(|dir| async move {
@@ -53,7 +53,8 @@ fn write_from_before_a_truncation_is_refused() {
     });
 }
 
-/// Semantics 2.7: the truncation is executed while the write waits for the lock of the file.
+/// docs/semantics.md 2.7: the truncation is executed while the write waits for the lock of the
+/// file.
 #[test]
 fn write_that_waits_for_a_truncation_is_refused() {
     run(|dir| async move {
@@ -77,7 +78,7 @@ fn write_that_waits_for_a_truncation_is_refused() {
     });
 }
 
-/// Semantics 2.7.
+/// docs/semantics.md 2.7.
 #[test]
 fn allocation_from_before_a_truncation_is_refused() {
     run(|dir| async move {
@@ -106,7 +107,7 @@ fn allocation_from_before_a_truncation_is_refused() {
     });
 }
 
-/// Semantics 4.7.
+/// docs/semantics.md 4.7.
 #[test]
 fn lost_chunk_file_is_not_created_again() {
     run(|dir| async move {
