@@ -290,7 +290,7 @@ fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
 }
 
 /// Drops the narrow first component if the component behind it also has a single group, because one
-/// component then describes the same layout.
+/// component then gives each byte the same place.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]

@@ -22,7 +22,7 @@ record! {
     pub struct WriteInline {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of the file's pattern.
+        /// Generation of the file's pattern.
         pub generation: u32,
         /// File offset of the first byte.
         pub offset: u64,
@@ -59,7 +59,7 @@ record! {
     pub struct ReadInline {
         /// The file.
         pub inode: InodeId,
-        /// Layout generation of the file's pattern.
+        /// Generation of the file's pattern.
         pub generation: u32,
         /// File offset of the first byte.
         pub offset: u64,

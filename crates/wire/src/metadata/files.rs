@@ -149,7 +149,7 @@ record! {
 record! {
     /// Chunk files whose bytes a client has synced.
     pub struct SyncedChunkFiles {
-        /// Layout generation of the file's pattern.
+        /// Generation of the file's pattern.
         pub pattern_generation: u32,
         /// The chunk files.
         pub chunk_files: ChunkFileSet,
