@@ -170,7 +170,8 @@ pub fn script(
 }
 
 /// Returns the script that waits until every metadata and storage server of the hosts file answers.
-/// Management may still list a server that was removed from the file. This server is not counted.
+/// Management may still list a server that was removed from the hosts file. This server is not
+/// counted.
 fn await_health(deployment: &Deployment) -> String {
     let names: Vec<_> = deployment.hosts.iter().map(|host| host.name.as_str()).collect();
     let servers = deployment.hosts.iter().flat_map(Host::services);

@@ -104,8 +104,9 @@ impl<'a> Ssh<'a> {
     pub fn program(&self, host: &Host, words: &[String], as_root: bool) -> Command {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
         let words = words.join(" ");
-        // The shell is not replaced by the program. If the program is killed, the exit code of the
-        // shell then differs from the exit code of `ssh` for a lost session.
+        // Because of `exit`, the shell does not replace itself by the program. So if the program is
+        // killed, the exit code of the shell differs from the exit code of `ssh` for a lost
+        // session.
         let line = match as_root {
             false => format!("{words}; exit $?"),
             true => {

@@ -37,7 +37,8 @@ struct Memory {
     capacity: usize,
 }
 
-/// Memory of a buffer, with its users. The memory returns to the thread's pool when dropped.
+/// Memory of a buffer, with the number of its guards and the ranges that the kernel fills. The
+/// memory returns to the thread's pool when dropped.
 struct Allocation {
     memory: ManuallyDrop<Memory>,
     /// Number of guards ([`BufBytes`]).

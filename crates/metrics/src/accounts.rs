@@ -39,8 +39,8 @@ const AGING: u64 = 4096;
 /// Maximum number of accounts in a table in which only the heaviest causes get accounts.
 pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
 /// In a table for the heaviest causes, a candidate gets an account only if its rank is at least the
-/// share 1 / `PROMOTED_PART` of the sum of all ranks. For comparison, a new candidate without load
-/// inherits about the share 1 / 128 in a full table.
+/// share 1 / `PROMOTED_PART` of the sum of all ranks. For comparison: in a full table, the rank
+/// that a new candidate inherits is about 1 / 128 of that sum.
 const PROMOTED_PART: u64 = 32;
 /// Minimum rank of a candidate that gets an account, because a few requests are not a notable load.
 const PROMOTED_FROM: u64 = 64;
@@ -392,7 +392,8 @@ impl Accounts {
         self.published.left_out.count(&self.published.accounts[account].replace(id));
     }
 
-    /// If a candidate is heavy enough, assigns an account to it. Returns the account.
+    /// If the rank of a candidate is high enough, assigns an account to the candidate. Returns the
+    /// account.
     fn promote(&mut self, position: usize) -> Option<usize> {
         let Candidate { id, rank, .. } = self.candidates[position];
         if rank < PROMOTED_FROM || rank.saturating_mul(PROMOTED_PART) < self.rank_sum {

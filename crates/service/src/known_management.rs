@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Environment variable that names the directory. systemd sets it for units with `CacheDirectory=`.
 const DIRECTORY_VARIABLE: &str = "CACHE_DIRECTORY";
-/// Directory with the files of this host. Only root writes to it.
+/// Directory of the files that commands of all users of this host read. Only root writes to it.
 const OF_HOST: &str = "/var/cache/skep";
 /// Name of the directory in the cache directory of a user.
 const OF_USER: &str = "skep";

@@ -6,8 +6,8 @@
 //! directory. After [`REFUSED_AFTER`] panics, the service refuses the request. After repeated
 //! panics, the service delays its start. Panics of another version of the program do not count.
 //!
-//! This module does not prevent panics. A panic without a request counts only for the delay of the
-//! next start.
+//! This module does not prevent panics. A panic that no request has caused can delay the next
+//! start, but makes the service refuse no request.
 //!
 //! # Hazard: the panic hook
 //! The hook may run at any point of the program. So the hook only reads one thread-local value, and

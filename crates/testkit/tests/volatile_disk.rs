@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const BYTES: u64 = 512 << 20;
-/// Length of a write in bytes. It is one sector of the disk with XFS, and eight sectors of the disk
-/// with ext4.
+/// Length of a write in bytes. The disk with XFS has sectors of this length. On the disk with ext4,
+/// this length is eight sectors.
 const SECTORS: usize = 4096;
 static CONTENT: [u8; 300_000] = [7; 300_000];
 

@@ -132,7 +132,7 @@ fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
         up.ticks = cpu_ticks();
     }
     let mut rest = order.clone();
-    // Only the first worker gets the list, and removes the files of all dead workers.
+    // Only the first worker gets the list of the dead workers. It removes the files of all of them.
     if let Order::Clean { dead } = &mut rest {
         dead.clear();
     }

@@ -57,7 +57,7 @@ pub enum Measured {
     Send,
     /// Bandwidth of data to the end that has opened the connection.
     Receive,
-    /// Time from sending a request to receiving its reply, at the end that has opened the
+    /// Time from sending a request to receiving its reply, measured at the end that has opened the
     /// connection.
     RoundTrip,
 }

@@ -66,7 +66,7 @@ impl Links {
         links
     }
 
-    /// Returns the ends that have enough data for a judgement.
+    /// Returns the clients and servers whose links have moved enough bytes to judge their speed.
     fn judged(&self) -> impl Iterator<Item = End> {
         let clients = self.clients.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);
         let servers = self.servers.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);

@@ -404,8 +404,8 @@ fn new_capabilities_are_visible_at_once_without_caching(mounts: &Mounts) {
     let name = "security.capability";
     files::write(&here, "x");
     for round in 0..10 {
-        // Before the write, the kernel asks the mount for the capability. The write then removes
-        // the capability.
+        // Before the write, the kernel asks the mount for the attribute `security.capability`. The
+        // write then removes the attribute.
         files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
         assert_eq!(getxattr(&there, name, &mut [0; 100]), Err(Errno::NODATA));
         run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);

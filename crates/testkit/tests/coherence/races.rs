@@ -134,8 +134,8 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 /// directory below the next name in the ring. All exchanges run at the same time. Together they
 /// would create a loop that is not reachable from the root, so metadata must refuse the exchange
 /// that would close the loop. The error of the refused exchange depends on whether the mount has
-/// already noticed the other exchanges. If it has noticed them, the names in the call refer to
-/// other directories.
+/// already noticed the other exchanges. If the mount has noticed them, the names in the call refer
+/// to other directories.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");

@@ -87,7 +87,7 @@ record! {
         /// The truncated chunk files, if the request truncated the file. The next `fsync` of the
         /// client syncs them.
         pub truncated: Vec<TruncatedChunk>,
-        /// The chunk files of the file that clients have reported as synced.
+        /// The file's chunk files that clients have reported as synced.
         pub synced: ChunkFileSet,
         /// Attributes of the directory, if the request created a name. `None` if the target replies
         /// to a retry of the request.

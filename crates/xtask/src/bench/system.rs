@@ -1,8 +1,8 @@
 //! The measured file systems: how to start and stop each of them on this host.
 //!
-//! All file systems store their data below one directory, so that they use the same disk. Peers are
-//! measured only if their Debian packages are installed. Peers have 8 targets, which is also Skep's
-//! default.
+//! All file systems store their data below one directory, so that they use the same disk. The peers
+//! are other file systems, which are measured only if their Debian packages are installed. Each
+//! peer has 8 targets, the default number of Skep.
 
 use crate::repository::{Outcome, output, root};
 use std::fs;
