@@ -91,9 +91,8 @@ pub enum Finding {
         /// The number of entries that were found.
         counted: u64,
     },
-    /// Exactly one directory entry must point to a directory, and this entry must be in the parent
-    /// that the directory's inode names. To this directory, no entry points, several entries point,
-    /// or an entry in another directory points.
+    /// No directory entry points to a directory, several entries point to it, or the only entry is
+    /// not in the parent that the directory's inode names.
     WrongParent {
         /// The directory with the wrong parent or the wrong number of entries.
         directory: InodeId,

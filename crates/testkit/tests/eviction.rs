@@ -181,8 +181,8 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
     Some(unlinker)
 }
 
-/// docs/semantics.md 4.3. Regression test: after its eviction, the first mount repeated the unlink
-/// and removed the lock file of the other host. Both programs got success.
+/// docs/semantics.md 4.3. Regression test: after its eviction, the first mount repeated the unlink,
+/// and so removed the lock file of the other host. The unlink succeeded for both programs.
 #[test]
 fn evicted_client_does_not_unlink_a_newer_lock_file() {
     let mut cluster = Cluster::start(Shape::small());

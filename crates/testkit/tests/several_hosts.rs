@@ -238,7 +238,7 @@ fn add_management(host: &mut PageHost, first: &PageHost) {
     wait_for("the node is a member", PATIENCE, || first.run(&add).status.success().then_some(()));
 }
 
-/// Before the fix, commands and new mounts failed when the only management node in their token was
+/// Regression test: commands and new mounts failed when the only management node in their token was
 /// down, although the other nodes served.
 #[test]
 fn hosts_know_all_management_nodes_after_their_first_contact() {
@@ -313,7 +313,7 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     );
     works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
     works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /srv/token /srv/away");
-    // A query about the layout of a file needs no token, because the mount replies to it.
+    // A query about the targets of a file needs no token, because the mount replies to it.
     let info = works("skep entry info /mnt/a/file");
     assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
     assert!(works("skep entry info /mnt/a").contains("Entry type: directory"));

@@ -246,7 +246,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
             (!is_there).then_some(())
         });
     }
-    // If a copy fails, the note about the required copy stays.
+    // After a failed copy, the data still counts as not staged out, so `stop` removes no file
+    // system.
     refused(
         "stop --stage-out /proc/none/output",
         &["cannot stage out /mnt/ondemand", "/proc/none"],

@@ -53,7 +53,7 @@ impl Drop for Watch {
     }
 }
 
-/// Stops the storage target of a file by moving its directory away and killing the storage
+/// Stops the storage target of a file: moves the target's directory away, and kills the storage
 /// services. Returns the row of the target in `skep target list`, its directory, and the new path
 /// of the directory.
 fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {

@@ -110,12 +110,12 @@ fn why_shows_users_the_lock_for_which_their_program_waits() {
     let words = format!("process {} waits for a lock on entry {entry}, for ", waiter.id());
     assert!(own.contains(&words), "{own}");
     assert!(own.contains("skep lock list") && !own.contains("No cause"), "{own}");
-    // The wait is no part of another file.
+    // A report about another file does not contain the wait.
     let other = text(&cluster.path().join("other"));
     files::write(Path::new(&other), "x");
     let of_other = user.skep(&["why", "--interval", "200ms", &other]).expect_success();
     assert!(!of_other.contains("Waiting requests"), "{of_other}");
-    // Administrators see it for the whole cluster.
+    // The report of an administrator about the whole cluster contains the wait.
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
     check("why", &report);
     let all = report["waiting"].as_array().expect("a list");

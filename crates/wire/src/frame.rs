@@ -82,9 +82,9 @@ skep_types::record! {
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
         pub sender_group: GroupId,
-        /// Epoch of `sender_group` in the sender's cluster map. In changes that a client requests
-        /// from a metadata target, this is the number of a start of the target. In this start, the
-        /// client last compared its acknowledged changes.
+        /// Epoch of `sender_group` in the sender's cluster map. A metadata target numbers its
+        /// starts. In a change that a client requests from it, this field is the number of the
+        /// start in which the client opened its session or last compared its acknowledged changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
         /// caused it. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
@@ -143,8 +143,9 @@ impl Header {
         self.flags & FLAG_DURABLE != 0
     }
 
-    /// Returns the number of the metadata target's start in a client's request. In this start, the
-    /// client has opened its session or compared its acknowledged changes. Zero means no start.
+    /// Returns the number that a client's request to a metadata target contains: the number of the
+    /// target's start in which the client opened its session or last compared its acknowledged
+    /// changes. Zero means no start.
     pub fn start(&self) -> u64 {
         if self.sender_group.raw() == 0 { self.sender_epoch.raw() } else { 0 }
     }

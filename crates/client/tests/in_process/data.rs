@@ -43,7 +43,7 @@ fn hole_of_a_file_reads_as_zeros() {
     });
 }
 
-/// Sections 4.6 and 4.9 of docs/semantics.md: metadata has lost the open in a power loss, and
+/// docs/semantics.md 4.6 and 4.9: metadata has lost the open in a power loss, and
 /// another client has removed the file.
 #[test]
 fn read_of_a_removed_file_fails_if_metadata_lost_its_open() {
@@ -217,7 +217,7 @@ fn appends_of_two_mounts_go_to_the_end() {
     });
 }
 
-/// Section 2.9 of docs/semantics.md: the kernel sends the parts of one large append at the same
+/// docs/semantics.md 2.9: the kernel sends the parts of one large append at the same
 /// time, and the client keeps their order.
 #[test]
 fn parts_of_a_large_append_stay_in_order() {

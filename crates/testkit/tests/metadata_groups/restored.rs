@@ -17,9 +17,10 @@ fn change_rule(pair: &Pair, verb: &str, port: &str) {
     assert!(command.args(words).status().expect("ip runs").success(), "{verb} a rule");
 }
 
-/// Before the fix, the connections to a target stayed open when the thread of the target ended,
-/// since the role of the target had changed. A mount that had got the new map before the target
-/// waited for replies on such a connection. It renewed its lease no more, and was evicted.
+/// Regression test: when the role of a target changed, the target's thread ended, but connections
+/// to the target stayed open. If a mount had received the new map earlier than the target, the
+/// mount waited for replies on such a connection. It did not renew its lease any more, and was
+/// evicted.
 ///
 /// Command: skep cluster restore.
 #[test]
@@ -58,8 +59,8 @@ fn idle_mount_stays_in_the_cluster_after_a_restore() {
     change_rule(&pair, "delete", &port);
     await_log(&pair, primary, "is now the primary of metadata group");
     pair.wait_for_serving(2);
-    // If both mounts were silent, management would keep both: it would suspect the network of the
-    // metadata target.
+    // One mount makes requests and the other mount makes none. If neither made requests, management
+    // would evict neither of them, because it would suspect the network of the metadata target.
     let until = Instant::now() + IDLE;
     while Instant::now() < until {
         files::write(pair.scratch.join(MOUNTS[1]).join("active"), "active");

@@ -87,12 +87,12 @@ record! {
 }
 
 record! {
-    /// Asks for the last request that the target has executed in each slot of the session. Each
-    /// change that a client requests contains the number of a start of the target. After the next
-    /// start the target refuses such a change with `StaleStart`, because a power loss may have
-    /// reverted acknowledged changes on which the change depends. So the client first compares its
-    /// acknowledged changes with the reply to this request. From then on, its changes contain the
-    /// number of the new start.
+    /// Asks for the last request that the target has executed in each slot of the session. A target
+    /// numbers its starts, and each change that a client requests contains the number of the start
+    /// that the client knows. After the next start the target refuses such a change with
+    /// `StaleStart`, because a power loss may have reverted acknowledged changes on which the
+    /// change depends. So the client first compares its acknowledged changes with the reply to this
+    /// request. From then on, its changes contain the number of the new start.
     pub struct CompareSlots {}
 }
 
