@@ -168,7 +168,7 @@ fn copy_over_tls_needs_a_trusted_certificate() {
     let at = |path: &str| text(&scratch.path().join(path));
     let [source, back] = ["source", "back"].map(at);
     files::create_dir_all(&source);
-    files::write(scratch.path().join("source/large"), &vec![7; 11 << 20]);
+    files::write(scratch.path().join("source/large"), vec![7; 11 << 20]);
     files::write(scratch.path().join("source/small"), b"1");
     let [own, other] = [own, other].map(|it| text(&it.certificate()));
 
