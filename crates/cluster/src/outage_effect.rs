@@ -13,8 +13,17 @@ enum Effect {
     Continues,
     /// Another member takes over.
     TakenOver,
-    /// No other member can serve the group.
+    /// No other member has all data of the group.
     Waits,
+    /// Another member has all data too, but it is absent as well.
+    WaitsForAny,
+}
+
+impl Effect {
+    /// Whether operations wait until a service is back.
+    fn is_blocking(self) -> bool {
+        matches!(self, Self::Waits | Self::WaitsForAny)
+    }
 }
 
 /// The effect of the outage of a service.
@@ -22,6 +31,8 @@ enum Effect {
 pub struct OutageEffect {
     /// Whether some operations wait until the service is back.
     pub is_blocking: bool,
+    /// Whether all members of a group with its data are absent, so no member can take over.
+    pub is_group_absent: bool,
     /// The effect as a clause for messages.
     pub text: String,
 }
@@ -29,13 +40,22 @@ pub struct OutageEffect {
 /// Returns the effect of the outage of a service.
 pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     if node.kind == NodeKind::Management {
-        return OutageEffect { is_blocking: false, text: effect_of_management(map).into() };
+        return OutageEffect {
+            is_blocking: false,
+            is_group_absent: false,
+            text: effect_of_management(map).into(),
+        };
     }
     let own = map.targets.iter().filter(|target| target.node == node.id);
     let kept = own.filter(|target| target.consistency != Consistency::Bad);
     let effects: Vec<_> = kept.filter_map(|it| Some((it.id, effect(map, it)?))).collect();
-    let is_blocking = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
-    OutageEffect { is_blocking, text: effect_on_targets(&effects) }
+    let is_blocking = effects.iter().any(|(_, effect)| effect.is_blocking());
+    let absent = members_with_data(map, &effects);
+    let is_group_absent = !absent.is_empty();
+    // If files of a group of one target wait too, the service itself has to come back.
+    let needs_service = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
+    let text = effect_on_targets(&effects, if needs_service { &[] } else { &absent });
+    OutageEffect { is_blocking, is_group_absent, text }
 }
 
 fn effect_of_management(map: &ClusterMap) -> &'static str {
@@ -51,9 +71,20 @@ fn effect_of_management(map: &ClusterMap) -> &'static str {
     }
 }
 
-fn effect_on_targets(effects: &[(TargetId, Effect)]) -> String {
+/// Returns all members with all data of the groups in which every such member is absent.
+fn members_with_data(map: &ClusterMap, effects: &[(TargetId, Effect)]) -> Vec<TargetId> {
+    let waiting = effects.iter().filter(|(_, effect)| *effect == Effect::WaitsForAny);
+    let groups = waiting.filter_map(|(target, _)| map.group_of(*target));
+    let members = groups.flat_map(|group| &group.members);
+    members.filter(|it| it.state == MemberState::Serving).map(|it| it.target).collect()
+}
+
+/// Returns the effects on the groups of a service as a clause. `absent` are the members of which
+/// any one is enough to serve their group.
+fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[TargetId]) -> String {
     let of = |effect| effects.iter().filter(move |it| it.1 == effect);
-    let waiting: Vec<_> = of(Effect::Waits).map(|(target, _)| target.to_string()).collect();
+    let blocking = effects.iter().filter(|(_, effect)| effect.is_blocking());
+    let waiting: Vec<_> = blocking.map(|(target, _)| target.to_string()).collect();
     let is_all = waiting.len() == effects.len();
     match (effects.is_empty(), &waiting[..], of(Effect::TakenOver).count()) {
         (true, ..) => "no operation waits, since this service serves no files".into(),
@@ -65,6 +96,15 @@ fn effect_on_targets(effects: &[(TargetId, Effect)]) -> String {
             "operations on files of this service wait for a few seconds, until other members of \
              its groups take over"
                 .into()
+        }
+        (_, waiting, _) if !absent.is_empty() => {
+            let absent: Vec<_> = absent.iter().map(ToString::to_string).collect();
+            format!(
+                "operations on files of {} wait, since all members of the group are absent: one of \
+                 {} is enough to serve it",
+                waiting.join(", "),
+                absent.join(", ")
+            )
         }
         (_, _, 0) if is_all => {
             "operations on files of this service wait until the service is back; other files are \
@@ -82,14 +122,15 @@ fn effect_on_targets(effects: &[(TargetId, Effect)]) -> String {
 /// Returns the effect on the group of a target. `None` means that the target has no group.
 fn effect(map: &ClusterMap, target: &Target) -> Option<Effect> {
     let group = map.group_of(target.id)?;
-    let can_serve = |id| {
-        let other = map.target(id).filter(|other| other.node != target.node);
-        other.is_some_and(|other| other.reachability != Reachability::Offline)
-    };
-    let mut others = group.members.iter().filter(|member| member.target != target.id);
-    let has_other =
-        others.any(|member| member.state == MemberState::Serving && can_serve(member.target));
+    let members = || group.members.iter().filter(|it| it.state == MemberState::Serving);
+    let has_data = members().any(|member| member.target == target.id);
+    let others: Vec<_> = members()
+        .filter_map(|member| map.target(member.target))
+        .filter(|other| other.id != target.id && other.node != target.node)
+        .collect();
+    let has_other = others.iter().any(|other| other.reachability == Reachability::Online);
     Some(match (has_other, group.primary == target.id) {
+        (false, _) if has_data && !others.is_empty() => Effect::WaitsForAny,
         (false, _) => Effect::Waits,
         (true, true) => Effect::TakenOver,
         (true, false) => Effect::Continues,
@@ -136,8 +177,9 @@ mod tests {
     }
 
     fn of(map: &ClusterMap, node: usize) -> String {
-        let OutageEffect { is_blocking, text } = effect_of_outage(map, &map.nodes[node]);
-        assert_eq!(is_blocking, text.contains("until the service is back"), "{text}");
+        let OutageEffect { is_blocking, text, .. } = effect_of_outage(map, &map.nodes[node]);
+        let says_so = ["until the service is back", "all members of the group are absent"];
+        assert_eq!(is_blocking, says_so.iter().any(|it| text.contains(it)), "{text}");
         text
     }
 
@@ -158,6 +200,20 @@ mod tests {
         assert!(of(&map, 0).starts_with("operations on files continue"), "{}", of(&map, 0));
         // The former primary lacks changes, so it cannot take over from the new one.
         assert!(of(&map, 1).contains("wait until the service is back"), "{}", of(&map, 1));
+    }
+
+    #[test]
+    fn no_member_takes_over_if_the_other_is_absent_too() {
+        let mut map = map();
+        map.groups.pop();
+        for absent in [Reachability::ProbablyOffline, Reachability::Offline] {
+            map.targets[..2].iter_mut().for_each(|target| target.reachability = absent);
+            let expected = "wait, since all members of the group are absent: one of t1, t2 is \
+                            enough to serve it";
+            for node in [0, 1] {
+                assert!(of(&map, node).contains(expected), "{}", of(&map, node));
+            }
+        }
     }
 
     #[test]

@@ -49,13 +49,15 @@ fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Opti
         return None;
     }
     let server = format!("{} ({}) at {}", node.name, node.id, node.addresses.join(", "));
-    let OutageEffect { is_blocking, text: effect } = effect_of_outage(map, node);
+    let OutageEffect { is_blocking, is_group_absent, text: effect } = effect_of_outage(map, node);
     let level = if is_blocking { Level::Error } else { Level::Warn };
     match (former, node.reachability) {
         (_, Reachability::Online) => Some(Line(Level::Info, format!("{server} is online"))),
         (Reachability::Online, Reachability::ProbablyOffline) => {
             let text = format!("{server} has sent no heartbeat for the time of a lease; {effect}");
-            Some(Line(Level::Warn, text))
+            // The service of a single target may only restart. But if all members of a group are
+            // absent, no member takes over.
+            Some(Line(if is_group_absent { Level::Error } else { Level::Warn }, text))
         }
         (_, Reachability::ProbablyOffline) => None,
         // Only a server that shuts down becomes offline at once.

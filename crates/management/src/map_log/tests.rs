@@ -107,9 +107,16 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     let mut now = before.clone();
     set(&mut now, METADATA[1], Reachability::ProbablyOffline);
     let lines = reachability_lines(&before, &now);
-    let effect = "operations on files of this service wait until the service is back; other files \
-                  are not affected";
+    let effect = "operations on files of t2 wait, since all members of the group are absent: one \
+                  of t1, t2 is enough to serve it";
     assert!(lines[0].1.ends_with(effect), "{lines:?}");
+    // Both servers may stop at the same moment.
+    let before = cluster();
+    let mut now = before.clone();
+    METADATA.iter().for_each(|id| set(&mut now, *id, Reachability::ProbablyOffline));
+    let lines = reachability_lines(&before, &now);
+    assert!(lines.len() == 2 && lines.iter().all(|it| it.0 == Level::Error), "{lines:?}");
+    assert!(lines.iter().all(|it| it.1.contains("one of t1, t2 is enough")), "{lines:?}");
 }
 
 #[test]
