@@ -216,7 +216,16 @@ fn expect_backup(group: &Group, target: TargetId) -> Result<()> {
             "cannot drop target {target}: it is the last serving member of group {}",
             group.id
         ),
-        _ => format!("cannot change target {target}: it is the primary of group {}", group.id),
+        _ => {
+            let other = serving(group).find(|other| *other != target).unwrap_or(target);
+            format!(
+                "cannot change target {target}: it is the primary of group {id}; make another \
+                 member the primary first: `skep group move {} {}`",
+                group.id.raw(),
+                other.raw(),
+                id = group.id
+            )
+        }
     };
     Err(Error::new(ErrorCode::NotPermitted, context))
 }

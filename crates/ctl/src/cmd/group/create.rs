@@ -5,8 +5,9 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
-use skep_types::{ClusterMap, Error, ErrorCode, Result, Target, TargetKind};
+use skep_types::{ClusterMap, Error, ErrorCode, Group, Result, Target, TargetId, TargetKind};
 use skep_wire::management::CreateGroup;
+use std::collections::BTreeSet;
 
 const EXAMPLES: &[Example] = &[
     ("create a group of metadata target 3", "skep group create 3"),
@@ -61,6 +62,15 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
             check_domains(&map, &named)?;
         }
         let targets: Vec<_> = named.iter().map(|target| target.id).collect();
+        if let Some(group) = group_of_exactly(&map, &targets) {
+            return Ok(CreatedGroup {
+                id: group.id.raw(),
+                target: group.primary.raw(),
+                targets: group.members.iter().map(|member| member.target.raw()).collect(),
+                map_version: map.version.raw(),
+                notes: vec!["these targets were this group already, so nothing was changed".into()],
+            });
+        }
         let reply = access.ask(&CreateGroup { targets: targets.clone() }).await?;
         Ok(CreatedGroup {
             notes: notes(&map, &named, reply.group.raw()),
@@ -81,6 +91,14 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
         let notes = created.notes.iter().map(|note| format!("\nNote: {note}"));
         first + &notes.collect::<String>()
     })
+}
+
+/// Returns the group whose members are exactly `targets`. An administrator may repeat the command.
+fn group_of_exactly<'a>(map: &'a ClusterMap, targets: &[TargetId]) -> Option<&'a Group> {
+    let set: BTreeSet<_> = targets.iter().copied().collect();
+    let is_same =
+        |group: &&Group| group.members.iter().map(|it| it.target).collect::<BTreeSet<_>>() == set;
+    map.groups.iter().find(is_same)
 }
 
 /// Returns the facts about a new group that an administrator may not expect. `map` is older than
@@ -133,7 +151,7 @@ pub(super) fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()>
 mod tests {
     use super::*;
     use skep_types::map::{Node, Reachability};
-    use skep_types::{ClusterId, NodeId, NodeKind, TargetId};
+    use skep_types::{ClusterId, GroupId, NodeId, NodeKind};
 
     fn target(id: u32, node: u32) -> Target {
         Target {
@@ -157,6 +175,18 @@ mod tests {
         assert!(found.len() == 1 && found[0].contains("serves no part of it"), "{found:?}");
         let storage = Target { kind: TargetKind::Storage, ..target(3, 3) };
         assert!(notes(&map, &[&storage], 8).is_empty());
+    }
+
+    #[test]
+    fn repeated_creation_finds_the_group_in_any_order() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let ids = [1, 2].map(TargetId::new);
+        let group = skep_cluster::groups::create(GroupId::new(5), TargetKind::Metadata, &ids);
+        map.groups.push(group.unwrap());
+        for (targets, found) in [(&[1, 2][..], true), (&[2, 1], true), (&[1], false)] {
+            let targets: Vec<_> = targets.iter().map(|id| TargetId::new(*id)).collect();
+            assert_eq!(group_of_exactly(&map, &targets).is_some(), found, "{targets:?}");
+        }
     }
 
     #[test]
