@@ -153,12 +153,14 @@ pub(crate) async fn connect(
     })
 }
 
-fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
+/// Returns the error for a token of another cluster. Both sides show this text, so it names each
+/// side by its role.
+fn other_cluster(of_service: ClusterId, of_token: ClusterId) -> Error {
     Error::new(
         ErrorCode::AuthenticationFailed,
         format!(
-            "the other side belongs to cluster {theirs}, and this side to cluster {ours}: check \
-             the address and the token"
+            "the service at this address belongs to cluster {of_service}, and the token of the \
+             connecting side is of cluster {of_token}: check the address and the token"
         ),
     )
 }
@@ -187,7 +189,7 @@ pub(crate) async fn accept(
         let (header, hello): (_, Hello) = receive_request(&mut reader, Hello::ID).await?;
         let checked = async {
             if hello.cluster != identity.cluster {
-                return Err(other_cluster(hello.cluster, identity.cluster));
+                return Err(other_cluster(identity.cluster, hello.cluster));
             }
             let protocol = negotiate(&hello, OLDEST_PROTOCOL, NEWEST_PROTOCOL)?;
             let chosen = choose_secret(&hello, identity)?;

@@ -239,9 +239,9 @@ impl Secrets {
         let refused = |what: &str| Error::new(ErrorCode::AuthenticationFailed, what);
         let Some(first) = common.first() else {
             return Err(refused(
-                "the token is wrong, not of this cluster, or revoked: this service has another \
-                 secret; `skep cluster token --cluster DIRECTORY` on the management host prints \
-                 the newest token, and `skep token install` gives this token to a service",
+                "the token is wrong, not of this cluster, or revoked: it does not contain the secret \
+                 of the service at this address; `skep cluster token --cluster DIRECTORY` on the \
+                 management host prints the newest token: copy it to the token file",
             ));
         };
         let open = common.iter().find(|it| !it.is_closed);

@@ -117,7 +117,12 @@ fn connections_without_the_secret_are_refused_with_a_reason() {
         assert!(error.context().contains("skep cluster token"), "{error}");
         let error = connect(identity(2, &secret), 0).await;
         assert_eq!(error.code(), ErrorCode::AuthenticationFailed);
-        assert!(error.context().contains("belongs to cluster"), "{error}");
+        // The service sends this text, and the connecting side shows it.
+        let [service, token] = [1, 2].map(|cluster| ClusterId::new([cluster; 16]));
+        let expected = format!("service at this address belongs to cluster {service}");
+        assert!(error.context().contains(&expected), "{error}");
+        let expected = format!("token of the connecting side is of cluster {token}");
+        assert!(error.context().contains(&expected), "{error}");
         let error = connect(identity(1, &secret), 8).await;
         assert_eq!(error.code(), ErrorCode::StaleMap);
     })
