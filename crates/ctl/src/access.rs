@@ -8,7 +8,8 @@
 //! `client.toml`, the token of this host.
 
 use crate::client_file::{ClientFile, TOKEN_OF_HOST};
-use crate::mounts::mounted_at;
+use crate::in_time::{LOOKUP_PATIENCE, within};
+use crate::mounts::{mount_of, mounted_at};
 use clap::Args;
 use skep_management::DEFAULT_PORT;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management, management_addresses};
@@ -357,6 +358,7 @@ impl Access {
             };
             Error::new(error.code(), format!("{}{hint}", error.context()))
         };
+        let hint = |error| hint(with_token_file(error, &self.token_file));
         self.management().call(request, patience).await.map_err(hint)
     }
 
@@ -400,12 +402,36 @@ pub(crate) fn block_on<T: 'static>(future: impl Future<Output = Result<T>> + 'st
         .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
+fn no_lookup(path: &Path) -> Error {
+    let place = std::path::absolute(path).ok().and_then(|path| mount_of(&path));
+    let mount = place.map_or_else(|| "its mount".into(), |(point, _)| point.display().to_string());
+    let what = format!(
+        "cannot look up {}: the file system has not replied for {} s; `skep why {mount}` shows the \
+         requests that wait, and the server for which they wait",
+        path.display(),
+        LOOKUP_PATIENCE.as_secs()
+    );
+    Error::new(ErrorCode::TimedOut, what)
+}
+
+/// Adds the token file to an error of a service that refuses the token.
+pub(crate) fn with_token_file(error: Error, token_file: &Path) -> Error {
+    match error.code() {
+        ErrorCode::AuthenticationFailed => {
+            let what = format!("token file {}: {}", token_file.display(), error.context());
+            Error::new(error.code(), what)
+        }
+        _ => error,
+    }
+}
+
 /// Returns the inode at a path in a mount, and a second path on the same mount that is not a
 /// symbolic link. Does not follow a symbolic link at the end of `path`.
 ///
 /// # Errors
 /// - The error of the system, with the path as context.
 /// - `InvalidArgument` if the path is not in a mount of Skep.
+/// - `TimedOut` if the mount does not reply in time, because its servers do not answer.
 pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let named = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::new(ErrorCode::NotFound, error.to_string()),
@@ -414,8 +440,10 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
         }
         _ => Error::from(error),
     };
-    let metadata =
-        std::fs::symlink_metadata(path).map_err(|it| named(it).within(path.display()))?;
+    let asked = path.to_owned();
+    let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
+        .ok_or_else(|| no_lookup(path))?
+        .map_err(|it| named(it).within(path.display()))?;
     let place = match metadata.is_symlink() {
         true => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         false => path,
@@ -438,6 +466,13 @@ mod tests {
     use super::*;
     use crate::client_file::NamedCluster;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn refused_token_is_named_by_its_file() {
+        let of = |code| with_token_file(Error::new(code, "wrong"), Path::new("/etc/skep/a"));
+        assert_eq!(of(ErrorCode::AuthenticationFailed).context(), "token file /etc/skep/a: wrong");
+        assert_eq!(of(ErrorCode::TimedOut).context(), "wrong");
+    }
 
     #[test]
     fn address_without_host_or_port_is_invalid() {

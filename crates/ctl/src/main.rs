@@ -13,6 +13,7 @@ mod evictions;
 mod failure;
 mod group_files;
 mod help;
+mod in_time;
 mod local;
 mod monitor_address;
 mod mounts;

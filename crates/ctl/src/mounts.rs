@@ -1,5 +1,6 @@
 //! Finds the mount that contains a path, and unmounts directories.
 
+use crate::in_time;
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,18 +10,23 @@ use std::process::Command;
 /// Returns the cluster that is mounted at `path` or above it. `None` if the path is not in a mount
 /// of Skep.
 pub(crate) fn mounted_at(path: &Path) -> Option<String> {
-    let path = path.canonicalize().ok()?;
+    mount_of(&in_time::canonical(path).ok()?).map(|(_, source)| source)
+}
+
+/// Returns the mount point above an absolute path, and the cluster that is mounted there. Reads
+/// only the mount table. `None` if the path is not in a mount of Skep.
+pub(crate) fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
     // If several mount points contain the path, the longest one is taken. If several mounts are on
     // one mount point, the last one is taken.
-    let (_, kind, source) = lines
+    let (point, kind, source) = lines
         .filter(|(point, ..)| path.starts_with(point))
         .max_by_key(|(point, ..)| point.as_os_str().len())?;
     if kind != SKEP {
         return None;
     }
-    Some(source)
+    Some((point, source))
 }
 
 /// Whether a mount of Skep is on exactly this directory. Reads only the mount table, since access

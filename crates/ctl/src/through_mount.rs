@@ -99,11 +99,9 @@ pub(crate) fn waiting(path: &Path) -> Result<Option<WaitingRequests>> {
 /// - Other errors of the mount.
 pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf>> {
     let root = root_of(directory)?;
-    let above = match attribute(directory, &format!("{ANCESTORS_XATTR}{}", inode.raw())) {
+    let above = match ancestors(directory, inode) {
         Ok(None) => return Ok(None),
-        Ok(Some(bytes)) => {
-            Vec::<InodeId>::from_bytes(&bytes).map_err(|error| other_version(directory, &error))?
-        }
+        Ok(Some(above)) => above,
         Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {
             return Err(without_name(inode));
         }
@@ -116,6 +114,19 @@ pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf
         path = entry_with(&path, next)?;
     }
     Ok(Some(path))
+}
+
+/// Returns the directories above an inode, from its parent to the root of the mount that contains
+/// `place`. `None` if the mount runs an older version.
+///
+/// # Errors
+/// - `NotFound` or `Stale` if the inode does not exist.
+/// - Other errors of the mount.
+pub(crate) fn ancestors(place: &Path, inode: InodeId) -> Result<Option<Vec<InodeId>>> {
+    let Some(bytes) = attribute(place, &format!("{ANCESTORS_XATTR}{}", inode.raw()))? else {
+        return Ok(None);
+    };
+    Vec::<InodeId>::from_bytes(&bytes).map(Some).map_err(|error| other_version(place, &error))
 }
 
 /// Returns the root directory of the mount that contains `directory`.

@@ -77,6 +77,15 @@ fn users_query_their_files_through_the_mount() {
         assert!(info.contains(&format!("Path: {path}\n")), "{info}");
     }
 
+    // The kernel asks the mount for no attributes of these kinds.
+    let (link, fifo) = (format!("{mount}/link"), format!("{mount}/fifo"));
+    std::os::unix::fs::symlink("file", &link).expect("a link");
+    finish(Command::new("mkfifo").arg(&fifo), PATIENCE).expect_success();
+    for (path, kind) in [(&link, "symbolic link"), (&fifo, "named pipe")] {
+        let info = user.skep(&["entry", "info", path]).expect_success();
+        assert!(info.contains(&format!("Path: {path}\n")) && info.contains(kind), "{info}");
+    }
+
     // The mount refuses queries about a file that the user may not read.
     files::set_permissions(Path::new(&file), Permissions::from_mode(0o600));
     for question in [&["entry", "who"][..], &["lock", "list"], &["entry", "info"]] {
@@ -92,7 +101,10 @@ fn users_query_their_files_through_the_mount() {
 fn why_shows_users_the_lock_for_which_their_program_waits() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
-    let file = cluster.path().join("file");
+    let directory = cluster.path().join("a");
+    files::create_dir(&directory);
+    files::create_dir(directory.join("b"));
+    let file = directory.join("b/file");
     let open = files::create(&file);
     files::set_permissions(&file, Permissions::from_mode(0o666));
     open.lock().expect("locked");
@@ -110,11 +122,17 @@ fn why_shows_users_the_lock_for_which_their_program_waits() {
     let words = format!("process {} waits for a lock on entry {entry}, for ", waiter.id());
     assert!(own.contains(&words), "{own}");
     assert!(own.contains("skep lock list") && !own.contains("No cause"), "{own}");
-    // A report about another file does not contain the wait.
+    // The file lies two levels below the directory.
+    let below = user.skep(&["why", "--interval", "200ms", &text(&directory)]).expect_success();
+    assert!(below.contains(&words) && !below.contains("elsewhere"), "{below}");
+    // A report about another file does not contain the wait, but names the command that shows it.
     let other = text(&cluster.path().join("other"));
     files::write(Path::new(&other), "x");
     let of_other = user.skep(&["why", "--interval", "200ms", &other]).expect_success();
-    assert!(!of_other.contains("Waiting requests"), "{of_other}");
+    assert!(!of_other.contains(&words), "{of_other}");
+    let elsewhere = "1 request of this user waits elsewhere on this mount, for up to ";
+    assert!(of_other.contains(elsewhere), "{of_other}");
+    assert!(of_other.contains(&format!("`skep why {mount}` shows these requests")), "{of_other}");
     // The report of an administrator about the whole cluster contains the wait.
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
     check("why", &report);

@@ -8,6 +8,7 @@
 mod operation;
 mod own;
 mod scope;
+mod subtree;
 mod traces;
 mod waits;
 
@@ -15,6 +16,7 @@ use crate::access::{Access, ClusterArgs, entry_at};
 use crate::cmd::stats::{interval, measure, mount_of_user};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
+use crate::mounts::mount_of;
 use crate::output::{milliseconds, print, warn};
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_stats::operation::SlowOperation;
@@ -22,7 +24,7 @@ use skep_stats::why::{Focus, Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, InodeId, Result};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
@@ -51,9 +53,9 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// measures. With --since, they are about a past time, and come from the monitor.
 ///
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
-/// on a directory and its entries, or, for the root of a mount, on all its files. Without PATH,
-/// these are all operations of this user on the mount of the working directory, or on the only
-/// mount of this host.
+/// or on a directory and everything below it. Without PATH, these are all operations of this user
+/// on the mount of the working directory, or on the only mount of this host. If the lookup of PATH
+/// itself waits for a server, the report is about the whole mount.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -110,11 +112,14 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         }
         Some(_) => {}
     }
-    let place = args.path.as_deref().map(entry_at).transpose()?;
+    let place = args.path.as_deref().map(entry_or_mount).transpose()?;
     let access = match args.query.access(place.as_ref().map(|(_, place)| place.as_path())) {
         Ok(access) => access,
         Err(error) => {
-            let path = args.path.clone().or_else(mount_of_user);
+            let path = match &place {
+                Some((None, mount)) => Some(mount.clone()),
+                _ => args.path.clone().or_else(mount_of_user),
+            };
             return match path.filter(|_| args.is_answered_by_mount()) {
                 Some(path) => explain_own(path, args.interval),
                 None => Err(error),
@@ -122,7 +127,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         }
     };
     let report = crate::cmd::block_on(async move {
-        let inode = place.map(|(inode, _)| inode);
+        let inode = place.and_then(|(inode, _)| inode);
         let found = scope::of(&access, &args, inode).await?;
         match args.since {
             Some(span) => from_monitor(&access, &args.monitor, &found, span).await,
@@ -130,6 +135,28 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         }
     })?;
     print(&report, as_text)
+}
+
+/// Returns the inode at `path`, and a path on the same mount. If the lookup of the path waits for a
+/// server, returns no inode and the mount point, so that the report is about the whole mount.
+fn entry_or_mount(path: &Path) -> Result<(Option<InodeId>, PathBuf)> {
+    let error = match entry_at(path) {
+        Ok((inode, place)) => return Ok((Some(inode), place)),
+        Err(error) => error,
+    };
+    let mount = std::path::absolute(path).ok().and_then(|path| mount_of(&path));
+    match mount.filter(|_| error.code() == ErrorCode::TimedOut) {
+        Some((point, _)) => {
+            warn(&format!(
+                "the lookup of {} waits for a server too, so the report is about the whole mount \
+                 {}",
+                path.display(),
+                point.display()
+            ));
+            Ok((None, point))
+        }
+        None => Err(error),
+    }
 }
 
 impl WhyArgs {

@@ -7,7 +7,7 @@ mod log_place;
 pub(crate) mod options;
 pub(crate) mod retry;
 
-use crate::access::{Access, ClusterArgs, PATIENCE};
+use crate::access::{Access, ClusterArgs, PATIENCE, with_token_file};
 use crate::help::{Example, examples};
 use crate::local::children::{LOG_LIMIT, describe, tail};
 use crate::local::readiness::Readiness;
@@ -221,7 +221,8 @@ fn mount(
         std::process::id(),
         if asked.words().is_empty() { "none".to_owned() } else { asked.words() }
     );
-    let served = skep_fuse::mount(cluster, options).map_err(with_retry_hint);
+    let served = skep_fuse::mount(cluster, options)
+        .map_err(|error| with_retry_hint(with_token_file(error, &access.token_file)));
     skep_service::notify::stopping();
     if served.is_ok() {
         tracing::info!("{} is unmounted", args.directory.display());

@@ -1,15 +1,17 @@
 //! `skep why PATH` for users without the cluster's token. Explains the operations of this user on
-//! the path, from records that the mount makes while the command measures.
+//! the path and everything below it, from records that the mount makes while the command measures.
 //!
 //! The report comes from `skep_stats::operation`.
 
-use super::waits;
+use super::{subtree, waits};
 use crate::cmd::trace::names::WatchedNames;
+use crate::mounts::mount_of;
 use crate::through_mount;
 use skep_stats::operation::of_mount;
 use skep_stats::why::Report;
 use skep_types::{InodeId, Result};
 use skep_wire::traces::TraceRecord;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,7 +35,9 @@ pub(super) async fn explain(
     let mut names = WatchedNames::of(path, inode)?;
     let begin = skep_env::now();
     let (mut after, mut lost) = (0, 0);
-    let mut records: Vec<TraceRecord> = Vec::new();
+    let is_directory = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
+    // The operations, each with whether it is on the path or on an entry of the directory there.
+    let mut records: Vec<(TraceRecord, bool)> = Vec::new();
     while skep_env::now() < begin + interval && records.len() < MAX_OPERATIONS {
         let found = through_mount::operations(place, after)?
             .ok_or_else(|| through_mount::no_records(place))?;
@@ -41,18 +45,41 @@ pub(super) async fn explain(
         lost += found.lost;
         let is_empty = found.records.is_empty();
         // If the path is the root of the mount, operations on all files of the mount are included.
-        let is_on_path = |it: &TraceRecord| {
-            inode == InodeId::ROOT || names.name_of(it.inode, skep_env::now()).is_some()
-        };
-        records.extend(found.records.into_iter().filter(is_on_path));
+        records.extend(found.records.into_iter().map(|it| {
+            let is_on_path =
+                inode == InodeId::ROOT || names.name_of(it.inode, skep_env::now()).is_some();
+            (it, is_on_path)
+        }));
         if is_empty {
             skep_env::sleep(EVERY).await;
         }
     }
-    let mut report = of_mount(&records, &map, skep_env::now().saturating_sub(begin));
-    report.waiting = waits::of_mount(place, &map, |waiting| {
+    let span = skep_env::now().saturating_sub(begin);
+    let waiting = through_mount::waiting(place)?.unwrap_or_default();
+    let mut is_direct = |waiting: InodeId| {
         inode == InodeId::ROOT || names.name_of(waiting, skep_env::now()).is_some()
-    })?;
+    };
+    let direct: HashSet<_> =
+        waiting.requests.iter().map(|it| it.inode).filter(|it| is_direct(*it)).collect();
+    let below = match is_directory && inode != InodeId::ROOT {
+        true => {
+            let waiting = waiting.requests.iter().map(|it| it.inode);
+            let others = records.iter().filter(|it| !it.1).map(|(record, _)| record.inode);
+            let unknown = waiting.filter(|it| !direct.contains(it)).chain(others);
+            subtree::below(place, inode, unknown)
+        }
+        false => HashSet::new(),
+    };
+    let on_path: Vec<_> = records
+        .into_iter()
+        .filter(|(record, is_on_path)| *is_on_path || below.contains(&record.inode))
+        .map(|(record, _)| record)
+        .collect();
+    let mut report = of_mount(&on_path, &map, span);
+    let mount = mount_of(&std::path::absolute(place)?).map(|(point, _)| point);
+    report.waiting = waits::of_mount(&waiting, &map, mount.as_deref(), |waiting| {
+        direct.contains(&waiting) || below.contains(&waiting)
+    });
     if lost > 0 {
         report
             .unreachable

@@ -5,7 +5,6 @@
 
 use crate::access::Access;
 use crate::output::span;
-use crate::through_mount;
 use crate::uses::Users;
 use skep_fuse::{WaitingRequest, WaitingRequests};
 use skep_stats::why::{Finding, Scope};
@@ -139,36 +138,67 @@ fn of_lock((host, mount_point): &(String, String), used: &FileUse) -> Finding {
     }
 }
 
-/// Returns the waits that a mount reports to a user, of requests for which `is_in_scope` holds.
-/// `place` is a path on the mount.
-///
-/// # Errors
-/// Errors of the mount.
+/// Returns the waits that a mount reports to a user: each request for which `is_in_scope` holds,
+/// and the number of other requests. `mount` is the mount point.
 pub(super) fn of_mount(
-    place: &Path,
-    map: &ClusterMap,
-    is_in_scope: impl FnMut(InodeId) -> bool,
-) -> Result<Vec<Finding>> {
-    let Some(found) = through_mount::waiting(place)? else { return Ok(Vec::new()) };
-    Ok(findings_of_mount(&found, map, is_in_scope))
-}
-
-fn findings_of_mount(
     found: &WaitingRequests,
     map: &ClusterMap,
+    mount: Option<&Path>,
     mut is_in_scope: impl FnMut(InodeId) -> bool,
 ) -> Vec<Finding> {
     let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
-    let old = old.filter(|it| is_in_scope(it.inode)).take(MAX_WAITS);
-    let mut findings: Vec<_> = old.map(of_request).collect();
-    // A group that does not reply is reported only to explain a waiting request.
-    if findings.iter().any(|it| it.rule == "requests-wait") {
+    let (here, elsewhere): (Vec<_>, Vec<_>) = old.partition(|it| is_in_scope(it.inode));
+    // One group explains all requests. With several, the report lists the groups.
+    let cause = match &found.groups[..] {
+        [only] => cause(map, only),
+        _ => String::new(),
+    };
+    let mut findings: Vec<_> =
+        here.into_iter().take(MAX_WAITS).map(|it| of_request(it, &cause)).collect();
+    // Groups that do not reply are reported only to explain a waiting request.
+    if found.groups.len() > 1 && findings.iter().any(|it| it.rule == "requests-wait") {
         findings.extend(found.groups.iter().map(|wait| of_group(map, wait)));
     }
+    findings.extend(of_others(&elsewhere, &cause, mount));
     findings
 }
 
-fn of_request(request: &WaitingRequest) -> Finding {
+/// Returns the reason why requests wait, if one group does not answer.
+fn cause(map: &ClusterMap, wait: &RequestWait) -> String {
+    let error = &wait.error;
+    match awaited(map, wait.group).strip_prefix(" for ") {
+        Some(object) if map.primary(wait.group).is_some() => {
+            format!(": {object} does not answer ({error})")
+        }
+        Some(group) => format!(": {group} ({error})"),
+        None => format!(": {error}"),
+    }
+}
+
+/// Reports requests of this user that wait on the same mount, but not on the path of the report.
+fn of_others(others: &[&WaitingRequest], cause: &str, mount: Option<&Path>) -> Option<Finding> {
+    let oldest = others.iter().map(|it| it.for_ms).max()?;
+    let count = others.len();
+    let is_for_locks = others.iter().all(|it| it.is_for_lock);
+    let cause = if is_for_locks { ": a lock of another program" } else { cause };
+    let mount = mount.map_or_else(|| "PATH".into(), |mount| mount.display().to_string());
+    Some(Finding {
+        rule: if is_for_locks { "lock-wait" } else { "requests-wait" }.into(),
+        severity: "warning".into(),
+        object: mount.clone(),
+        what: format!(
+            "{} elsewhere on this mount, for up to {}{cause}",
+            match count {
+                1 => "1 request of this user waits".to_owned(),
+                count => format!("{count} requests of this user wait"),
+            },
+            span(oldest)
+        ),
+        remedy: format!("`skep why {mount}` shows these requests"),
+    })
+}
+
+fn of_request(request: &WaitingRequest, cause: &str) -> Finding {
     let WaitingRequest { operation, inode, pid, for_ms, is_for_lock } = request;
     let age = span(*for_ms);
     let (rule, severity, what, remedy) = match is_for_lock {
@@ -182,8 +212,11 @@ fn of_request(request: &WaitingRequest) -> Finding {
         false => (
             "requests-wait",
             "critical",
-            format!("{operation} of entry {inode} by process {pid} has had no reply for {age}"),
-            "the request ends when the services that it needs answer",
+            format!(
+                "{operation} of entry {inode} by process {pid} has had no reply for {age}{cause}"
+            ),
+            "the request continues when the services that it needs answer; `skep entry path ID` \
+             shows the path of the entry, and `skep health check` shows administrators what to do",
         ),
     };
     let object = format!("process {pid}");
@@ -239,16 +272,24 @@ mod tests {
             count: 2,
             groups: vec![group()],
         };
-        let texts: Vec<_> = findings_of_mount(&found, &map(), |_| true)
-            .into_iter()
-            .map(|finding| finding.what)
-            .collect();
-        let expected = [
-            "write of entry 0-9 by process 815 has had no reply for 10.3s",
-            "2 requests wait for target t7, for 12.0s: 10.0.0.5:7420: no answer",
+        let of = |found: &WaitingRequests, is_in_scope: fn(InodeId) -> bool| -> Vec<_> {
+            let findings = of_mount(found, &map(), Some(Path::new("/mnt")), is_in_scope);
+            findings.into_iter().map(|finding| finding.what).collect()
+        };
+        let expected =
+            ["write of entry 0-9 by process 815 has had no reply for 10.3s: target t7 does not \
+             answer (10.0.0.5:7420: no answer)"];
+        assert_eq!(of(&found, |_| true), expected);
+        let elsewhere = [
+            "1 request of this user waits elsewhere on this mount, for up to 10.3s: target t7 does \
+             not answer (10.0.0.5:7420: no answer)",
         ];
-        assert_eq!(texts, expected);
-        assert_eq!(findings_of_mount(&found, &map(), |inode| inode.raw() == 5), []);
+        assert_eq!(of(&found, |inode| inode.raw() == 5), elsewhere);
+        let two = RequestWait { group: GroupId::new(9), ..group() };
+        let several = WaitingRequests { groups: vec![group(), two], ..found.clone() };
+        let texts = of(&several, |_| true);
+        assert_eq!(texts.len(), 3, "{texts:?}");
+        assert_eq!(texts[1], "2 requests wait for target t7, for 12.0s: 10.0.0.5:7420: no answer");
     }
 
     #[test]
@@ -258,7 +299,7 @@ mod tests {
             count: 1,
             groups: vec![group()],
         };
-        let findings = findings_of_mount(&found, &map(), |_| true);
+        let findings = of_mount(&found, &map(), None, |_| true);
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.rule, "lock-wait");
         assert_eq!(finding.what, "process 815 waits for a lock on entry 0-9, for 3.0s");
