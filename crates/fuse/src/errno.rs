@@ -51,9 +51,12 @@ pub fn errno(code: ErrorCode) -> i32 {
 
 /// Whether the mount logs an error of an operation. It logs errors of a broken cluster or
 /// connection, but no invalid request of a program. It does not log that a name belonged to a file
-/// that another client has just removed, because the kernel then looks the name up again.
+/// that another client has just removed, because the kernel then looks the name up again. It does
+/// not log a query about an inode that does not exist either, because the user chose the inode.
 pub(crate) fn is_trouble(code: ErrorCode, operation: &str) -> bool {
-    if code == ErrorCode::Stale && ["lookup", "get_attr", "stat_x", "open"].contains(&operation) {
+    if code == ErrorCode::Stale
+        && ["lookup", "get_attr", "stat_x", "open", "get_xattr"].contains(&operation)
+    {
         return false;
     }
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
@@ -78,6 +81,7 @@ mod tests {
     #[test]
     fn lookup_of_a_removed_file_logs_no_error() {
         assert!(!is_trouble(ErrorCode::Stale, "lookup"));
+        assert!(!is_trouble(ErrorCode::Stale, "get_xattr"), "`skep entry path ID`");
         assert!(is_trouble(ErrorCode::Stale, "write"));
         assert!(is_trouble(ErrorCode::Io, "lookup"));
         assert!(!is_trouble(ErrorCode::NotFound, "lookup"));

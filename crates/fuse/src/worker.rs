@@ -312,7 +312,7 @@ async fn serve<F: FileSystem, P: Port>(
                 };
                 reply::encode(body, &slot.port.reply_memory(), &validity)
             }
-            Err(failure) => Err(failure.errno(opcode, node)),
+            Err(failure) => Err(failure.errno(&header)),
         };
         reply = Some(Reply { unique, outcome });
     }
