@@ -67,6 +67,19 @@ impl TargetLine {
     }
 }
 
+impl TargetLine {
+    /// Returns the condition for people. The node reports the condition, so it is unknown while the
+    /// node is not online.
+    pub(crate) fn shown_condition(&self) -> &'static str {
+        known_condition(self.reachability, self.condition)
+    }
+}
+
+fn known_condition(of_node: &'static str, condition: &'static str) -> &'static str {
+    let is_known = of_node == reachability(Reachability::Online) || condition == LOST;
+    if is_known { condition } else { "-" }
+}
+
 /// The word for the condition of a target that was given up as lost.
 const LOST: &str = "Lost";
 
@@ -280,5 +293,18 @@ pub(crate) fn class_title(kind: NodeKind) -> &'static str {
         NodeKind::Metadata => "Metadata",
         NodeKind::Storage => "Storage",
         NodeKind::Client => "Clients",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn condition_of_a_target_is_unknown_without_its_node() {
+        assert_eq!(known_condition("Online", "Serving"), "Serving");
+        assert_eq!(known_condition("Offline", "Serving"), "-");
+        assert_eq!(known_condition("Probably-Offline", "Serving"), "-");
+        assert_eq!(known_condition("Offline", LOST), LOST);
     }
 }

@@ -10,8 +10,9 @@ use skep_cluster::patterns;
 use skep_cluster::state::closed_groups;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
-    Chooser, ChunkFileKey, ClusterMap, Component, FileKind, GroupId, InodeId, NodeId,
+    Chooser, ChunkFileKey, ClusterMap, Component, Error, FileKind, GroupId, InodeId, NodeId,
     PatternOrigin, PatternRequest, Redundancy, Result, StripePattern, Target, TargetKind,
+    Timestamp,
 };
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeMap;
@@ -153,10 +154,14 @@ impl Source {
         let device = std::fs::metadata(&place).map_or(0, |found| found.dev());
         // If no option names a cluster, the details come from the mount, which needs no token.
         if !self.query.is_explicit()
-            && let Some(info) = through_mount::entry_info(path)?
             && let Some(map) = self.map_at(device, &place)?
         {
-            return describe(map, inode, path.to_owned(), &info);
+            if let Some(info) = special(path, inode, map)? {
+                return Ok(info);
+            }
+            if let Some(info) = through_mount::entry_info(path)? {
+                return describe(map, inode, path.to_owned(), &info);
+            }
         }
         let access = self.query.access(Some(&place))?;
         let (map, info) = block_on(async move { ask(&access, inode).await })?;
@@ -179,6 +184,35 @@ async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)>
     let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
     let info = router.call_inode(inode, &GetEntryInfo { inode }, options).await?;
     Ok((map, info))
+}
+
+/// Returns the details of a symbolic link or a special file, for which the kernel asks the mount for
+/// no extended attribute. `None` for files and directories.
+fn special(path: &Path, inode: InodeId, map: &ClusterMap) -> Result<Option<Info>> {
+    let failed = |error: std::io::Error| Error::from(error).within(path.display());
+    let found = std::fs::symlink_metadata(path).map_err(failed)?;
+    let kind = FileKind::from_mode(found.mode());
+    let Some(kind) = kind.filter(|it| ![FileKind::Regular, FileKind::Directory].contains(it))
+    else {
+        return Ok(None);
+    };
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let parent = std::fs::metadata(directory).map_err(failed)?.ino();
+    let nanoseconds = u32::try_from(found.mtime_nsec()).unwrap_or(0);
+    Ok(Some(Info {
+        path: path.to_owned(),
+        kind: kind_word(kind),
+        entry_id: inode.to_string(),
+        parent_id: InodeId::new(parent).to_string(),
+        metadata: map.shard_group(inode.shard()).map(|group| place(map, group)),
+        size_bytes: found.size(),
+        links: u32::try_from(found.nlink()).unwrap_or(u32::MAX),
+        // The kernel opens these files without the mount.
+        open_sessions: 0,
+        modified_at: utc(Timestamp { seconds: found.mtime(), nanoseconds }),
+        pattern: None,
+    }))
 }
 
 fn kind_word(kind: FileKind) -> &'static str {
@@ -445,5 +479,23 @@ fn describe_component(
         let domain = place.domain.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
         let TargetLocation { target, node_name, node, .. } = place;
         line(format!("  + {target} @ {node_name} [ID: {node}{domain}]{more}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::ClusterId;
+
+    #[test]
+    fn symbolic_link_is_described_without_the_mount() {
+        let scratch = tempfile::tempdir().unwrap();
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        let map = ClusterMap::empty(ClusterId::default());
+        let info = special(&link, InodeId::new(9), &map).unwrap().unwrap();
+        assert_eq!((info.kind, info.links, info.size_bytes), ("symbolic link", 1, 6));
+        assert_eq!(info.entry_id, "0-9");
+        assert!(special(scratch.path(), InodeId::new(9), &map).unwrap().is_none(), "a directory");
     }
 }

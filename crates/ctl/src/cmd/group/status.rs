@@ -156,6 +156,8 @@ fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
     let member = |member: &skep_types::GroupMember| {
         let is_primary = member.target == group.primary;
         let known = of.and_then(|it| it.members.iter().find(|it| it.target == member.target));
+        // The primary has no figures of a member that has not answered it.
+        let known = known.filter(|it| it.is_counted || it.silent_ms.is_some() || it.copy.is_some());
         let own = of.filter(|_| is_primary);
         let appended = own.map(|it| it.last).or(known.map(|it| it.appended)).map(|it| it.raw());
         let synced = own.map(|it| it.synced).or(known.map(|it| it.synced)).map(|it| it.raw());

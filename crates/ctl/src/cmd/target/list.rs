@@ -39,7 +39,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
                 target.kind.into(),
                 target.reachability.into(),
                 target.consistency.into(),
-                target.condition.into(),
+                target.shown_condition().into(),
                 target.pool.into(),
                 target.group.map_or("-".into(), |group| group.to_string()),
                 format!("{} [ID: {}]", target.node_name, target.node),
