@@ -219,8 +219,8 @@ impl<E: Engine> Context<'_, E> {
             return Ok(());
         }
         tracing::warn!(
-            "file {inode}: a storage host lost power before a truncation was durable; truncating \
-             its chunk files again"
+            "file {inode}: storage lost a truncation that was not durable yet, since a disk failed or \
+             a host lost power; truncating its chunk files again"
         );
         let size = record.attributes.size;
         let lost_files: Vec<_> =
