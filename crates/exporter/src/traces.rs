@@ -4,11 +4,14 @@
 //! `skep_metrics::TraceStore` has the ring buffers with the records of the process itself.
 
 use skep_metrics::{KeptOperation, Reason, TraceStore};
-use skep_types::{InodeId, NodeId, TargetId};
+use skep_types::{GroupId, InodeId, NodeId, TargetId};
 use skep_wire::limits::{
-    MAX_LISTED_TRACES, MAX_REPORTED_TRACES, MAX_TRACE_CALLS, MAX_TRACE_NAME_BYTES,
+    MAX_LISTED_TRACES, MAX_REPORTED_TRACES, MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES,
+    MAX_TRACE_NAME_BYTES, MAX_TRACE_WAITS,
 };
-use skep_wire::traces::{ListTraces, ReportTraces, StageTimes, TraceCall, TraceList, TraceRecord};
+use skep_wire::traces::{
+    ListTraces, ReportTraces, StageTimes, TraceCall, TraceList, TraceRecord, TraceWait,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -44,6 +47,14 @@ fn short(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
+fn shorten(text: &mut String, max_bytes: usize) {
+    let mut end = text.len().min(max_bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}
+
 /// Converts a record to the form that messages contain.
 pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     let completed = &kept.completed;
@@ -55,6 +66,15 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
         duration_us: short(call.duration),
         is_failed: call.is_failed,
         stages: call.times_us.map(StageTimes::from_array),
+    };
+    let wait = |wait: &skep_metrics::TracedWait| TraceWait {
+        group: GroupId::new(wait.group),
+        target: TargetId::new(wait.target),
+        served_by: TargetId::new(wait.served_by),
+        begin_us: short(wait.begin),
+        duration_us: short(wait.duration),
+        attempts: wait.attempts,
+        error: wait.error.clone(),
     };
     TraceRecord {
         trace: completed.trace,
@@ -72,6 +92,7 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
         is_slow: kept.reason == Reason::Slow,
         calls: kept.calls.calls.iter().map(call).collect(),
         calls_left_out: kept.calls.left_out,
+        waits: kept.calls.waits.iter().map(wait).collect(),
     }
 }
 
@@ -100,13 +121,13 @@ impl ReportedTraces {
         for mut record in report.records {
             record.client = client;
             for name in [&mut record.service, &mut record.operation] {
-                let mut end = name.len().min(MAX_TRACE_NAME_BYTES);
-                while !name.is_char_boundary(end) {
-                    end -= 1;
-                }
-                name.truncate(end);
+                shorten(name, MAX_TRACE_NAME_BYTES);
             }
             record.calls.truncate(MAX_TRACE_CALLS);
+            record.waits.truncate(MAX_TRACE_WAITS);
+            for wait in &mut record.waits {
+                shorten(&mut wait.error, MAX_TRACE_ERROR_BYTES);
+            }
             self.calls += record.calls.len();
             self.records.push_back((store.next_number(), record));
             while self.records.len() > MAX_REPORTED || self.calls > MAX_REPORTED_CALLS {
@@ -161,12 +182,22 @@ mod tests {
             is_failed: false,
             stages: None,
         };
+        let wait = TraceWait {
+            group: GroupId::new(5),
+            target: TargetId::new(3),
+            served_by: TargetId::new(3),
+            begin_us: 0,
+            duration_us: 1,
+            attempts: 1,
+            error: "e".repeat(1000),
+        };
         let record = |trace| TraceRecord {
             trace,
             service: "mount".into(),
             operation: "x".repeat(1000),
             client: NodeId::new(99),
             calls: vec![call; calls],
+            waits: vec![wait.clone(); 9],
             ..TraceRecord::default()
         };
         ReportTraces { records: traces.map(record).collect() }
@@ -206,6 +237,7 @@ mod tests {
         );
         let [of_mount, own] = &list(&ask(Some(6), 0, 100)).records[..] else { panic!() };
         assert_eq!((of_mount.client, of_mount.operation.len()), (NodeId::new(12), 64));
+        assert_eq!((of_mount.waits.len(), of_mount.waits[0].error.len()), (4, 160));
         assert_eq!((own.target, own.inode.raw(), own.is_slow), (TargetId::new(7), 77, true));
         assert_eq!((own.duration_us, own.stages.disk_us), (300_000, 250_000));
         let ago = Moment::read().wall_us - own.ended_us;

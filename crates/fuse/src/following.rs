@@ -197,7 +197,7 @@ mod tests {
             service: "mount",
             name: "read".into(),
             target: 0,
-            calls: TracedCalls { calls: vec![call; calls], left_out: 0 },
+            calls: TracedCalls { calls: vec![call; calls], left_out: 0, waits: Vec::new() },
         }
     }
 

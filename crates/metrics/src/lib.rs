@@ -45,5 +45,6 @@ pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};
 pub use stage::{STAGES, Stage};
 pub use traces::{
-    KeptOperation, KeptOperations, Reason, TraceStore, TracedCall, TracedCalls, is_sampled,
+    KeptOperation, KeptOperations, Reason, TraceStore, TracedCall, TracedCalls, TracedWait,
+    is_sampled,
 };

@@ -62,6 +62,27 @@ pub struct TracedCall {
     pub times_us: Option<[u32; STAGES]>,
 }
 
+/// A time in which an operation waited for a group that did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracedWait {
+    /// Id of the group.
+    pub group: u32,
+    /// Id of the target that had to serve the group when the first attempt failed. Zero means that
+    /// no member served the group.
+    pub target: u32,
+    /// Id of the target that served the group at the end of the wait. Zero means that the mount has
+    /// given up.
+    pub served_by: u32,
+    /// Time from the begin of the operation to the first failed attempt.
+    pub begin: Duration,
+    /// Time from the first failed attempt to the last attempt.
+    pub duration: Duration,
+    /// Number of failed attempts.
+    pub attempts: u32,
+    /// The last error for `target`.
+    pub error: String,
+}
+
 /// The requests of one operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedCalls {
@@ -69,6 +90,8 @@ pub struct TracedCalls {
     pub calls: Vec<TracedCall>,
     /// Number of further requests that are not in `calls`.
     pub left_out: u32,
+    /// The longest waits for groups that did not answer.
+    pub waits: Vec<TracedWait>,
 }
 
 /// The stored record of an operation.

@@ -1,6 +1,6 @@
 //! The newest requests that operations of this thread have sent, with the time that each request
-//! took in the network and at its target. A mount adds these requests to the record of a slow
-//! operation.
+//! took in the network and at its target, and the newest waits for groups that did not answer. A
+//! mount adds these requests and waits to the record of a slow operation.
 //!
 //! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
 //! target writes into the header of its reply.
@@ -8,10 +8,10 @@
 use crate::origin::Origin;
 use crate::request_load::{EndedRequest, count};
 use skep_env::now;
-use skep_metrics::{TracedCall, TracedCalls};
-use skep_types::TargetId;
+use skep_metrics::{TracedCall, TracedCalls, TracedWait};
+use skep_types::{ClusterMap, Error, GroupId, TargetId};
 use skep_wire::frame::{Header, TIMES};
-use skep_wire::limits::MAX_TRACE_CALLS;
+use skep_wire::limits::{MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES, MAX_TRACE_WAITS};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Number of ended requests that a thread remembers. Older requests are missing from the record of
 /// a slow operation.
 const REMEMBERED: usize = 1024;
+/// Number of ended waits for groups that a thread remembers. Only an operation that the router had
+/// to repeat has a wait.
+const REMEMBERED_WAITS: usize = 128;
 
 /// A request that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +38,90 @@ struct EndedCall {
 
 thread_local! {
     static ENDED: RefCell<VecDeque<EndedCall>> = const { RefCell::new(VecDeque::new()) };
+    static WAITS: RefCell<VecDeque<EndedWait>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// A wait for a group that has ended.
+#[derive(Debug)]
+struct EndedWait {
+    /// Number of the operation that waited.
+    operation: u32,
+    begun_at: Duration,
+    ended_at: Duration,
+    /// The wait, without its times.
+    wait: TracedWait,
+}
+
+/// A request that the router has sent at least once without a final reply, and sends again.
+#[derive(Debug)]
+pub(crate) struct RepeatedCall {
+    begun_at: Duration,
+    group: GroupId,
+    /// The target that had to serve the group when the first attempt failed.
+    target: Option<TargetId>,
+    attempts: u32,
+    /// The last error for `target`.
+    error: String,
+}
+
+impl RepeatedCall {
+    /// Starts the measurement of a wait. Its first attempt has begun at `begun_at`.
+    pub(crate) fn begin(begun_at: Duration, group: GroupId, map: &ClusterMap) -> Self {
+        let target = map.primary(group).map(|target| target.id);
+        Self { begun_at, group, target, attempts: 0, error: String::new() }
+    }
+
+    /// Counts a failed attempt. Errors of a target that has taken over do not replace the error of
+    /// the target that does not answer.
+    pub(crate) fn failed(&mut self, map: &ClusterMap, error: &Error) {
+        self.attempts = self.attempts.saturating_add(1);
+        let is_same = map.primary(self.group).map(|target| target.id) == self.target;
+        if is_same || self.error.is_empty() {
+            let context = error.context().char_indices();
+            let fitting =
+                context.take_while(|(at, it)| at + it.len_utf8() <= MAX_TRACE_ERROR_BYTES);
+            self.error = fitting.map(|(_, it)| it).collect();
+        }
+    }
+
+    /// Stores the wait, which has ended at `ended_at`. `served_by` is the target that has answered.
+    pub(crate) fn end(self, served_by: Option<TargetId>, ended_at: Duration) {
+        let operation = Origin::current().operation();
+        if operation == 0 {
+            return;
+        }
+        let Self { begun_at, group, target, attempts, error } = self;
+        let id = |target: Option<TargetId>| target.map_or(0, TargetId::raw);
+        let wait = TracedWait {
+            group: group.raw(),
+            target: id(target),
+            served_by: id(served_by),
+            begin: Duration::ZERO,
+            duration: ended_at.saturating_sub(begun_at),
+            attempts,
+            error,
+        };
+        WAITS.with_borrow_mut(|all| {
+            if all.len() == REMEMBERED_WAITS {
+                all.pop_front();
+            }
+            all.push_back(EndedWait { operation, begun_at, ended_at, wait });
+        });
+    }
+}
+
+/// Returns the longest waits of the operation with the number `operation`, which has begun at
+/// `begun_at`, in the order of their ends.
+fn waits_of(operation: u32, begun_at: Duration) -> Vec<TracedWait> {
+    WAITS.with_borrow(|all| {
+        let is_own = |it: &&EndedWait| it.operation == operation && it.ended_at >= begun_at;
+        let mut own: Vec<_> = all.iter().filter(is_own).collect();
+        own.sort_by_key(|it| std::cmp::Reverse(it.wait.duration));
+        own.truncate(MAX_TRACE_WAITS);
+        own.sort_by_key(|it| it.ended_at);
+        let begin = |it: &EndedWait| it.begun_at.saturating_sub(begun_at);
+        own.into_iter().map(|it| TracedWait { begin: begin(it), ..it.wait.clone() }).collect()
+    })
 }
 
 /// A request that an operation has sent and that has no reply yet.
@@ -85,7 +172,7 @@ impl RunningCall {
     }
 }
 
-/// Returns the requests of the operation with the trace id `trace`, which has begun at `begun_at`
+/// Returns the requests and waits of the operation with the trace id `trace`, which has begun at `begun_at`
 /// on this thread. The operation may have had more requests than the thread remembers.
 pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
     // The number of an operation is in the lowest bits of its trace id.
@@ -111,7 +198,8 @@ pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
             times_us: call.times_us,
         };
         let calls = own.into_iter().map(traced).collect();
-        TracedCalls { calls, left_out: u32::try_from(left_out).unwrap_or(u32::MAX) }
+        let left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
+        TracedCalls { calls, left_out, waits: waits_of(operation, begun_at) }
     })
 }
 

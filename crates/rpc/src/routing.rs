@@ -14,6 +14,7 @@
 //! [`Router::check_invariants`].
 
 use crate::access::{Channel, Identity};
+use crate::calls::RepeatedCall;
 use crate::client::{CallOptions, Connection};
 use crate::limits::{FIRST_BACKOFF, LONGEST_BACKOFF};
 use crate::link::TargetLink;
@@ -212,10 +213,11 @@ impl Router {
         let deadline = options.time_left.map(|left| skep_env::now() + left);
         let mut backoff = FIRST_BACKOFF;
         let mut repeated = RepeatedRequest::default();
+        let mut wait: Option<RepeatedCall> = None;
         // Retry: the router sends a request to a group again after a pause of 2 ms, which doubles
         // up to 100 ms, for `CallOptions::time_left`.
         loop {
-            let mut group = None;
+            let (mut group, begun_at) = (None, skep_env::now());
             let attempt = async {
                 let group = *group.insert(resolve()?);
                 self.attempt(group, request, &mut options).await
@@ -231,17 +233,26 @@ impl Router {
                         Some(group) if is_lost(&last) => outages::given_up(group),
                         _ => {}
                     }
+                    if let Some(wait) = wait {
+                        self.end_wait(wait, group.filter(|_| is_answer(&last)), begun_at);
+                    }
                     return last;
                 }
             };
             self.cell.count_retry();
             if let Some(group) = group {
                 repeated.failed(group, &error, skep_env::now());
+                let map = self.map();
+                let begin = || RepeatedCall::begin(begun_at, group, &map);
+                wait.get_or_insert_with(begin).failed(&map, &error);
             }
             let pause = jittered(backoff);
             if let Some(deadline) = deadline {
                 let now = skep_env::now();
                 if now + pause >= deadline {
+                    if let Some(wait) = wait {
+                        self.end_wait(wait, None, now);
+                    }
                     let context =
                         format!("cannot complete the request in time, despite retries: {error}");
                     return Err(Error::new(ErrorCode::TimedOut, context));
@@ -251,6 +262,12 @@ impl Router {
             skep_env::sleep(pause).await;
             backoff = (backoff * 2).min(LONGEST_BACKOFF);
         }
+    }
+
+    /// Stores a wait of the running operation. `group` is the group that has answered.
+    fn end_wait(&self, wait: RepeatedCall, group: Option<GroupId>, ended_at: Duration) {
+        let map = self.map();
+        wait.end(group.and_then(|group| map.primary(group)).map(|it| it.id), ended_at);
     }
 
     async fn attempt<R: Request>(

@@ -16,8 +16,9 @@ use crate::why::phases::words;
 use attribution::attribute;
 use serde::{Deserialize, Serialize};
 use skep_metrics::Stage;
+use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, TargetKind};
-use skep_wire::traces::TraceRecord;
+use skep_wire::traces::{TraceRecord, TraceWait};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -206,7 +207,7 @@ fn parts(record: &TraceRecord, map: &ClusterMap, usual: &Usual) -> Vec<Part> {
     let times = attribute(record);
     let all = record.duration_us.max(1) as f64;
     let part = |place: Place, us: f64, usual_ms: Option<f64>| {
-        let (target, stage, what) = place.in_words(map);
+        let (target, stage, what) = place.in_words(record, map);
         Part { share: us / all, ms: us / 1e3, target, stage: stage.into(), what, usual_ms }
     };
     let mut parts: Vec<_> = times
@@ -220,7 +221,7 @@ fn parts(record: &TraceRecord, map: &ClusterMap, usual: &Usual) -> Vec<Part> {
                     };
                     time.requests.iter().map(of).sum::<Option<f64>>()
                 }
-                Place::Link { .. } | Place::Mount { .. } => None,
+                _ => None,
             };
             part(*place, time.us, usual_us.map(|us| us / 1e3))
         })
@@ -298,6 +299,10 @@ enum Place {
     Target { target: u32, stage: StageNumber },
     /// The transfer to a target and back: the network, and the queues of both hosts.
     Link { target: u32 },
+    /// A request to a target that ended without a reply.
+    NoReply { target: u32 },
+    /// A wait for a group that did not answer, by its index in the record.
+    Unanswered { wait: usize },
     /// The mount itself.
     Mount { is_running: bool },
 }
@@ -307,18 +312,26 @@ type StageNumber = usize;
 
 impl Place {
     /// Returns the id of the target, the name of the stage, and a description of the place.
-    fn in_words(self, map: &ClusterMap) -> (u32, &'static str, String) {
+    fn in_words(self, record: &TraceRecord, map: &ClusterMap) -> (u32, &'static str, String) {
         match self {
             Self::Target { target, stage } => {
                 let stage = Stage::ALL[stage];
                 let name = names::target(map, target);
                 let kind = kind_of(map, target).unwrap_or(TargetKind::Storage);
-                (target, stage.name(), words(stage, kind, &name))
+                (target, stage.name(), words(stage, kind, &name, &names::copies(map, target)))
             }
             Self::Link { target: 0 } => (0, "link", "at a service without targets".into()),
             Self::Link { target } => {
                 let name = names::target(map, target);
                 (target, "link", format!("in the network to {name} and back"))
+            }
+            Self::NoReply { target } => {
+                let name = names::target(map, target);
+                (target, "link", format!("waiting for a reply of {name}, which did not come"))
+            }
+            Self::Unanswered { wait } => {
+                let wait = &record.waits[wait];
+                (wait.target.raw(), "others", unanswered(map, wait))
             }
             Self::Mount { is_running: true } => {
                 (0, "processing", "in the thread of the mount".into())
@@ -328,6 +341,27 @@ impl Place {
             }
         }
     }
+}
+
+/// Describes a wait for a group that did not answer.
+fn unanswered(map: &ClusterMap, wait: &TraceWait) -> String {
+    let TraceWait { group, target, served_by, error, .. } = wait;
+    let error = escape_controls(error);
+    if target.raw() == 0 {
+        return format!("waiting for group {group}, which had no member that serves: {error}");
+    }
+    let name = names::target(map, target.raw());
+    // The error begins with the name of the target, which the text has already.
+    let (_, short) = name.split_once(' ').unwrap_or_default();
+    let mut error = &*error;
+    for repeated in [short.to_owned(), format!("target {target}")] {
+        error = error.strip_prefix(&format!("{repeated}: ")).unwrap_or(error);
+    }
+    let mut text = format!("waiting for {name}, which did not answer: {error}");
+    if served_by != target && served_by.raw() != 0 {
+        text += &format!("; {} has taken over", names::target(map, served_by.raw()));
+    }
+    text
 }
 
 #[cfg(test)]

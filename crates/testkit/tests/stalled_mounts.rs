@@ -105,6 +105,16 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
     files::rename(&away, &directory);
     let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
     assert!(status.success(), "{status}");
+    let mainly = format!("waiting for storage target t{} on ", target["id"]);
+    wait_for("the slow read names the target", PATIENCE, || {
+        let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+        let slowest = report["slowest"].as_array().expect("a list").clone();
+        let is_explained = |it: &Value| {
+            let text = it["mainly"].as_str().expect("a text");
+            text.contains(&mainly) && text.contains(", which did not answer: ")
+        };
+        slowest.iter().any(is_explained).then_some(())
+    });
     let changes = wait_for("the outage ends", PATIENCE, || {
         Some(watch.of_waits()).filter(|changes| changes.len() == 2)
     });

@@ -97,7 +97,7 @@ pub fn bounds(id: u16) -> Bounds {
             ..from(Senders::Management)
         },
         // A report has at most 64 records, each with 64 requests.
-        tr::ReportTraces::ID => Bounds { body_bytes: 256 << 10, ..usual },
+        tr::ReportTraces::ID => Bounds { body_bytes: 384 << 10, ..usual },
         // A request has at most 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
         _ => usual,
@@ -109,7 +109,8 @@ mod tests {
     use super::*;
     use crate::limits::{
         MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_REPORTED_TRACES, MAX_REPORTED_WAITS,
-        MAX_TRACE_CALLS, MAX_TRACE_NAME_BYTES, MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES,
+        MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES, MAX_TRACE_NAME_BYTES, MAX_TRACE_WAITS,
+        MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES,
     };
     use skep_types::codec::Bytes;
     use skep_types::map::{Capacity, Condition, TargetHealth};
@@ -131,12 +132,22 @@ mod tests {
             is_failed: false,
             stages: Some(tr::StageTimes::default()),
         };
+        let wait = tr::TraceWait {
+            group: GroupId::new(5),
+            target: TargetId::new(7),
+            served_by: TargetId::new(8),
+            begin_us: 1,
+            duration_us: 1,
+            attempts: 1,
+            error: "e".repeat(MAX_TRACE_ERROR_BYTES),
+        };
         let name = "n".repeat(MAX_TRACE_NAME_BYTES);
         tr::TraceRecord {
             service: name.clone(),
             operation: name,
             user: Some(1),
             calls: vec![call; MAX_TRACE_CALLS],
+            waits: vec![wait; MAX_TRACE_WAITS],
             ..tr::TraceRecord::default()
         }
     }

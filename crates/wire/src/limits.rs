@@ -69,10 +69,15 @@ pub const MAX_LEADER_ADDRESSES: usize = 16;
 /// Maximum length of the text that names the leader. A receiver shortens longer error texts.
 pub const MAX_LEADER_TEXT: usize = 900;
 /// Maximum number of records in one `TraceList`. That number of records, each with the maximum
-/// number of requests, takes 1.4 MB.
+/// number of requests, takes 1.8 MB.
 pub const MAX_LISTED_TRACES: usize = 500;
 /// Maximum number of requests in one `TraceRecord`.
 pub const MAX_TRACE_CALLS: usize = 64;
+/// Maximum number of waits for groups in one `TraceRecord`.
+pub const MAX_TRACE_WAITS: usize = 4;
+/// Maximum length of the error in a `TraceWait`. It has space for the names of the target and of
+/// its node, an address, and the error of the system.
+pub const MAX_TRACE_ERROR_BYTES: usize = 160;
 /// Maximum number of records in one `ReportTraces`.
 pub const MAX_REPORTED_TRACES: usize = 64;
 /// Maximum length of the names in a `TraceRecord`. Names of messages and services are shorter.

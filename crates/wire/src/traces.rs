@@ -3,7 +3,7 @@
 //! docs/design/0023-traces.md.
 
 use skep_types::codec::record;
-use skep_types::{InodeId, NodeId, TargetId};
+use skep_types::{GroupId, InodeId, NodeId, TargetId};
 
 record! {
     /// Requests records of slow and sampled operations.
@@ -91,6 +91,32 @@ record! {
         pub calls: Vec<TraceCall>,
         /// Number of further requests of the operation that the record omits.
         pub calls_left_out: u32,
+        /// The waits for groups that did not answer, if the process is a mount: at most 4, the
+        /// longest ones.
+        pub waits: Vec<TraceWait>,
+    }
+}
+
+record! {
+    /// A time in which an operation waited for a group, because the mount sent its request again and
+    /// again without a final reply.
+    pub struct TraceWait {
+        /// The group that did not answer.
+        pub group: GroupId,
+        /// The target that had to serve the group when the first attempt failed. Zero means that no
+        /// member served the group.
+        pub target: TargetId,
+        /// The target that served the group at the end of the wait. Zero means that the mount has
+        /// given up.
+        pub served_by: TargetId,
+        /// Time from the beginning of the operation to the first failed attempt, in microseconds.
+        pub begin_us: u32,
+        /// Time from the first failed attempt to the last attempt, in microseconds.
+        pub duration_us: u32,
+        /// Number of failed attempts.
+        pub attempts: u32,
+        /// The last error for `target`, at most 160 bytes.
+        pub error: String,
     }
 }
 

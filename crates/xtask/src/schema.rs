@@ -132,6 +132,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<tr::StageTimes>(),
     record::<tr::TraceRecord>(),
     record::<tr::TraceCall>(),
+    record::<tr::TraceWait>(),
     record::<md::SessionEntry>(),
     record::<md::TransactionEntry>(),
     record::<md::GroupFile>(),

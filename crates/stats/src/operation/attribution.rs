@@ -5,6 +5,9 @@
 //! request is divided among the stages that its target has measured. The rest of the request's time
 //! is the time of the transfer to the target and back. Clocks of different hosts are never
 //! compared.
+//!
+//! The time without an open request belongs to the waits for groups that did not answer, in which
+//! the mount connects, pauses and sends its request again. Only the rest is time in the mount.
 
 use super::{Place, request_name};
 use skep_metrics::Stage;
@@ -37,11 +40,19 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
         }
         return times;
     }
-    let shares = shares(record);
+    let end = u32::try_from(record.duration_us).unwrap_or(u32::MAX);
+    let span = |begin_us: u32, us: u32| (begin_us.min(end), begin_us.saturating_add(us).min(end));
+    let calls: Vec<_> = record.calls.iter().map(|it| span(it.begin_us, it.duration_us)).collect();
+    let waits: Vec<_> = record.waits.iter().map(|it| span(it.begin_us, it.duration_us)).collect();
+    let shares = shares_of(&calls, &[]);
+    let waited = shares_of(&waits, &calls);
+    for (wait, us) in waited.iter().enumerate().filter(|(_, us)| **us > 0.0) {
+        times.entry(Place::Unanswered { wait }).or_default().us += us;
+    }
     for (call, share) in record.calls.iter().zip(&shares) {
         add_call(&mut times, call, *share);
     }
-    let own = (all - shares.iter().sum::<f64>()).max(0.0);
+    let own = (all - shares.iter().chain(&waited).sum::<f64>()).max(0.0);
     // The mount's thread also runs while requests are open. That running time is already part of
     // the requests' time.
     let running = f64::from(record.stages.processing_us).min(own);
@@ -51,24 +62,23 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
     times
 }
 
-/// Returns the share of each request in the operation's time, in microseconds.
-fn shares(record: &TraceRecord) -> Vec<f64> {
-    let end = u32::try_from(record.duration_us).unwrap_or(u32::MAX);
-    let span = |call: &TraceCall| {
-        let begin = call.begin_us.min(end);
-        (begin, call.begin_us.saturating_add(call.duration_us).min(end))
-    };
-    let spans: Vec<_> = record.calls.iter().map(span).collect();
-    let mut moments: Vec<_> = spans.iter().flat_map(|(begin, end)| [*begin, *end]).collect();
+/// Returns the share of each span in the time that the spans cover, in microseconds. Leaves out the
+/// time that one of the spans in `except` covers.
+fn shares_of(spans: &[(u32, u32)], except: &[(u32, u32)]) -> Vec<f64> {
+    let ends = spans.iter().chain(except).flat_map(|(begin, end)| [*begin, *end]);
+    let mut moments: Vec<_> = ends.collect();
     moments.sort_unstable();
     moments.dedup();
     let mut shares = vec![0.0; spans.len()];
     for window in moments.windows(2) {
         let [from, to] = [window[0], window[1]];
         let is_open = |(begin, end): &(u32, u32)| *begin <= from && to <= *end;
+        if except.iter().any(|span| is_open(&span)) {
+            continue;
+        }
         let open = spans.iter().filter(|span| is_open(span)).count();
         let each = f64::from(to - from) / open.max(1) as f64;
-        for (share, _) in shares.iter_mut().zip(&spans).filter(|(_, span)| is_open(span)) {
+        for (share, _) in shares.iter_mut().zip(spans).filter(|(_, span)| is_open(span)) {
             *share += each;
         }
     }
@@ -94,5 +104,9 @@ fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
     for (stage, us) in stages.into_iter().enumerate() {
         add(Place::Target { target, stage }, us);
     }
-    add(Place::Link { target }, duration.max(at_target) - at_target);
+    let rest = match call.is_failed && call.stages.is_none() {
+        true => Place::NoReply { target },
+        false => Place::Link { target },
+    };
+    add(rest, duration.max(at_target) - at_target);
 }

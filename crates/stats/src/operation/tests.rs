@@ -3,7 +3,7 @@
 use super::*;
 use crate::ServiceFigures;
 use crate::why::tests::map;
-use skep_types::{NodeId, TargetId};
+use skep_types::{Group, GroupId, GroupMember, MemberState, NodeId, TargetId};
 use skep_wire::node::{Statistics, StatisticsSeries};
 use skep_wire::traces::{StageTimes, TraceCall};
 
@@ -42,6 +42,78 @@ fn shares(report: &OperationReport) -> Vec<(u32, &str, i32)> {
 
 fn explained(records: &[TraceRecord]) -> OperationReport {
     explain(records, &map(), &Usual::default()).unwrap()
+}
+
+fn wait(target: u32, served_by: u32, duration_us: u32, error: &str) -> TraceWait {
+    TraceWait {
+        group: GroupId::new(5),
+        target: TargetId::new(target),
+        served_by: TargetId::new(served_by),
+        begin_us: 100,
+        duration_us,
+        attempts: 7,
+        error: error.into(),
+    }
+}
+
+#[test]
+fn wait_for_a_stopped_target_names_target_node_and_error() {
+    // The first attempt and the last one are requests. In between, no request is open.
+    let first = TraceCall { is_failed: true, stages: None, ..call(98, 3, 100, 50, zero()) };
+    let last = call(98, 3, 19_900, 100, StageTimes { disk_us: 100, ..StageTimes::default() });
+    let error = "target t3 on storage-1: 10.0.0.4:7420: Connection refused";
+    let waited = TraceRecord {
+        waits: vec![wait(3, 3, 19_800, error)],
+        ..of_mount(20_000, 20, vec![first, last])
+    };
+    let report = explained(std::slice::from_ref(&waited));
+    assert_eq!(shares(&report), [(3, "others", 99), (3, "disk", 1)]);
+    let expected = "waiting for storage target t3 on storage-1, which did not answer: \
+                    10.0.0.4:7420: Connection refused";
+    assert_eq!(report.parts[0].what, expected);
+    assert_eq!(mainly(&waited, &map()), format!("99 % {expected}"));
+}
+
+#[test]
+fn wait_for_a_take_over_names_both_members() {
+    let error = "target t1: the connection has ended";
+    let waited =
+        TraceRecord { waits: vec![wait(1, 2, 9_900, error)], ..of_mount(10_000, 0, vec![]) };
+    let what = &explained(&[waited]).parts[0].what;
+    let expected = "waiting for metadata target t1 on metadata-1, which did not answer: the \
+                    connection has ended; metadata target t2 on metadata-2 has taken over";
+    assert_eq!(what, expected);
+    let without = TraceRecord {
+        waits: vec![wait(0, 2, 9_900, "group g5 has no serving member")],
+        ..of_mount(10_000, 0, vec![])
+    };
+    let what = &explained(&[without]).parts[0].what;
+    assert!(what.starts_with("waiting for group g5, which had no member that serves"), "{what}");
+}
+
+#[test]
+fn request_without_a_reply_is_not_a_slow_network() {
+    let lost = TraceCall { is_failed: true, stages: None, ..call(98, 5, 0, 9_000, zero()) };
+    let what = &explained(&[of_mount(10_000, 0, vec![lost])]).parts[0].what;
+    assert_eq!(what, "waiting for a reply of storage target t5 on storage-2, which did not come");
+}
+
+#[test]
+fn wait_for_the_other_copy_is_named_in_a_group_of_two() {
+    let mut map = map();
+    let ids = [1, 2].map(TargetId::new);
+    let mut group = Group::of_one(GroupId::new(5), TargetKind::Metadata, ids[0]);
+    group.members.push(GroupMember { target: ids[1], state: MemberState::Serving });
+    map.groups = vec![group];
+    let others = StageTimes { others_us: 9_000, ..zero() };
+    let record = of_mount(10_000, 0, vec![call(46, 1, 0, 9_000, others)]);
+    let report = explain(&[record], &map, &Usual::default()).unwrap();
+    let what = &report.parts[0].what;
+    assert!(what.contains("the other copy of the metadata (t2 on metadata-2)"), "{what}");
+}
+
+fn zero() -> StageTimes {
+    StageTimes::default()
 }
 
 #[test]

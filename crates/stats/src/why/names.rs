@@ -1,7 +1,7 @@
 //! Formats names of objects and numbers for users.
 
 use skep_types::text::escape_controls;
-use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
+use skep_types::{ClusterMap, MemberState, NodeId, TargetId, TargetKind};
 
 /// Returns the name of a target with its kind and service. Names come from other hosts, so this
 /// function escapes control characters.
@@ -15,6 +15,18 @@ pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     };
     let node = node(map, target.node);
     format!("{kind} target {} on {node}", target.id)
+}
+
+/// Returns the short names of the other targets that serve the group of a target.
+pub(crate) fn copies(map: &ClusterMap, id: u32) -> Vec<String> {
+    let id = TargetId::new(id);
+    let members = map.group_of(id).map_or(&[][..], |group| &group.members);
+    let serving = members.iter().filter(|it| it.target != id && it.state == MemberState::Serving);
+    let name = |target: TargetId| match map.target(target) {
+        Some(found) => format!("{target} on {}", node(map, found.node)),
+        None => target.to_string(),
+    };
+    serving.map(|it| name(it.target)).collect()
 }
 
 /// Returns the name of a node, or its id if the map does not have the node.

@@ -36,13 +36,19 @@ pub struct Phase {
     pub peers_ms: Option<f64>,
 }
 
-/// Returns the text that describes a stage at the target with this name.
-pub(crate) fn words(what: Stage, kind: TargetKind, target: &str) -> String {
+/// Returns the text that describes a stage at the target with this name. A metadata target with
+/// other copies of its data (`copies`) waits for them in nearly every change.
+pub(crate) fn words(what: Stage, kind: TargetKind, target: &str, copies: &[String]) -> String {
     match (what, kind) {
         (Stage::Waiting, _) => format!("in the queue of {target}"),
         (Stage::Processing, _) => format!("in the thread of {target}"),
         (Stage::Disk, _) => format!("waiting for the disk of {target}"),
         (Stage::LogSync, _) => format!("waiting for the log sync of {target}"),
+        (Stage::Others, TargetKind::Metadata) if !copies.is_empty() => format!(
+            "waiting for the other copy of the metadata ({}), or for other targets, clients or \
+             transactions, at {target}",
+            copies.join(", ")
+        ),
         (Stage::Others, TargetKind::Metadata) => {
             format!("waiting for other targets, clients or transactions, at {target}")
         }
@@ -80,7 +86,7 @@ pub(super) fn phases(evidence: &Evidence, map: &ClusterMap, scope: &Scope) -> (V
                     Stage::LogSync => log_syncs(&of_kind, *id),
                     _ => stage(&of_kind, *id, what),
                 };
-                let words = words(what, kind, &name);
+                let words = words(what, kind, &name, &names::copies(map, *id));
                 let measured = (times.of(what), times.requests);
                 found.push(phase(*id, what.name(), words, measured, compared));
             }

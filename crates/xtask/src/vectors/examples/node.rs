@@ -2,14 +2,16 @@
 
 use crate::vectors::{Example, example};
 use skep_types::codec::crc32c;
-use skep_types::{InodeId, NodeId, TargetId};
+use skep_types::{GroupId, InodeId, NodeId, TargetId};
 use skep_wire::benchmark::{DiscardData, GiveData, GiveDataReply, MeasureLink, MeasureLinkReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::node::{
     AddTarget, AddTargetReply, GetStatistics, LogLevel, SetLogLevel, Statistics, StatisticsSeries,
     StopTarget,
 };
-use skep_wire::traces::{ListTraces, ReportTraces, StageTimes, TraceCall, TraceList, TraceRecord};
+use skep_wire::traces::{
+    ListTraces, ReportTraces, StageTimes, TraceCall, TraceList, TraceRecord, TraceWait,
+};
 
 pub(super) fn examples() -> Vec<Example> {
     let set = SetLogLevel { level: Some("info,skep_storage=debug".into()) };
@@ -66,6 +68,15 @@ fn traces() -> Vec<Example> {
         is_failed: false,
         stages: Some(stages),
     };
+    let wait = TraceWait {
+        group: GroupId::new(5),
+        target: TargetId::new(7),
+        served_by: TargetId::new(7),
+        begin_us: 20,
+        duration_us: 1_500_000,
+        attempts: 17,
+        error: "target t7 on storage-1: 10.0.0.5:7420: Connection refused (os error 111)".into(),
+    };
     let of_mount = TraceRecord {
         trace: 0x0123_4567_89ab_cdef_0000_0000_0000_002a,
         service: "mount".into(),
@@ -79,6 +90,7 @@ fn traces() -> Vec<Example> {
         is_slow: true,
         calls: vec![call, TraceCall { is_failed: true, stages: None, ..call }],
         calls_left_out: 3,
+        waits: vec![wait],
         ..TraceRecord::default()
     };
     let of_target = TraceRecord {
@@ -92,6 +104,7 @@ fn traces() -> Vec<Example> {
         is_slow: false,
         calls: Vec::new(),
         calls_left_out: 0,
+        waits: Vec::new(),
         ..of_mount.clone()
     };
     let list = TraceList {
