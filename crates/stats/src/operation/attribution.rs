@@ -73,7 +73,7 @@ fn shares_of(spans: &[(u32, u32)], except: &[(u32, u32)]) -> Vec<f64> {
     for window in moments.windows(2) {
         let [from, to] = [window[0], window[1]];
         let is_open = |(begin, end): &(u32, u32)| *begin <= from && to <= *end;
-        if except.iter().any(|span| is_open(&span)) {
+        if except.iter().any(is_open) {
             continue;
         }
         let open = spans.iter().filter(|span| is_open(span)).count();
