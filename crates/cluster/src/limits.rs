@@ -39,6 +39,9 @@ pub const MAX_METADATA_COPIES: u16 = 3;
 pub const MIN_COPY_RATE: u64 = 64 << 10;
 /// Maximum value of the setting `metadata-copy-rate`. No network link is that fast.
 pub const MAX_COPY_RATE: u64 = 1 << 40;
+/// Maximum value of the setting `metadata-log-kept`. A copy of the store is faster than a log of
+/// that length.
+pub const MAX_LOG_KEPT: u64 = 1 << 40;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.

@@ -5,8 +5,9 @@
 
 use crate::command::Command;
 use crate::limits::{
-    MAX_CLEANUP_INTERVAL_MS, MAX_COPY_RATE, MAX_LEASE_MS, MAX_METADATA_COPIES, MAX_STRIPE_FROM,
-    MIN_CLEANUP_INTERVAL_MS, MIN_COPY_RATE, MIN_HEARTBEAT_MS, MIN_LEASE_MS, NEWEST_FEATURE_LEVEL,
+    MAX_CLEANUP_INTERVAL_MS, MAX_COPY_RATE, MAX_LEASE_MS, MAX_LOG_KEPT, MAX_METADATA_COPIES,
+    MAX_STRIPE_FROM, MIN_CLEANUP_INTERVAL_MS, MIN_COPY_RATE, MIN_HEARTBEAT_MS, MIN_LEASE_MS,
+    NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{
@@ -315,6 +316,20 @@ pub const SETTINGS: &[Setting] = &[
         field: Field::Policy {
             get: |policy| policy.metadata_copy_rate,
             put: |policy, value| policy.metadata_copy_rate = value,
+        },
+    },
+    Setting {
+        name: "metadata-log-kept",
+        unit: Unit::Bytes,
+        min: 0,
+        max: MAX_LOG_KEPT,
+        is_power_of_two: false,
+        meaning: "maximum number of bytes of old log that a metadata target keeps on disk for \
+                  members of its group that are away; a member that lacks more gets a copy of the \
+                  store when it returns",
+        field: Field::Policy {
+            get: |policy| policy.metadata_log_kept,
+            put: |policy, value| policy.metadata_log_kept = value,
         },
     },
     Setting {

@@ -124,19 +124,11 @@ pub struct Scan {
     pub end: usize,
 }
 
-/// Reads the records of a segment. `first` is the number of the segment's first record.
-///
-/// # Errors
-/// - `Corrupt`, which names the offset, if a record is damaged although a later record shows that
-///   it was synced.
-/// - `Unsupported` if the segment has records of version 1.
-pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
-    if bytes.starts_with(&MAGIC_OF_VERSION_1) {
-        let what = "cannot read the log: its records have version 1, and this program reads \
-                    version 2; copy the files into a new cluster, with the program that wrote the log";
-        return Err(Error::new(ErrorCode::Unsupported, what));
-    }
-    let mut records = Vec::new();
+/// Reads consecutive complete records from the start of `bytes`. `first` is the number of the first
+/// record. Stops before the first record that is missing, incomplete or invalid, and does not
+/// search for a later record. So the caller must know which records the log has.
+pub fn complete_records(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Scan {
+    let mut records: Vec<Record> = Vec::new();
     let mut end = 0;
     let mut next = first;
     let mut epoch = Epoch::default();
@@ -149,6 +141,23 @@ pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
         end += len;
         records.push(record);
     }
+    Scan { records, end }
+}
+
+/// Reads the records of a segment. `first` is the number of the segment's first record.
+///
+/// # Errors
+/// - `Corrupt`, which names the offset, if a record is damaged although a later record shows that
+///   it was synced.
+/// - `Unsupported` if the segment has records of version 1.
+pub fn scan(owner: LogOwner, first: Lsn, bytes: &[u8]) -> Result<Scan> {
+    if bytes.starts_with(&MAGIC_OF_VERSION_1) {
+        let what = "cannot read the log: its records have version 1, and this program reads \
+                    version 2; copy the files into a new cluster, with the program that wrote the log";
+        return Err(Error::new(ErrorCode::Unsupported, what));
+    }
+    let Scan { records, end } = complete_records(owner, first, bytes);
+    let next = Lsn::new(first.raw() + records.len() as u64);
     if let Some(witness) = later_record(owner, next, &bytes[end..])
         && witness.synced >= next
     {

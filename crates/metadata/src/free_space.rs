@@ -19,13 +19,14 @@ pub(crate) struct FreeSpaceGauge {
     looked_at: Option<Duration>,
     logged_since: u64,
     is_short: bool,
+    is_low: bool,
 }
 
 impl FreeSpaceGauge {
     /// Creates a gauge that has not measured the free space yet.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
-        Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
+        Self { target, directory, looked_at: None, logged_since: 0, is_short: false, is_low: false }
     }
 
     /// Counts `bytes` that the target has logged since the last measurement. When
@@ -33,6 +34,12 @@ impl FreeSpaceGauge {
     /// the last measurement is recent.
     pub(crate) fn logged(&mut self, bytes: u64) {
         self.logged_since += bytes;
+    }
+
+    /// Whether less than twice the reserve was free at the last measurement. The log then keeps no
+    /// records that only absent members need.
+    pub(crate) fn is_low(&self) -> bool {
+        self.is_low
     }
 
     /// Measures the free space if it is time for a measurement. Returns the event for the target.
@@ -47,6 +54,7 @@ impl FreeSpaceGauge {
         // If the measurement fails, the target continues with the result of the previous
         // measurement.
         let found = space(&self.directory).ok()?;
+        self.is_low = found.free_bytes < 2 * reserve(found.total_bytes);
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {
             Some(what) if !self.is_short => tracing::error!("{what}"),

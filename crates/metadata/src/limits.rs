@@ -223,8 +223,12 @@ pub const KEPT_BYTES: usize = 64 << 20;
 /// larger than the log records of one batch of requests.
 pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
 /// Maximum number of bytes of records that a primary keeps in memory for members that do not serve.
-/// A member that lacks older records needs a copy of the store.
+/// For a member that lacks older records, the primary reads its log on disk.
 pub const KEPT_FOR_ABSENT_BYTES: usize = KEPT_BYTES / 2;
+/// Number of bytes of records that the primary reads back from its log on disk at once, for a
+/// member that lacks them. The reads for a member take turns with the requests that ship the
+/// records.
+pub const LOG_READ_BYTES: usize = 2 * SHIP_BYTES;
 /// Number of bytes of keys and values in one part of a copy of the store. The primary's thread
 /// reads a part from its store between two batches, which delays requests by a few milliseconds.
 pub const COPY_PART_BYTES: usize = 256 << 10;

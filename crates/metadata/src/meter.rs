@@ -361,7 +361,8 @@ impl Meter {
                 | Action::SendToMember(_)
                 | Action::ChangeGroup(_)
                 | Action::AskTakeOver(_)
-                | Action::Truncate { .. } => {}
+                | Action::Truncate { .. }
+                | Action::ReadLog(_) => {}
             }
         }
         for key in self.batch.taken.drain(..) {

@@ -8,6 +8,7 @@
 
 mod copying;
 mod hand_over;
+mod log_reads;
 mod members;
 mod restored;
 mod roles;
@@ -310,6 +311,7 @@ impl Shell {
                 }
                 Action::Truncate { after } => log.truncate(after)?,
                 Action::SendToMember(request) => members::send(self, request),
+                Action::ReadLog(read) => log_reads::read(self, log, read),
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, request, result } => {
                     self.reply(connection, request, result, fence);

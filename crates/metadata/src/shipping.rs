@@ -10,6 +10,8 @@
 //! - [`backup`]: the role of a member that is not the primary.
 //! - `copy_sender`, [`copy_receiver`]: a copy of the store, for a member that lacks older records
 //!   than the primary keeps.
+//! - `old_records`: records for a member that lacks more than the primary has in memory. The
+//!   primary reads them back from its log on disk.
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
 //! - `own_group`: the backup's view of its group.
 //! - `silence`: since when a backup has received nothing from the primary.
@@ -25,6 +27,7 @@ mod completeness;
 pub mod copy_receiver;
 pub(crate) mod copy_sender;
 pub(crate) mod member_link;
+mod old_records;
 mod own_group;
 pub(crate) mod record_window;
 pub(crate) mod shipper;
@@ -32,6 +35,7 @@ mod silence;
 mod standing;
 mod sync_waits;
 
+use skep_format::log::Record;
 use skep_types::{Lsn, TargetId};
 use skep_wire::log_shipping::{AwaitLogSync, CopyStore, ShipLog};
 
@@ -75,6 +79,29 @@ pub enum MemberMessage {
     AwaitSync(AwaitLogSync),
     /// Asks for the progress of a copy of the store, begins a copy, or sends a part of it.
     Copy(Box<CopyStore>),
+}
+
+/// Log records that the primary must read back from its log on disk, for a member that lacks them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRead {
+    /// The member that lacks the records.
+    pub member: TargetId,
+    /// Number of the first record.
+    pub first: Lsn,
+    /// Number of the last record, which is not the first one. The caller may read fewer records,
+    /// but at least two. All these records are *safe*.
+    pub last: Lsn,
+}
+
+/// The result of a [`LogRead`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundRecords {
+    /// Number of the first record of the log on disk.
+    pub begins: Lsn,
+    /// The records from [`LogRead::first`] on. Empty if the log begins after that record.
+    pub records: Vec<Record>,
+    /// Number of bytes of the log on disk after these records.
+    pub bytes_after: u64,
 }
 
 /// Returns the number of the record after `lsn`.

@@ -122,6 +122,9 @@ impl<E: Engine> MetadataTarget<E> {
                 Event::CopyReply { member, number, result } => {
                     self.shipper.on_copy_reply(member, number, &result, now);
                 }
+                Event::LogRead { member, first, result } => {
+                    self.shipper.on_log_read(member, first, &result);
+                }
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shared.shortage = shortage,

@@ -7,7 +7,9 @@
 //! only the process is killed, no bytes are lost.
 
 use crate::random::Random;
-use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
+use skep_format::log::{
+    LogOwner, RECORD_HEADER_BYTES, Record, complete_records, encode_record, scan,
+};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
 
 const SECTOR: usize = 512;
@@ -31,12 +33,17 @@ pub(crate) struct LogDisk {
     owner: LogOwner,
     segments: Vec<Segment>,
     segment_bytes: usize,
+    /// The caller does not need the records up to this one.
+    not_needed: Lsn,
+    /// Maximum number of bytes of the segments without a needed record that the log keeps.
+    kept_bytes: usize,
 }
 
 impl LogDisk {
     /// Creates an empty log. A segment ends when it has about `segment_bytes` bytes.
     pub(crate) fn new(owner: LogOwner, segment_bytes: usize) -> Self {
-        Self { owner, segments: Vec::new(), segment_bytes }
+        let (segments, not_needed, kept_bytes) = (Vec::new(), Lsn::default(), 0);
+        Self { owner, segments, segment_bytes, not_needed, kept_bytes }
     }
 
     /// Appends a record.
@@ -70,20 +77,55 @@ impl LogDisk {
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
-                segment.synced = segment.synced.max(*len);
+                // A planted bug removes records while a sync is running.
+                segment.synced = segment.synced.max(*len).min(segment.bytes.len());
             }
         }
     }
 
-    /// Removes the segments that contain no record after `lsn`. Never removes the last segment.
+    /// Removes the segments that contain no record after `lsn`, except segments that the log keeps.
+    /// Never removes the last segment.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
-        while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
-            self.segments.remove(0);
+        self.not_needed = self.not_needed.max(lsn);
+        self.remove_old();
+    }
+
+    /// Sets how many bytes of segments without a needed record the log keeps.
+    pub(crate) fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+        self.remove_old();
+    }
+
+    fn remove_old(&mut self) {
+        let next = self.not_needed.raw() + 1;
+        let old = self.segments.iter().skip(1).take_while(|it| it.first.raw() <= next).count();
+        let mut bytes: usize = self.segments[..old].iter().map(|it| it.bytes.len()).sum();
+        while bytes > self.kept_bytes {
+            bytes -= self.segments.remove(0).bytes.len();
         }
+    }
+
+    /// Reads the records from `first` to `last` back, at most `most` of them. Returns the number of
+    /// the log's first record, the records, and the number of bytes after them. There are no
+    /// records if the log begins after `first`.
+    pub(crate) fn read_back(&self, first: Lsn, last: Lsn, most: usize) -> (Lsn, Vec<Record>, u64) {
+        let begins = self.segments.first().map(|it| it.first).unwrap_or_default();
+        let read = |it: &Segment| complete_records(self.owner, it.first, &it.bytes).records;
+        let all = self.segments.iter().flat_map(read);
+        let (mut records, mut bytes_after) = (Vec::new(), 0);
+        for record in all.filter(|it| begins <= first && first <= it.lsn) {
+            if record.lsn <= last && records.len() < most {
+                records.push(record);
+            } else {
+                bytes_after += (RECORD_HEADER_BYTES + record.payload.len()) as u64;
+            }
+        }
+        (begins, records, bytes_after)
     }
 
     /// Removes the whole log.
     pub(crate) fn clear(&mut self) {
+        self.not_needed = Lsn::default();
         self.segments.clear();
     }
 

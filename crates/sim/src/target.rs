@@ -333,6 +333,7 @@ impl World {
             Action::AskTakeOver(request) => {
                 self.fail(format!("primary {index} asks for {request:?}"));
             }
+            Action::ReadLog(read) => self.fail(format!("primary {index} reads {read:?} back")),
             Action::Checkpoint { lsn } => {
                 let life = self.targets[index].life;
                 let pause = self.random.micros(500, 30_000);

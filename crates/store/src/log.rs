@@ -17,6 +17,11 @@
 //! and most appends overwrite zeros in a file whose length does not change. A reader ignores the
 //! zeros: no record begins with them.
 //!
+//! # Segments for absent members
+//! The module `old_segments` removes the segments whose changes the store has. While a member of
+//! the group is absent, the log keeps the newest of them, up to a number of bytes ([`Log::keep`]),
+//! and the primary reads their records back ([`read_back`]).
+//!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel
 //! considers them written. A second sync succeeds and writes nothing. Each record names the last
@@ -28,6 +33,8 @@
 //! which the log allocates more space. [`Log::check_invariants`] checks both. Only the last segment
 //! ends with zeros.
 
+mod old_segments;
+pub mod read_back;
 mod segments;
 mod truncate;
 
@@ -75,6 +82,12 @@ pub struct Log {
     zeros_end: u64,
     /// Length of the last segment at which the log starts the next segment.
     segment_ends_at: u64,
+    /// The caller does not need the records up to this one, because its store has their changes.
+    not_needed: Lsn,
+    /// Maximum number of bytes of the segments without a needed record that the log keeps.
+    kept_bytes: u64,
+    /// Whether the log may have more of these segments than it must keep.
+    has_excess: bool,
 }
 
 /// The result of [`Log::open`]: the log and the records that it contains.
@@ -82,7 +95,8 @@ pub struct Log {
 pub struct Recovered {
     /// The log, ready for appends.
     pub log: Log,
-    /// All records, in ascending order of their numbers.
+    /// The records from `next` on, in ascending order of their numbers. Earlier records come first:
+    /// all records of the same segment and of up to two segments before this segment.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
@@ -117,9 +131,9 @@ fn is_out_of_space(error: &std::io::Error) -> bool {
 }
 
 impl Log {
-    /// Opens the log in a directory, which is created if necessary, and reads all records.
-    /// Truncates a damaged tail that was never synced. `next` is the number of the first record if
-    /// there are no segments. Blocks.
+    /// Opens the log in a directory, which is created if necessary, and reads the records from
+    /// `next` on. Truncates a damaged tail that was never synced. If there are no segments, `next`
+    /// is the number of the first record. Blocks.
     ///
     /// # Errors
     /// - `Corrupt`, which names file and offset, if a synced record is damaged or a segment is
@@ -129,7 +143,7 @@ impl Log {
     pub fn open(directory: &Path, owner: LogOwner, next: Lsn) -> Result<Recovered> {
         std::fs::create_dir_all(directory).map_err(at(directory))?;
         let Segments { first: mut segments, records, epoch, end, length, tail } =
-            Segments::read(directory, owner)?;
+            Segments::read(directory, owner, preceding(next))?;
         if segments.is_empty() {
             segments.push(next);
         }
@@ -161,6 +175,9 @@ impl Log {
             allocate_at: offset,
             zeros_end: offset,
             segment_ends_at: SEGMENT_BYTES,
+            not_needed: Lsn::default(),
+            kept_bytes: 0,
+            has_excess: false,
         };
         log.allocate_ahead(0);
         Ok(Recovered { log, records, epoch, truncated_bytes: length - offset })
@@ -290,19 +307,10 @@ impl Log {
     pub fn sync(&self) -> Result<()> {
         self.file.borrow_std().sync_data().map_err(|error| self.unsynced(error))
     }
+}
 
-    /// Removes the segments that have no record after `lsn`. The last segment always stays.
-    ///
-    /// # Errors
-    /// Errors of the file system, which name the path.
-    pub fn trim(&mut self, lsn: Lsn) -> Result<()> {
-        while self.segments.len() > 1 && self.segments[1].raw() <= lsn.raw() + 1 {
-            let path = segment_path(&self.directory, self.segments[0]);
-            std::fs::remove_file(&path).map_err(at(&path))?;
-            self.segments.remove(0);
-        }
-        Ok(())
-    }
+fn preceding(lsn: Lsn) -> Lsn {
+    Lsn::new(lsn.raw().saturating_sub(1))
 }
 
 impl Log {

@@ -330,6 +330,9 @@ record! {
         /// Maximum rate at which the primary of a metadata group sends its store to a member that
         /// lacks it, in bytes per second.
         pub metadata_copy_rate: u64,
+        /// Maximum number of bytes of log segments that a member of a metadata group keeps on disk
+        /// only for members that do not serve.
+        pub metadata_log_kept: u64,
     }
 }
 
@@ -351,6 +354,7 @@ impl Default for Policy {
             user_max_chunk_bytes: MAX_CHUNK_BYTES,
             metadata_copies: 1,
             metadata_copy_rate: 32 << 20,
+            metadata_log_kept: 1 << 30,
         }
     }
 }

@@ -138,7 +138,7 @@ record! {
         pub after: Bytes,
         /// Number of the first record in `records`. If `records` is empty, the number of the next
         /// record. In the first part, the record that follows the last record whose effect the
-        /// pairs contain. With `Begin`, the first record that the primary still has in memory. A
+        /// pairs contain. With `Begin`, the first record that the primary can still send. A
         /// member that has all earlier records does not begin a copy.
         pub first: Lsn,
         /// The records.
@@ -220,8 +220,13 @@ record! {
         pub silent_ms: Option<u64>,
         /// Whether the primary's replies wait for confirmations of the member.
         pub is_counted: bool,
-        /// Whether the member lacks records that the primary does not have in memory any more.
+        /// Whether the member lacks records that the primary does not have any more, neither in
+        /// memory nor in its log on disk.
         pub needs_copy: bool,
+        /// Bytes of the log records that the member lacks. `None` means that the primary does not
+        /// know it, because the member has not replied in this epoch, or that the member gets a
+        /// copy of the store.
+        pub missing_bytes: Option<u64>,
         /// Progress of the copy of the store that the primary is sending to the member.
         pub copy: Option<CopyProgress>,
     }

@@ -64,7 +64,7 @@ pub(super) fn read_target(
     let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
     let owner = LogOwner { cluster: map.cluster, target };
     let mut reader = Reader { records, findings, target, group, map };
-    let changes = match Segments::read(&path.join("log"), owner) {
+    let changes = match Segments::read(&path.join("log"), owner, applied) {
         Ok(log) => reader.changes_of(log, applied),
         Err(error) if error.code() == ErrorCode::Corrupt => {
             reader.damaged(error.context());

@@ -4,6 +4,7 @@
 //! necessary ([`crate::shipping`]).
 
 use super::Shell;
+use super::log_reads::LogPlaces;
 use crate::shipping::{MemberMessage, MemberRequest};
 use crate::target::{Action, Event};
 use skep_metrics::LineLimit;
@@ -36,6 +37,8 @@ pub(super) struct MembershipState {
     pub(super) refused_evictions: LineLimit,
     /// The reason why the target does not serve although it is the primary.
     pub(super) halted: Cell<Option<&'static str>>,
+    /// For each member, the place in the log from which the next read of old records continues.
+    pub(super) log_places: LogPlaces,
 }
 
 /// Sends a request to a member, and passes the reply to the state machine.

@@ -28,7 +28,7 @@
 
 use super::hand_over::HandOver;
 use super::restored::RestoredMarks;
-use super::{Shell, copying, members, open_engine};
+use super::{Shell, copying, log_reads, members, open_engine};
 use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
@@ -47,7 +47,7 @@ use skep_service::TargetStart;
 use skep_store::log::{Log, Recovered};
 use skep_store::page_cache::MemberMarkFile;
 use skep_types::codec::Codec;
-use skep_types::{Epoch, Error, ErrorCode, Lsn, MapVersion, NodeKind, Result, TargetId};
+use skep_types::{Epoch, Error, ErrorCode, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub(super) async fn serve(
         false => {
             let owner = LogOwner { cluster: directory.identity().cluster, target };
             let (log, contents) = open_whole(path, owner, (&membership, engine), &mut mark)?;
-            Begun::Whole { log, contents, mark }
+            Begun::Whole { log: Box::new(log), contents, mark }
         }
     };
     let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
@@ -141,7 +141,7 @@ pub(super) async fn serve(
         }
         Begun::Whole { log, contents, mark } => {
             let mut parts =
-                Parts { shell: Rc::clone(&shell), target, policy, log, mark, free_space };
+                Parts { shell: Rc::clone(&shell), target, policy, log: *log, mark, free_space };
             parts.run(membership, contents, begins).await
         }
     };
@@ -161,7 +161,7 @@ enum Begun {
     /// The store is an incomplete copy.
     Copying { engine: FjallEngine, mark: MemberMarkFile },
     /// The store is complete, and the log continues from its last record.
-    Whole { log: Log, contents: Contents, mark: MemberMarkFile },
+    Whole { log: Box<Log>, contents: Contents, mark: MemberMarkFile },
 }
 
 /// Opens the log of a target whose store is complete. Checks whether store and log may be copies
@@ -172,7 +172,8 @@ fn open_whole(
     (membership, engine): (&Membership, FjallEngine),
     mark: &mut MemberMarkFile,
 ) -> Result<(Log, Contents)> {
-    let (log, mut contents) = open_log(path, owner, engine)?;
+    let (mut log, mut contents) = open_log(path, owner, engine)?;
+    log_reads::shorten(&mut log, &contents.engine, (&membership.map, membership.group))?;
     contents.is_restored = has_skipped(contents.epoch, membership.epoch());
     let is_joining = membership.is_new() || !membership.serves(owner.target);
     if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
@@ -373,8 +374,10 @@ impl Parts<'_> {
     }
 
     /// Waits until events arrive, or until the time `until`. Returns the events.
-    async fn next_events(&mut self, until: Duration) -> Result<Vec<Event>> {
+    async fn next_events(&mut self, group: GroupId, until: Duration) -> Result<Vec<Event>> {
         let events = self.shell.next_events(until).await?;
+        let map = self.shell.router.map();
+        self.log.keep(log_reads::kept_bytes(&map, group, self.free_space.is_low()))?;
         for event in &events {
             if let Event::Checkpointed { lsn } = event {
                 self.log.trim(*lsn)?;
@@ -396,7 +399,7 @@ impl Parts<'_> {
             if self.may_lead(&membership, backup.newest_epoch()) {
                 return Ok(true);
             }
-            let mut events = self.next_events(backup.next_tick()).await?;
+            let mut events = self.next_events(membership.group, backup.next_tick()).await?;
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
             events.extend(self.free_space.look(now));
@@ -459,7 +462,7 @@ impl Parts<'_> {
         let mut known = MapVersion::default();
         let mut hand_over = HandOver::default();
         while !shell.is_stopping.get() {
-            let mut events = self.next_events(target.next_tick()).await?;
+            let mut events = self.next_events(membership.group, target.next_tick()).await?;
             let map = shell.router.map();
             if map.version != known {
                 known = map.version;

@@ -139,9 +139,7 @@ impl<E: Engine> Backup<E> {
                 Event::Request { connection, header, body } => {
                     self.on_request(connection, header, &body)?;
                 }
-                Event::Synced { lsn } => {
-                    self.sync.end(lsn);
-                }
+                Event::Synced { lsn } => _ = self.sync.end(lsn),
                 Event::Map(map) => self.set_map(map),
                 Event::Checkpointed { .. } => self.checkpoints.end(),
                 Event::FreeSpace { shortage } => self.shortage = shortage,
@@ -149,6 +147,7 @@ impl<E: Engine> Backup<E> {
                 Event::Answer { .. }
                 | Event::MemberReply { .. }
                 | Event::CopyReply { .. }
+                | Event::LogRead { .. }
                 | Event::Tick => {}
             }
         }

@@ -142,6 +142,7 @@ impl<E: Engine> CopyReceiver<E> {
                 | Event::Answer { .. }
                 | Event::MemberReply { .. }
                 | Event::CopyReply { .. }
+                | Event::LogRead { .. }
                 | Event::Tick => {}
             }
         }

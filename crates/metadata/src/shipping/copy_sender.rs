@@ -18,6 +18,7 @@
 //! - The records and pairs of a part reflect the primary's store, which has only safe records. So
 //!   no other primary has other records with the same numbers.
 
+use super::old_records::FIRST_WITH_PREVIOUS;
 use super::record_window::{RecordWindow, record_bytes};
 use super::{following, preceding};
 use crate::limits::{ABSENT_PAUSE, COPY_LOST_AFTER, COPY_PAUSE, COPY_RECORD_BYTES, SHIP_BYTES};
@@ -74,6 +75,9 @@ pub(super) struct CopySender {
     measured_from: Option<(Duration, u64)>,
     reported_at: Duration,
     problem: String,
+    /// First record that the primary's log on disk can provide. `None` means that no read of the
+    /// log has shown that it lacks a record.
+    log_begins: Option<Lsn>,
     /// Whether a report shows that the member's copy differs from the parts that the primary has
     /// sent.
     has_failed: bool,
@@ -93,6 +97,13 @@ pub(crate) fn pair_bytes(pairs: &[StoredPair]) -> u64 {
 }
 
 impl CopySender {
+    /// Creates the state of a copy that has not begun. `log_begins` is the first record that the
+    /// primary's log on disk can provide. `None` means that no read of the log has shown that it
+    /// lacks a record.
+    pub(super) fn new(log_begins: Option<Lsn>) -> Self {
+        Self { log_begins, ..Self::default() }
+    }
+
     /// Returns the next part to read from the store now. `stored` is the last record in the
     /// primary's store. The caller reads the part and calls [`Self::put`].
     pub(super) fn wanted(
@@ -169,8 +180,12 @@ impl CopySender {
         }
         let request = match (self.ready.take(), &self.position) {
             (Some(part), _) => part,
-            (None, Some(_)) if self.must_begin(log.1) => {
-                let kept = if self.has_failed { Lsn::new(u64::MAX - 1) } else { log.1.before() };
+            (None, Some(position)) if self.must_begin(log.1) => {
+                let kept = match (self.has_failed, position.is_copying) {
+                    (true, _) => Lsn::new(u64::MAX - 1),
+                    (false, true) => log.1.before(),
+                    (false, false) => self.records_begin_after(log.1),
+                };
                 CopyStore { first: following(kept), ..without_part(log.0, CopyStep::Begin) }
             }
             (None, Some(it)) if it.is_copying && !it.is_whole => return None,
@@ -205,7 +220,7 @@ impl CopySender {
             Ok(_) => return self.pause(ABSENT_PAUSE, now, ""),
             Err(error) => return self.pause(ABSENT_PAUSE, now, error.context()),
         };
-        if !copied.is_copying && copied.applied >= log.1.before() {
+        if !copied.is_copying && copied.applied >= self.records_begin_after(log.1) {
             return Some(copied.applied);
         }
         self.problem.clear();
@@ -252,6 +267,15 @@ impl CopySender {
         });
         let problem = self.problem.clone();
         CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, problem }
+    }
+
+    /// Returns the oldest record that a member must have, so that the primary can send it all later
+    /// records, from memory or from the log on disk.
+    fn records_begin_after(&self, window: &RecordWindow) -> Lsn {
+        // The member compares the record before the first shipped one, so the log must have that
+        // record too.
+        let begins = self.log_begins.unwrap_or_default();
+        begins.max(preceding(FIRST_WITH_PREVIOUS)).min(window.before())
     }
 
     /// Whether the member must remove its store and begin a copy.

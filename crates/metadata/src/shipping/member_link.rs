@@ -9,12 +9,13 @@
 //! Otherwise the primary's lease from the member would end ([`super::standing`]).
 //!
 //! # Members that do not serve
-//! A member that was absent gets the records that the primary still has in memory. When the member
-//! lacks only a few records, the primary begins to count it. From then on, replies wait for it as
-//! for a serving member. Then the primary asks management to mark the member as in sync.
+//! A member that was absent gets the records that the primary still has in memory. If it lacks
+//! older ones, the primary reads them back from its log on disk ([`super::old_records`]). When the
+//! member lacks only a few records, the primary begins to count it. From then on, replies wait for
+//! it as for a serving member. Then the primary asks management to mark the member as in sync.
 //!
-//! A member that lacks older records gets a copy of the store instead ([`super::copy_sender`]).
-//! Until the copy is complete, the link ships no records.
+//! A member that lacks records that the log on disk no longer has gets a copy of the store instead
+//! ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
 //!
 //! Such a member gets only records that the primary has synced. A primary without another serving
 //! member continues in its epoch after a power loss. It then creates new records with the numbers
@@ -28,7 +29,10 @@
 //! that, several requests may be in flight. If the member restarts, the comparison must be
 //! repeated, since the new process does not know its result.
 
+mod from_disk;
+
 use super::copy_sender::{CopySender, StorePage, WantedPart};
+use super::old_records::{DiskSource, FIRST_WITH_PREVIOUS, OldRecords};
 use super::record_window::{RecordWindow, record_bytes};
 use super::standing::{LinkRole, Standing};
 use super::{MemberMessage, Progress, following, preceding};
@@ -82,6 +86,7 @@ pub(super) struct MemberLink {
     pub(super) standing: Standing,
     /// The copy of the store for a member that needs one and does not serve.
     copy: Option<CopySender>,
+    disk: DiskSource,
     progress: Progress,
     /// The number of the member's process in its newest reply of this epoch. Zero: no reply yet.
     process: u64,
@@ -113,6 +118,7 @@ impl MemberLink {
         Self {
             standing: Standing::new(role),
             copy: None,
+            disk: DiskSource::default(),
             progress: Progress::default(),
             process: 0,
             is_compared: false,
@@ -171,21 +177,27 @@ impl MemberLink {
             if held.is_behind {
                 let before = window.before();
                 let is_first = shipped.is_some_and(|it| it.first <= following(before));
-                if held.needs_copy || held.ship_after < before && is_first {
-                    self.standing.needs_copy = true;
+                let lacks_old = held.ship_after < before && is_first;
+                let has_lost = held.ship_after < self.progress.appended;
+                let may_read = self.is_absent() && !has_lost && held.ship_after > Lsn::default();
+                if held.needs_copy || lacks_old && !may_read {
+                    self.begin_copy();
                     self.paused_until = now + self.standing.pause();
+                } else if lacks_old {
+                    self.disk.old.get_or_insert_default();
                 }
-                if held.ship_after < self.progress.appended {
+                if has_lost {
                     // The reply is old, or the member has lost records that it had confirmed. In
                     // the second case, it cannot continue before the next epoch, so send it
                     // requests only at intervals.
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);
-                // The records that the primary no longer keeps are safe, so a serving member has
-                // them.
+                // The records that are not in memory are safe, so a serving member has them.
+                let lowest =
+                    if self.disk.old.is_some() { FIRST_WITH_PREVIOUS } else { following(before) };
                 let next = following(held.ship_after.max(self.progress.appended));
-                self.next = next.clamp(following(window.before()), following(window.last()));
+                self.next = next.clamp(lowest, following(window.last()));
                 self.is_compared = self.next == following(self.progress.appended);
             } else {
                 self.is_compared = true;
@@ -206,7 +218,8 @@ impl MemberLink {
     ) -> Vec<(u64, MemberMessage)> {
         let mut requests = Vec::new();
         if self.is_copied() {
-            let copy = self.copy.get_or_insert_default();
+            let log_begins = self.disk.log_begins;
+            let copy = self.copy.get_or_insert_with(|| CopySender::new(log_begins));
             if let Some(part) = copy.request((log.epoch, window), *next_number, now) {
                 requests.push((*next_number, MemberMessage::Copy(Box::new(part))));
                 *next_number += 1;
@@ -219,10 +232,15 @@ impl MemberLink {
         if !self.under_way.is_empty() && now >= self.replied_at + SHIP_AGAIN_AFTER {
             self.resume(*next_number);
         }
-        // The primary no longer has the records up to `window.before()`, and all serving members
-        // have synced them.
-        self.next = self.next.max(following(window.before()));
-        while self.may_send() && self.has_cause(log, window, now) {
+        if self.next > window.before() || !self.is_absent() {
+            self.disk.old = None;
+        }
+        if self.disk.old.is_none() {
+            // The records up to `window.before()` are not in memory, and all serving members have
+            // synced them.
+            self.next = self.next.max(following(window.before()));
+        }
+        while !self.awaits_read(window) && self.may_send() && self.has_cause(log, window, now) {
             let ship = self.ship(log, window, *next_number, now);
             requests.push((*next_number, MemberMessage::Ship(ship)));
             *next_number += 1;
@@ -253,7 +271,8 @@ impl MemberLink {
             self.standing.needs_copy = false;
             self.progress = Progress::default();
             self.resume(next_number);
-            self.next = following(last).clamp(following(log.1.before()), following(log.1.last()));
+            self.next = following(last).min(following(log.1.last()));
+            self.disk.old = (last < log.1.before()).then(OldRecords::default);
             self.paused_until = now;
         }
     }
@@ -294,7 +313,11 @@ impl MemberLink {
 
     /// Whether the member gets a copy of the store instead of records.
     fn is_copied(&self) -> bool {
-        self.standing.needs_copy && self.standing.role == LinkRole::Absent
+        self.standing.needs_copy && self.is_absent()
+    }
+
+    fn is_absent(&self) -> bool {
+        self.standing.role == LinkRole::Absent
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -306,24 +329,31 @@ impl MemberLink {
         !self.standing.needs_copy && self.progress.appended >= held
     }
 
-    /// Whether the member lacks only a few of the records up to `last`. A member with an incomplete
-    /// store lacks more, even if the primary still has all records since the first one.
-    pub(super) fn is_close_to(&self, last: Lsn) -> bool {
-        let lag = last.raw().saturating_sub(self.progress.appended.raw());
-        self.is_compared && !self.standing.needs_copy && lag <= JOIN_LAG
+    /// Whether the member lacks only a few of the records in memory, and no older ones. A member
+    /// with an incomplete store lacks more, even if the primary still has all records since the
+    /// first one.
+    pub(super) fn is_close_to(&self, window: &RecordWindow) -> bool {
+        let appended = self.progress.appended;
+        let lag = window.last().raw().saturating_sub(appended.raw());
+        let lacks_old = self.disk.old.is_some() || appended < window.before();
+        self.is_compared && !self.standing.needs_copy && !lacks_old && lag <= JOIN_LAG
     }
 
     /// Returns the time at which [`Self::requests`] must be called even if no event arrives.
-    pub(super) fn next_due(&self, safe: Lsn) -> Option<Duration> {
+    pub(super) fn next_due(&self, window: &RecordWindow, safe: Lsn) -> Option<Duration> {
         if self.is_copied() {
             return self.copy.as_ref().map(CopySender::next_due);
+        }
+        let awaited = self.awaiting.as_ref().map(|it| it.sent + AWAIT_LOST_AFTER);
+        if self.under_way.is_empty() && self.awaits_read(window) {
+            // The end of the read is an event.
+            return awaited;
         }
         let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);
         let is_idle = self.under_way.is_empty() && self.is_compared && self.sent_safe < safe;
         let noticed = is_idle.then_some(self.sent_at + SAFE_NOTICE_PAUSE);
         let is_quiet = self.under_way.is_empty() && self.is_compared;
         let renewed = is_quiet.then_some(self.sent_at + LEASE_RENEWAL);
-        let awaited = self.awaiting.as_ref().map(|it| it.sent + AWAIT_LOST_AFTER);
         let begun = (self.under_way.is_empty() && !self.is_compared).then_some(self.paused_until);
         let due =
             resent.into_iter().chain(noticed).chain(renewed).chain(awaited).chain(begun).min()?;
@@ -383,10 +413,12 @@ impl MemberLink {
         now: Duration,
     ) -> ShipLog {
         let first = self.next;
+        let source = self.source(window);
+        let previous_epoch = source.epoch_of_previous(first);
         let (mut records, mut bytes) = (Vec::new(), 0);
         let last = self.last_to_ship(log, window);
         let ships = |record: &&Record| record.lsn <= last && !self.standing.needs_copy;
-        for record in window.from(first).take_while(ships) {
+        for record in source.from(first).take_while(ships) {
             let size = record_bytes(record);
             let is_full = bytes + size > SHIP_BYTES || records.len() >= SHIPPED_RECORDS;
             if is_full && !records.is_empty() {
@@ -412,7 +444,7 @@ impl MemberLink {
         ShipLog {
             epoch: log.epoch,
             first,
-            previous_epoch: window.epoch_of_previous(first),
+            previous_epoch,
             last: window.last(),
             process: self.process,
             records,

@@ -14,9 +14,9 @@
 
 use super::copy_sender::{StorePage, WantedPart};
 use super::member_link::{GroupLog, MemberLink};
-use super::record_window::RecordWindow;
+use super::record_window::{RecordWindow, record_bytes};
 use super::standing::LinkRole;
-use super::{MemberMessage, MemberRequest, Progress};
+use super::{FoundRecords, LogRead, MemberMessage, MemberRequest, Progress};
 use crate::limits::{KEPT_BYTES, Limits, OWN_PAUSE};
 use skep_format::log::Record;
 use skep_types::group_change::MemberChange;
@@ -36,6 +36,8 @@ pub(crate) struct Shipper {
     /// arrives.
     counted_before: Vec<TargetId>,
     next_number: u64,
+    /// Number of bytes of records that the primary has appended since its start.
+    logged: u64,
     /// Time of the previous batch.
     handled_at: Duration,
     /// The primary sends no reply to a client before this time, since the previous primary may
@@ -49,7 +51,16 @@ impl Shipper {
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
         let (handled_at, answers_from) = (Duration::ZERO, Duration::ZERO);
         let (links, counted_before) = (BTreeMap::new(), Vec::new());
-        Self { epoch, window, links, counted_before, next_number: 1, handled_at, answers_from }
+        Self {
+            epoch,
+            window,
+            links,
+            counted_before,
+            next_number: 1,
+            logged: 0,
+            handled_at,
+            answers_from,
+        }
     }
 
     /// Makes replies wait for `members` also if they do not serve. An earlier process of this
@@ -144,9 +155,9 @@ impl Shipper {
     /// Begins to count the members that lack only a few records. From then on, replies wait for
     /// these members. Returns these members with their progress.
     pub(crate) fn begin_to_count(&mut self) -> Vec<(TargetId, Progress)> {
-        let last = self.window.last();
+        let window = &self.window;
         let is_ready =
-            |link: &MemberLink| link.standing.role == LinkRole::Absent && link.is_close_to(last);
+            |link: &MemberLink| link.standing.role == LinkRole::Absent && link.is_close_to(window);
         let ready = self.links.iter_mut().filter(|(_, link)| is_ready(link));
         let begun = ready.map(|(member, link)| {
             link.standing.role = LinkRole::Counted;
@@ -218,6 +229,7 @@ impl Shipper {
                 silent_ms: silent.map(|it| u64::try_from(it).unwrap_or(u64::MAX)),
                 is_counted: link.standing.role != LinkRole::Absent,
                 needs_copy: link.standing.needs_copy,
+                missing_bytes: link.missing_bytes(&self.window, self.logged),
                 copy: link.copy_progress(total_pairs),
             }
         };
@@ -233,7 +245,9 @@ impl Shipper {
     /// Adds the record that the primary appends next. The primary of a group of one also keeps the
     /// record until it is synced, because a second member may join before that.
     pub(crate) fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) {
-        self.window.push(Record { epoch, lsn, synced, payload: payload.to_vec() });
+        let record = Record { epoch, lsn, synced, payload: payload.to_vec() };
+        self.logged += record_bytes(&record) as u64;
+        self.window.push(record);
     }
 
     /// Drops the records up to `safe` from memory. Keeps up to `kept_bytes` of them if there are
@@ -326,9 +340,29 @@ impl Shipper {
         requests
     }
 
+    /// Returns the reads of old log records that the caller must begin now, for members that lack
+    /// more than the primary has in memory. The caller passes the results to [`Self::on_log_read`].
+    pub(crate) fn log_reads(&mut self) -> Vec<LogRead> {
+        let (window, logged) = (&self.window, self.logged);
+        let links = self.links.iter_mut();
+        links.filter_map(|(member, link)| link.wanted_read(*member, window, logged)).collect()
+    }
+
+    /// Handles the result of a read of old log records that began with the record `first`.
+    pub(crate) fn on_log_read(
+        &mut self,
+        member: TargetId,
+        first: Lsn,
+        result: &Result<FoundRecords>,
+    ) {
+        if let Some(link) = self.links.get_mut(&member) {
+            link.on_log_read((first, result), &self.window, self.next_number);
+        }
+    }
+
     /// Returns the time at which [`Self::requests`] must be called even if no event arrives.
     pub(crate) fn next_due(&self, safe: Lsn) -> Option<Duration> {
-        self.links.values().filter_map(|link| link.next_due(safe)).min()
+        self.links.values().filter_map(|link| link.next_due(&self.window, safe)).min()
     }
 
     /// Panics if an invariant of the type is violated.

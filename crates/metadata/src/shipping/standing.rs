@@ -34,7 +34,8 @@ pub(super) struct Standing {
     /// Time of the first request that the primary has sent since the member last confirmed records.
     /// `None` means that the primary has sent no request since then.
     unconfirmed_since: Option<Duration>,
-    /// Whether the member lacks records that the primary does not have in memory.
+    /// Whether the member lacks records that the primary no longer has, neither in memory nor in
+    /// its log on disk.
     pub(super) needs_copy: bool,
     /// Whether the primary has asked management to mark the member as in sync. From then on,
     /// management may make the member serve, even if its reply to the primary is lost.

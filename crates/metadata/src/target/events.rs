@@ -1,6 +1,6 @@
 //! The interface of the state machine: its events and its actions.
 
-use crate::shipping::MemberRequest;
+use crate::shipping::{FoundRecords, LogRead, MemberRequest};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use skep_types::group_change::GroupChange;
 use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
@@ -54,6 +54,15 @@ pub enum Event {
         /// The progress of the member's copy.
         result: Result<StoreCopied>,
     },
+    /// A read of old log records for another member has ended.
+    LogRead {
+        /// The member that lacks the records.
+        member: TargetId,
+        /// First record of the read.
+        first: Lsn,
+        /// The records. If the read has failed, the member gets a copy of the store.
+        result: Result<FoundRecords>,
+    },
     /// A new cluster map has arrived.
     Map(Arc<ClusterMap>),
     /// A checkpoint is complete.
@@ -96,6 +105,8 @@ pub enum Action {
     /// [`Event::MemberReply`], or [`Event::CopyReply`] for
     /// [`crate::shipping::MemberMessage::Copy`].
     SendToMember(MemberRequest),
+    /// Read records back from the log, then report [`Event::LogRead`]. Only a primary does this.
+    ReadLog(LogRead),
     /// Sync the log, then report [`Event::Synced`].
     Sync {
         /// Last log record to sync.

@@ -89,6 +89,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut actions = batch.records;
         let requests = self.shipper.requests(&self.gates.group_log(), self.shared.now);
         actions.extend(requests.into_iter().map(Action::SendToMember));
+        actions.extend(self.shipper.log_reads().into_iter().map(Action::ReadLog));
         actions.extend(self.group_changes().into_iter().map(Action::ChangeGroup));
         actions.extend(batch.actions);
         actions.extend(replies.into_iter().map(|reply| {

@@ -205,7 +205,7 @@ impl Story {
                     self.evicted.push((client, unless_heard));
                 }
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
-                Action::SendToMember(_) | Action::ChangeGroup(_) => {}
+                Action::SendToMember(_) | Action::ChangeGroup(_) | Action::ReadLog(_) => {}
                 Action::AskTakeOver(request) => panic!("a primary does not ask for {request:?}"),
                 Action::Truncate { after } => panic!("a primary removes no record after {after}"),
             }

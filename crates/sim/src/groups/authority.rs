@@ -200,6 +200,7 @@ pub(super) fn first_map(knobs: &GroupKnobs) -> ClusterMap {
         stripe_from: 64 << 10,
         inline_bytes: 0,
         metadata_copy_rate: knobs.copy_rate,
+        metadata_log_kept: knobs.log_kept as u64,
         ..Policy::default()
     };
     map.newest_node = map.nodes.last().map_or(NodeId::default(), |node| node.id);

@@ -11,6 +11,7 @@ use crate::disk::SyncPoint;
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::time_of_day;
+use skep_metadata::shipping::LogRead;
 use skep_types::{ClusterMap, InodeId, Lsn, TargetId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub struct GroupReport {
     pub copies: u64,
     /// Whether the reference model became incomplete.
     pub is_blind: bool,
+    /// Number of reads of old log records that found records for an absent member.
+    pub log_reads: u64,
     /// Simulated duration.
     pub time: Duration,
     /// The first violation, if the run found one.
@@ -76,6 +79,12 @@ pub(super) enum GroupEvent {
         life: u64,
         lsn: Lsn,
         batches: usize,
+    },
+    /// A member's process has read old records of its log.
+    LogRead {
+        member: usize,
+        life: u64,
+        read: LogRead,
     },
     /// A member's process starts, or opens its target again.
     Open {
@@ -133,6 +142,7 @@ pub(super) struct Cluster {
     pub(super) faults: u64,
     pub(super) take_overs: u64,
     pub(super) copies: u64,
+    pub(super) log_reads: u64,
     pub(super) violation: Option<String>,
     trace: Trace,
 }
@@ -160,6 +170,7 @@ pub fn run_group(options: GroupOptions) -> GroupReport {
         faults: cluster.faults,
         take_overs: cluster.take_overs,
         copies: cluster.copies,
+        log_reads: cluster.log_reads,
         is_blind: cluster.ledger.is_blind(),
         time: cluster.now,
         violation: cluster.violation,
@@ -190,6 +201,7 @@ impl Cluster {
             faults: 0,
             take_overs: 0,
             copies: 0,
+            log_reads: 0,
             violation: None,
             trace: Trace::new(is_traced),
             knobs,
@@ -264,6 +276,7 @@ impl Cluster {
             GroupEvent::Checkpointed { member, life, lsn, batches } => {
                 self.checkpointed(member, life, (lsn, batches));
             }
+            GroupEvent::LogRead { member, life, read } => self.read_log(member, life, read),
             GroupEvent::Open { member, life } => {
                 if self.members[member].life == life {
                     self.open(member);

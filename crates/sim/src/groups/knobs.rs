@@ -30,11 +30,14 @@ pub enum GroupBug {
     OpenIncompleteCopy,
     /// A member counts a copy as complete before all pairs are on its device.
     TrustUnsyncedCopy,
+    /// A primary does not notice that its log no longer has the oldest records that a member lacks,
+    /// and sends later ones under their numbers.
+    ReadRemovedRecords,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -46,6 +49,7 @@ impl GroupBug {
         Self::LoseCopiedChanges,
         Self::OpenIncompleteCopy,
         Self::TrustUnsyncedCopy,
+        Self::ReadRemovedRecords,
     ];
 }
 
@@ -85,6 +89,8 @@ pub(super) struct GroupKnobs {
     /// Longest pause of a task between two operations, in microseconds.
     pub(super) pause_micros: u64,
     pub(super) segment_bytes: usize,
+    /// Maximum number of bytes of old segments that a log keeps for absent members.
+    pub(super) log_kept: usize,
     /// Maximum rate of a copy of the store, in bytes per second.
     pub(super) copy_rate: u64,
     pub(super) faults: GroupFaults,
@@ -127,6 +133,7 @@ impl GroupKnobs {
             busy: random.micros(8_000_000, 30_000_000),
             pause_micros: random.within(5_000, 250_000),
             segment_bytes: random.within(600, 20_000) as usize,
+            log_kept: random.within(0, 60_000) as usize,
             copy_rate: random.within(2_000, 200_000),
             faults,
             mean_fault_pause: random.micros(200_000, 3_000_000),

@@ -15,10 +15,10 @@ use skep_format::metadata::Batch;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::shipping::backup::Backup;
 use skep_metadata::shipping::copy_receiver::CopyReceiver;
-use skep_metadata::shipping::{MemberMessage, MemberRequest};
+use skep_metadata::shipping::{FoundRecords, LogRead, MemberMessage, MemberRequest};
 use skep_metadata::target::{Event, MetadataTarget};
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, Result, TargetId};
+use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, MemberState, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, StoreCopied};
@@ -234,6 +234,11 @@ impl Cluster {
             }
             _ => true,
         });
+        let absent = group_of(&newest).members.iter().any(|it| it.state != MemberState::Serving);
+        // Sometimes the disk has little free space, so that the log keeps no old segments.
+        let is_space_low = self.random.within(0, 2_000) == 0;
+        let kept = if absent && !is_space_low { newest.policy.metadata_log_kept } else { 0 };
+        member.disk.keep(kept as usize);
         member.set_map(newest, self.now);
         events.push(Event::Tick);
         self.flush_unwritten(index);
@@ -271,6 +276,30 @@ impl Cluster {
             self.members[index].disk.end_sync(point);
             self.put(index, Event::Synced { lsn });
         }
+    }
+
+    /// Handles the end of a read of old records of the log.
+    pub(super) fn read_log(&mut self, index: usize, life: u64, read: LogRead) {
+        if self.members[index].life != life {
+            return;
+        }
+        let LogRead { member, first, last } = read;
+        let most = self.random.within(2, 6) as usize;
+        let disk = &self.members[index].disk;
+        let (mut begins, mut records, bytes_after) = disk.read_back(first, last, most);
+        if records.is_empty() && self.knobs.plant == Some(GroupBug::ReadRemovedRecords) {
+            records = disk.read_back(begins, last, most).1;
+            for (record, lsn) in records.iter_mut().zip(first.raw()..) {
+                record.lsn = Lsn::new(lsn);
+            }
+            begins = first;
+        }
+        self.log_reads += u64::from(!records.is_empty());
+        let result = match self.random.percent(1) {
+            true => Err(ErrorCode::Corrupt.into()),
+            false => Ok(FoundRecords { begins, records, bytes_after }),
+        };
+        self.put(index, Event::LogRead { member, first, result });
     }
 
     /// Handles the end of a checkpoint of a store that had `batches` changes when it began. If the

@@ -315,6 +315,10 @@ impl Cluster {
             }
             Action::Checkpoint { lsn } => self.begin_checkpoint(index, lsn),
             Action::SendToMember(request) => self.send_to_member(index, request),
+            Action::ReadLog(read) => {
+                let pause = self.random.micros(50, USUAL_SYNC_MICROS);
+                self.after(pause, GroupEvent::LogRead { member: index, life, read });
+            }
             Action::ChangeGroup(change) => {
                 if self.knobs.plant == Some(GroupBug::DropAlone)
                     && change.change == MemberChange::Drop

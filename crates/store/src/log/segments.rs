@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Segments {
     /// Numbers of the segments' first records, in ascending order.
     pub first: Vec<Lsn>,
-    /// All records, in ascending order of their numbers.
+    /// The records of the segments that were read, in ascending order of their numbers.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,
@@ -27,18 +27,22 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Reads all segments in a directory. A missing directory counts as a log without segments.
-    /// Blocks.
+    /// Reads the segments in a directory that have records from `needed` on, and one segment before
+    /// them. Does not read earlier segments, because a log may keep many of them for absent members
+    /// of its group. A primary keeps the records of one segment in memory for such members. A
+    /// missing directory counts as a log without segments. Blocks.
     ///
     /// # Errors
     /// - `Corrupt`, which names file and offset, if a synced record is damaged or a segment is
     ///   missing.
     /// - `Unsupported` if the log has records of another version.
     /// - Errors of the file system.
-    pub fn read(directory: &Path, owner: LogOwner) -> Result<Self> {
+    pub fn read(directory: &Path, owner: LogOwner, needed: Lsn) -> Result<Self> {
         let mut read = Self { first: list(directory)?, ..Self::default() };
         let mut synced = Lsn::default();
-        for (index, first) in read.first.iter().enumerate() {
+        let old = read.first.iter().skip(1).take_while(|next| **next <= needed).count();
+        let skipped = old.saturating_sub(1);
+        for (index, first) in read.first.iter().enumerate().skip(skipped) {
             let path = path_of(directory, *first);
             let bytes = std::fs::read(&path).map_err(at(&path))?;
             let within = |error: Error| error.within(format_args!("log {}", path.display()));

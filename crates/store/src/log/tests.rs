@@ -105,6 +105,22 @@ fn log_continues_in_a_new_segment_and_old_ones_are_trimmed() {
     assert_eq!(recovered.records.first().map(|it| it.lsn), Some(Lsn::new(9)));
 }
 
+fn first_record(path: &Path, next: u64) -> Option<u64> {
+    let recovered = Log::open(path, OWNER, Lsn::new(next)).unwrap();
+    recovered.records.first().map(|it| it.lsn.raw())
+}
+
+#[test]
+fn open_does_not_read_segments_before_the_needed_records() {
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
+    for (next, first) in [(1, 1), (9, 1), (10, 5), (21, 13)] {
+        assert_eq!(first_record(directory.path(), next), Some(first), "from {next} on");
+    }
+    let recovered = Log::open(directory.path(), OWNER, Lsn::new(21)).unwrap();
+    assert_eq!(recovered.log.segments.len(), 5, "the other segments stay");
+}
+
 #[test]
 fn error_for_damage_in_an_earlier_segment_names_the_file() {
     let directory = tempfile::tempdir().unwrap();

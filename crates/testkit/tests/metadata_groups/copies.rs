@@ -15,8 +15,9 @@ const FILES: usize = 20_000;
 /// Number of programs that create the files. Each program has a directory of its own.
 const CREATORS: usize = 4;
 /// Minimum length of the log that a member lacks, in bytes. It is more than the primary keeps in
-/// memory.
-const LOGGED_BYTES: usize = 40 << 20;
+/// memory, and more than the log between two checkpoints. After a checkpoint, a target removes log
+/// segments unless it keeps them for an absent member.
+pub(crate) const LOGGED_BYTES: usize = 80 << 20;
 /// Maximum pause of a program while a copy is in progress.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -29,14 +30,15 @@ fn mode_of(number: usize) -> u32 {
     0o600 | (number % 64) as u32
 }
 
-fn make_files(pair: &Pair) {
+/// Creates `count` files.
+pub(crate) fn make_files(pair: &Pair, count: usize) {
     let began = Instant::now();
     std::thread::scope(|scope| {
         for creator in 0..CREATORS {
             let directory = directory_of(pair, creator);
             scope.spawn(move || {
                 files::create_dir(&directory);
-                for number in 0..FILES / CREATORS {
+                for number in 0..count / CREATORS {
                     let mut options = std::fs::File::options();
                     options.write(true).create_new(true).mode(mode_of(number));
                     options.open(directory.join(format!("f{number}"))).expect("a new file");
@@ -48,14 +50,14 @@ fn make_files(pair: &Pair) {
             });
         }
     });
-    eprintln!("{FILES} files created in {:?}", began.elapsed());
+    eprintln!("{count} files created in {:?}", began.elapsed());
 }
 
-fn check_files(pair: &Pair) {
+pub(crate) fn check_files(pair: &Pair, count: usize) {
     for creator in 0..CREATORS {
         let directory = directory_of(pair, creator);
-        assert_eq!(files::read_dir(&directory).count(), FILES / CREATORS);
-        for number in 0..FILES / CREATORS {
+        assert_eq!(files::read_dir(&directory).count(), count / CREATORS);
+        for number in 0..count / CREATORS {
             let found = files::metadata(directory.join(format!("f{number}")));
             assert_eq!(found.permissions().mode() & 0o777, mode_of(number), "file {number}");
         }
@@ -89,7 +91,7 @@ impl Pair {
         })
     }
 
-    fn store_of(&self, name: &str) -> PathBuf {
+    pub(crate) fn store_of(&self, name: &str) -> PathBuf {
         self.scratch.join(&format!("{name}-target")).join("store")
     }
 }
@@ -98,7 +100,7 @@ impl Pair {
 #[test]
 fn group_of_one_target_gets_a_second_member_while_it_serves() {
     let mut pair = Pair::begin_alone();
-    make_files(&pair);
+    make_files(&pair, FILES);
     let new = pair.add_service("metadata", METADATA[1]);
     let id = pair.group_id();
     pair.set_rate(256 << 10);
@@ -130,23 +132,23 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
         // The only remaining member has received its data by the copy.
         pair.kill(METADATA[0]);
         pair.wait_for_primary(METADATA[1]);
-        check_files(pair);
+        check_files(pair, FILES);
         pair.start_service("metadata", METADATA[0]);
         pair.wait_for_serving(2);
     });
-    check_files(&pair);
+    check_files(&pair, FILES);
     pair.stop();
     pair.check_stores();
     pair.start_again();
     let other = pair.group()["members"][0]["target"].to_string();
     pair.ask(&["group", "move", &id, &other]).expect_success();
-    check_files(&pair);
+    check_files(&pair, FILES);
     pair.stop();
     pair.check_stores();
 }
 
 /// Writes extended attributes with `bytes` bytes in total.
-fn write_attributes(root: &Path, bytes: usize) {
+pub(crate) fn write_attributes(root: &Path, bytes: usize) {
     let path = root.join("attributes");
     files::write(&path, "");
     let value = vec![7_u8; 60_000];
@@ -157,7 +159,7 @@ fn write_attributes(root: &Path, bytes: usize) {
     setxattr(&path, "user.last", b"last", XattrFlags::empty()).expect("an attribute");
 }
 
-fn check_attributes(root: &Path) {
+pub(crate) fn check_attributes(root: &Path) {
     let mut value = vec![0_u8; 1 << 16];
     for number in 0..50 {
         let read =
@@ -171,6 +173,7 @@ fn check_attributes(root: &Path) {
 #[test]
 fn member_that_lacks_removed_log_records_returns_by_a_copy() {
     let mut pair = Pair::begin();
+    pair.ask(&["config", "set", "metadata-log-kept", "0"]).expect_success();
     let (primary, backup) = pair.roles();
     let root = pair.mount_point();
     let pause = pair.under_load(40, |pair, pauses| {

@@ -9,6 +9,7 @@ mod copies;
 mod log_lines;
 mod pair;
 mod restored;
+mod returns;
 
 use pair::{Pair, after};
 use rustix::process::Signal;

@@ -71,8 +71,22 @@ struct MemberStatus {
     /// Age of the newest request of the primary that the member has acknowledged.
     silent_ms: Option<u64>,
     needs_copy: bool,
+    /// Total size of the log records that the member lacks. `None` if the primary does not know it,
+    /// or if the member gets a copy.
+    missing_bytes: Option<u64>,
     /// The copy of the store that the primary sends to the member.
     copy: Option<CopyStatus>,
+}
+
+impl MemberStatus {
+    /// Returns the size of the missing records, and the way by which the member gets them.
+    fn missing(&self) -> String {
+        match self.missing_bytes {
+            Some(bytes) if bytes > 0 => format!("{} by log", size(bytes)),
+            _ if self.needs_copy => "by copy".to_owned(),
+            _ => "-".to_owned(),
+        }
+    }
 }
 
 /// The progress of a copy of the primary's store.
@@ -169,6 +183,7 @@ fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
             lag: of.zip(appended).map(|(it, appended)| it.last.raw().saturating_sub(appended)),
             silent_ms: known.and_then(|it| it.silent_ms),
             needs_copy: known.is_some_and(|it| it.needs_copy),
+            missing_bytes: known.and_then(|it| it.missing_bytes),
             copy: known.and_then(|it| it.copy.as_ref()).map(CopyStatus::of),
         }
     };
@@ -198,7 +213,7 @@ fn role(is_primary: bool, state: MemberState, is_counted: bool) -> &'static str 
 fn as_table(lines: &[GroupStatus]) -> String {
     let titles = [
         "GROUP", "EPOCH", "HELD", "SAFE", "TARGET", "ROLE", "APPENDED", "SYNCED", "LAG", "SILENT",
-        "COPY",
+        "MISSING", "COPY",
     ];
     let mut shown = table(&titles);
     let text = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
@@ -216,6 +231,7 @@ fn as_table(lines: &[GroupStatus]) -> String {
                 text(member.synced),
                 text(member.lag),
                 member.silent_ms.map_or_else(|| "-".to_owned(), |it| format!("{it} ms")),
+                member.missing(),
                 member.copy.as_ref().map_or_else(|| "-".to_owned(), CopyStatus::words),
             ]);
         }

@@ -10,10 +10,11 @@ proptest::proptest! {
 
     #[test]
     fn copy_equals_the_store_after_any_faults(
-        start in (0_u64..90, 0_u64..30),
+        start in (0_u64..90, 0_u64..30, 1_u64..100),
         steps in proptest::collection::vec((0_u8..24, 0_u16..=u16::MAX), 0..300),
     ) {
         let mut source = Source::begin(start.0, start.1);
+        source.log_begins = start.2;
         for (step, value) in steps {
             let delay = Duration::from_micros(u64::from(value) * 3);
             let value = usize::from(value);
@@ -22,7 +23,7 @@ proptest::proptest! {
                 3 | 4 => source.store(source.stored + value as u64 % 6),
                 5 => source.member.end_sync(source.now),
                 6 if !source.network.is_empty() => {
-                    source.network.remove(value % source.network.len());
+                    source.lose(value % source.network.len());
                 }
                 7 if !source.network.is_empty() => {
                     let twin = copy(&source.network[value % source.network.len()].1);
@@ -45,6 +46,7 @@ proptest::proptest! {
                 11 if value % 8 == 0 => source.begin_epoch(),
                 12 => source.is_without_pairs = value % 2 == 0,
                 13 => source.member.end_checkpoint(source.now),
+                15 => source.log_begins += value as u64 % 4,
                 14 if value % 16 == 0 => source.now += Duration::from_secs(1),
                 _ => {
                     source.ship(delay);
@@ -86,6 +88,45 @@ fn copy_begins_anew_if_the_log_lacks_its_next_record() {
     source.member.open(engine, source.now);
     source.settle();
     assert_eq!(source.member.discards, 2);
+}
+
+#[test]
+fn member_returns_by_the_log_on_disk_without_a_copy() {
+    let mut source = Source::begin(80, 20);
+    source.log_begins = 1;
+    source.settle();
+    assert_eq!((source.member.discards, source.parts), (0, 0));
+    assert!(source.log_reads >= 60 / 3, "{} reads", source.log_reads);
+}
+
+/// The copy ends at a record that is no longer in memory.
+#[test]
+fn member_continues_by_the_log_on_disk_after_a_copy() {
+    let mut source = Source::begin(80, 0);
+    while !source.member.is_whole() {
+        source.send_parts(source.parts + 1);
+        source.advance(Duration::from_millis(5), Duration::from_millis(1));
+    }
+    (0..10).for_each(|seed| source.append(seed));
+    source.store(u64::MAX);
+    source.log_begins = 80;
+    source.restart(source.stored);
+    source.settle();
+    assert!(source.log_reads > 0);
+    assert_eq!(source.member.discards, 1, "the copy did not begin anew");
+}
+
+#[test]
+fn log_that_is_removed_during_its_reads_is_replaced_by_a_copy() {
+    let mut source = Source::begin(80, 20);
+    source.log_begins = 1;
+    while source.log_reads < 5 {
+        source.ship(Duration::from_millis(1));
+        source.advance(Duration::from_millis(5), Duration::from_millis(1));
+    }
+    source.log_begins = 70;
+    source.settle();
+    assert_eq!(source.member.discards, 1);
 }
 
 #[test]

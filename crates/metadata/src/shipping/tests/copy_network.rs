@@ -7,6 +7,7 @@
 use super::*;
 use crate::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
 use crate::shipping::copy_sender::StorePage;
+use crate::shipping::{FoundRecords, LogRead};
 use skep_wire::log_shipping::{CopyStore, StoreCopied, StoredPair};
 use std::collections::BTreeMap;
 
@@ -75,6 +76,13 @@ impl Receiver {
             Role::Backup(backup) => backup.engine(),
             Role::Copying(receiver) => receiver.engine(),
         }
+    }
+
+    /// Whether the copy has all pairs, and is not durable yet.
+    pub(super) fn is_whole(&self) -> bool {
+        let engine = self.engine();
+        let has = |key: Key| engine.get(&key.to_bytes()).unwrap().is_some();
+        self.is_copying() && has(Key::Applied) && !has(Key::StoreCopy)
     }
 
     pub(super) fn is_copying(&self) -> bool {
@@ -164,6 +172,8 @@ impl Receiver {
 }
 
 pub(super) enum Message {
+    /// The primary has read its log.
+    LogRead(LogRead),
     Request(u64, MemberMessage),
     Reply(u64, u16, Result<Vec<u8>>),
 }
@@ -180,13 +190,17 @@ pub(super) struct Source {
     pub(super) network: Vec<(Duration, Message)>,
     pub(super) now: Duration,
     pub(super) parts: u32,
+    /// Number of the first record of the primary's log on disk.
+    pub(super) log_begins: u64,
+    /// Number of reads of the log on disk that found the wanted records.
+    pub(super) log_reads: u32,
     /// Whether each part has only records, as if the copy lacked many records.
     pub(super) is_without_pairs: bool,
 }
 
 impl Source {
-    /// The primary has `count` records, all of them in its store, and none of them in memory. The
-    /// member has the first `known` records in its log.
+    /// The primary has `count` records, all of them in its store, and none in memory or on disk.
+    /// The member has the first `known` records in its log.
     pub(super) fn begin(count: u64, known: u64) -> Self {
         let mut log = Vec::new();
         (0..count).for_each(|seed| push_record(&mut log, 1, seed * 7));
@@ -202,6 +216,8 @@ impl Source {
             network: Vec::new(),
             now,
             parts: 0,
+            log_begins: count + 1,
+            log_reads: 0,
             is_without_pairs: false,
         };
         source.store(count);
@@ -278,11 +294,35 @@ impl Source {
         for MemberRequest { number, message, .. } in self.shipper.requests(&log, self.now) {
             self.network.push((self.now + delay, Message::Request(number, message)));
         }
+        for read in self.shipper.log_reads() {
+            self.network.push((self.now + delay, Message::LogRead(read)));
+        }
         self.shipper.check_invariants(safe, safe);
+    }
+
+    /// Loses a message. The end of a read of the log is never lost.
+    pub(super) fn lose(&mut self, index: usize) {
+        if !matches!(self.network[index].1, Message::LogRead(_)) {
+            self.network.remove(index);
+        }
+    }
+
+    /// Reads two or three records of the log on disk.
+    fn read_log(&mut self, read: LogRead) {
+        let LogRead { member, first, last } = read;
+        let begins = self.log_begins.min(self.log.len() as u64 + 1);
+        let most = if begins <= first.raw() { 2 + first.raw() % 2 } else { 0 };
+        let count = most.min(last.raw() + 1 - first.raw()) as usize;
+        let records: Vec<_> =
+            self.log.iter().skip(first.raw() as usize - 1).take(count).cloned().collect();
+        self.log_reads += u32::from(!records.is_empty());
+        let found = FoundRecords { begins: Lsn::new(begins), records, bytes_after: 0 };
+        self.shipper.on_log_read(member, first, &Ok(found));
     }
 
     pub(super) fn deliver(&mut self, message: Message) {
         match message {
+            Message::LogRead(read) => self.read_log(read),
             Message::Request(number, message) => {
                 let event = match &message {
                     MemberMessage::Ship(ship) => arrival(number, ship.epoch.raw(), ship),
@@ -395,6 +435,7 @@ pub(super) fn push_record(log: &mut Vec<Record>, epoch: u64, seed: u64) {
 
 pub(super) fn copy(message: &Message) -> Message {
     match message {
+        Message::LogRead(read) => Message::LogRead(*read),
         Message::Request(number, message) => Message::Request(*number, message.clone()),
         Message::Reply(number, id, result) => Message::Reply(*number, *id, result.clone()),
     }

@@ -40,6 +40,7 @@ pub(super) fn examples() -> Vec<Example> {
         silent_ms: Some(120),
         is_counted: true,
         needs_copy: false,
+        missing_bytes: Some(0x0020_0000),
         copy: None,
     };
     let copy = CopyProgress {
@@ -53,6 +54,7 @@ pub(super) fn examples() -> Vec<Example> {
         silent_ms: None,
         is_counted: false,
         needs_copy: true,
+        missing_bytes: None,
         copy: Some(copy),
         ..member.clone()
     };

@@ -1,0 +1,92 @@
+//! Old records of the log on disk, for members that lack them: how many bytes of them the log
+//! keeps, their removal at a start, and their reads.
+//!
+//! A read runs beside the target's thread of events: the thread handles requests while the kernel
+//! reads. Does not own the choice of the records ([`crate::shipping::LogRead`]) or the files
+//! ([`skep_store::log::read_back`]).
+
+use super::Shell;
+use crate::engine::Engine;
+use crate::engine::fjall_engine::FjallEngine;
+use crate::limits::LOG_READ_BYTES;
+use crate::shipping::{FoundRecords, LogRead};
+use crate::target::Event;
+use skep_format::log::RECORD_HEADER_BYTES;
+use skep_format::metadata::Key;
+use skep_store::log::Log;
+use skep_store::log::read_back::{LogPlace, WantedRecords};
+use skep_types::codec::Codec;
+use skep_types::{ClusterMap, GroupId, Lsn, MemberState, Result, TargetId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// For each member, the place in the log from which the next read continues.
+pub(super) type LogPlaces = RefCell<HashMap<TargetId, LogPlace>>;
+
+/// Returns how many bytes of segments whose changes are in the store the log keeps. Returns zero
+/// if all members serve, or if little space is free on the disk.
+pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -> u64 {
+    let members = map.group(group).map_or(&[][..], |group| &group.members);
+    let has_absent = members.iter().any(|member| member.state != MemberState::Serving);
+    if has_absent && !is_space_low { map.policy.metadata_log_kept } else { 0 }
+}
+
+/// Removes the segments that a log without absent members need not keep, when a target starts. The
+/// store, which the target has just opened, must first be on the device.
+///
+/// Without this, a disk that became full while the target did not run would stay full: the target
+/// would accept no new data, so it would never make a checkpoint, after which a log is shortened.
+pub(super) fn shorten(
+    log: &mut Log,
+    engine: &FjallEngine,
+    (map, group): (&ClusterMap, GroupId),
+) -> Result<()> {
+    log.keep(kept_bytes(map, group, false))?;
+    let applied = engine.get(&Key::Applied.to_bytes())?;
+    let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
+    if log.has_old_segments(applied) {
+        engine.checkpoint()?;
+        log.trim(applied)?;
+    }
+    Ok(())
+}
+
+/// Reads records back, and passes them to the state machine.
+pub(super) fn read(shell: &Rc<Shell>, log: &Log, read: LogRead) {
+    let (shell, log) = (Rc::clone(shell), log.view());
+    skep_env::spawn(async move {
+        let LogRead { member, first, last } = read;
+        let place = shell.membership.log_places.borrow_mut().remove(&member);
+        let wanted = WantedRecords { first, last, bytes: LOG_READ_BYTES };
+        let found = log.read(wanted, place).await;
+        if let Ok(Some(place)) = found.as_ref().map(|it| it.place) {
+            shell.membership.log_places.borrow_mut().insert(member, place);
+        }
+        let is_continued = place.is_some_and(|it| it.lsn() == first);
+        match &found {
+            Ok(found) if !is_continued && !found.records.is_empty() => {
+                let records = found.records.iter();
+                let bytes: u64 =
+                    records.map(|it| (RECORD_HEADER_BYTES + it.payload.len()) as u64).sum();
+                tracing::info!(
+                    "target {member} was away, and gets the changes that it lacks from the log on \
+                     disk: {} KiB",
+                    (bytes + found.bytes_after) >> 10
+                );
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(
+                "cannot read the log for target {member}, so the target gets a copy of the store: \
+                 {error}"
+            ),
+        }
+        let result = found.map(|it| FoundRecords {
+            begins: it.begins,
+            records: it.records,
+            bytes_after: it.bytes_after,
+        });
+        shell.put(Event::LogRead { member, first, result });
+    })
+    .detach();
+}
