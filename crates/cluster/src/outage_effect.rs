@@ -79,8 +79,8 @@ fn members_with_data(map: &ClusterMap, effects: &[(TargetId, Effect)]) -> Vec<Ta
     members.filter(|it| it.state == MemberState::Serving).map(|it| it.target).collect()
 }
 
-/// Returns the effects on the groups of a service as a clause. `absent` are the members of which
-/// any one is enough to serve their group.
+/// Returns the effects on the groups of a service as a clause. Any one of the members `absent` is
+/// enough to serve their group.
 fn effect_on_targets(effects: &[(TargetId, Effect)], absent: &[TargetId]) -> String {
     let of = |effect| effects.iter().filter(move |it| it.1 == effect);
     let blocking = effects.iter().filter(|(_, effect)| effect.is_blocking());

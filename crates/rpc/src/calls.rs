@@ -172,8 +172,8 @@ impl RunningCall {
     }
 }
 
-/// Returns the requests and waits of the operation with the trace id `trace`, which has begun at `begun_at`
-/// on this thread. The operation may have had more requests than the thread remembers.
+/// Returns the requests and waits of the operation with the trace id `trace`, which has begun at
+/// `begun_at` on this thread. The operation may have had more requests than the thread remembers.
 pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
     // The number of an operation is in the lowest bits of its trace id.
     let operation = trace as u32;

@@ -98,8 +98,8 @@ record! {
 }
 
 record! {
-    /// A time in which an operation waited for a group, because the mount sent its request again and
-    /// again without a final reply.
+    /// A time in which an operation waited for a group, because the mount sent its request
+    /// repeatedly without a final reply.
     pub struct TraceWait {
         /// The group that did not answer.
         pub group: GroupId,

@@ -186,8 +186,8 @@ async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)>
     Ok((map, info))
 }
 
-/// Returns the details of a symbolic link or a special file, for which the kernel asks the mount for
-/// no extended attribute. `None` for files and directories.
+/// Returns the details of a symbolic link or a special file, since the kernel asks the mount for no
+/// extended attribute of these. Returns `None` for files and directories.
 fn special(path: &Path, inode: InodeId, map: &ClusterMap) -> Result<Option<Info>> {
     let failed = |error: std::io::Error| Error::from(error).within(path.display());
     let found = std::fs::symlink_metadata(path).map_err(failed)?;

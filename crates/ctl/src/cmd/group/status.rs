@@ -79,7 +79,7 @@ struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// Returns the size of the missing records, and the way by which the member gets them.
+    /// Returns the size of the missing records. Names the way by which the member gets them.
     fn missing(&self) -> String {
         match self.missing_bytes {
             Some(bytes) if bytes > 0 => format!("{} by log", size(bytes)),
