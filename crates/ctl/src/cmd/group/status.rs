@@ -79,7 +79,8 @@ struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// Returns the size of the missing records. Names the way by which the member gets them.
+    /// Returns the size of the missing records. Adds whether the member gets them from the log or
+    /// as a copy.
     fn missing(&self) -> String {
         match self.missing_bytes {
             Some(bytes) if bytes > 0 => format!("{} by log", size(bytes)),

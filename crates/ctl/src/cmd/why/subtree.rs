@@ -17,8 +17,8 @@ const MAX_ASKED: usize = 512;
 /// Time limit for all lookups of one report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Returns the inodes of `inodes` that lie below the directory `above`. Leaves out inodes that were
-/// removed, and inodes whose directories the mount could not look up in time.
+/// Returns the inodes below the directory `above`. Leaves out removed inodes, and inodes whose
+/// directories the mount could not look up in time.
 pub(super) fn below(
     place: &Path,
     above: InodeId,
