@@ -425,8 +425,8 @@ pub(crate) fn with_token_file(error: Error, token_file: &Path) -> Error {
     }
 }
 
-/// Returns the inode at a path in a mount, and a second path on the same mount that is not a
-/// symbolic link. Does not follow a symbolic link at the end of `path`.
+/// Returns the inode at a path in a mount, and the path of a file or directory on the same mount.
+/// Does not follow a symbolic link at the end of `path`.
 ///
 /// # Errors
 /// - The error of the system, with the path as context.
@@ -444,9 +444,10 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
         .ok_or_else(|| no_lookup(path))?
         .map_err(|it| named(it).within(path.display()))?;
-    let place = match metadata.is_symlink() {
-        true => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
-        false => path,
+    // The kernel asks the mount for no extended attribute of a link or a special file.
+    let place = match metadata.is_file() || metadata.is_dir() {
+        true => path,
+        false => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),
     };
     if mounted_at(place).is_none() {
         return Err(Error::new(

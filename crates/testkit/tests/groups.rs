@@ -83,9 +83,13 @@ fn metadata_target_serves_only_after_it_gets_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // If the administrator repeats the command, it has no further effect.
+    // If the administrator repeats the command, it has no further effect, and reports this.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
-    assert_eq!(again, created);
+    check("group-create", &again);
+    for field in ["id", "target", "targets", "map_version"] {
+        assert_eq!(again[field], created[field], "{field}");
+    }
+    assert!(again["notes"].to_string().contains("nothing was changed"), "{again}");
     let unknown = ask(&["group", "create", "77"]);
     assert!(unknown.stderr.contains("cannot find target '77'"), "{}", unknown.stderr);
     let groups = parse(&ask(&["group", "list"]).expect_success());
