@@ -9,6 +9,7 @@
 pub mod fjall_engine;
 pub mod memory;
 
+use skep_format::metadata::{Key, decode_value};
 use skep_types::{Lsn, Result};
 
 /// The changes of a batch: keys with their new values. `None` removes the key.
@@ -35,6 +36,16 @@ pub trait Engine {
     /// # Errors
     /// The same as for [`Self::get`].
     fn apply(&mut self, batch: &Mutations, applied: Lsn) -> Result<()>;
+
+    /// Returns the number of the last log record whose changes the store has. `None` means that the
+    /// store is empty.
+    ///
+    /// # Errors
+    /// The same as for [`Self::get`], and `Corrupt` if the number cannot be decoded.
+    fn applied(&self) -> Result<Option<Lsn>> {
+        let key = Key::Applied.to_bytes();
+        self.get(&key)?.map(|value| decode_value(&key, &value)).transpose()
+    }
 
     /// Returns the approximate number of key-value pairs. It may include removed pairs.
     fn approximate_pairs(&self) -> u64;

@@ -123,7 +123,7 @@ impl<E: Engine> MetadataTarget<E> {
                     self.shipper.on_copy_reply(member, number, &result, now);
                 }
                 Event::LogRead { member, first, result } => {
-                    self.shipper.on_log_read(member, first, &result);
+                    self.shipper.on_log_read(member, first, result);
                 }
                 Event::Map(map) => self.set_map(map)?,
                 Event::Checkpointed { .. } => self.checkpoints.end(),

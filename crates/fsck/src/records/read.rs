@@ -60,8 +60,7 @@ pub(super) fn read_target(
         return Ok(());
     }
     let engine = FjallEngine::open(&store, CACHE_BYTES)?;
-    let applied = engine.get(&Key::Applied.to_bytes())?;
-    let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
+    let applied = engine.applied()?.unwrap_or_default();
     let owner = LogOwner { cluster: map.cluster, target };
     let mut reader = Reader { records, findings, target, group, map };
     let changes = match Segments::read(&path.join("log"), owner, applied) {

@@ -12,11 +12,9 @@ use crate::limits::LOG_READ_BYTES;
 use crate::shipping::{FoundRecords, LogRead};
 use crate::target::Event;
 use skep_format::log::RECORD_HEADER_BYTES;
-use skep_format::metadata::Key;
 use skep_store::log::Log;
 use skep_store::log::read_back::{LogPlace, WantedRecords};
-use skep_types::codec::Codec;
-use skep_types::{ClusterMap, GroupId, Lsn, MemberState, Result, TargetId};
+use skep_types::{ClusterMap, GroupId, MemberState, Result, TargetId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -43,8 +41,7 @@ pub(super) fn shorten(
     (map, group): (&ClusterMap, GroupId),
 ) -> Result<()> {
     log.keep(kept_bytes(map, group, false))?;
-    let applied = engine.get(&Key::Applied.to_bytes())?;
-    let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
+    let applied = engine.applied()?.unwrap_or_default();
     if log.has_old_segments(applied) {
         engine.checkpoint()?;
         log.trim(applied)?;

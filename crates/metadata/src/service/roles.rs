@@ -41,12 +41,10 @@ use crate::term::{self, Membership};
 use skep_cluster::groups::has_skipped;
 use skep_cluster::problems::COMPARED_AFTER_RESTORE;
 use skep_format::log::{LogOwner, Record};
-use skep_format::metadata::Key;
 use skep_rpc::{Management, Router};
 use skep_service::TargetStart;
 use skep_store::log::{Log, Recovered};
 use skep_store::page_cache::MemberMarkFile;
-use skep_types::codec::Codec;
 use skep_types::{Epoch, Error, ErrorCode, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
 use std::path::Path;
 use std::rc::Rc;
@@ -83,7 +81,7 @@ struct Contents {
 impl Contents {
     /// Whether the target has neither log records nor a store.
     fn is_empty(&self) -> Result<bool> {
-        Ok(self.records.is_empty() && self.engine.get(&Key::Applied.to_bytes())?.is_none())
+        Ok(self.records.is_empty() && self.engine.applied()?.is_none())
     }
 }
 
@@ -211,9 +209,7 @@ fn start_of(
 
 /// Opens the log of a target, whose store is already open.
 fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, Contents)> {
-    let applied = engine.get(&Key::Applied.to_bytes())?;
-    let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
-    let next = Lsn::new(applied.raw() + 1);
+    let next = Lsn::new(engine.applied()?.unwrap_or_default().raw() + 1);
     let Recovered { log, records, epoch, truncated_bytes } =
         Log::open(&path.join("log"), owner, next)?;
     if !records.is_empty() {

@@ -34,7 +34,7 @@ use crate::target::{Action, CheckpointTrigger, Event, Start, SyncTimer};
 use crate::tx::operation::ConnectionId;
 use skep_cluster::groups::has_skipped;
 use skep_format::log::Record;
-use skep_format::metadata::{Batch, Key, decode_value};
+use skep_format::metadata::Batch;
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
 use skep_wire::Request;
@@ -96,15 +96,13 @@ impl<E: Engine> Backup<E> {
         records: impl IntoIterator<Item = Record>,
         start: Start,
     ) -> Result<Self> {
-        let key = Key::Applied.to_bytes();
-        let stored = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
-        let stored: Lsn = stored.unwrap_or_default();
+        let stored = engine.applied()?.unwrap_or_default();
         let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.unwrap_or(window.last()).min(window.last());
         let newest = start.epoch.max(window.last_epoch().unwrap_or_default());
         Ok(Self {
             engine,
-            own: OwnGroup::new(start.group, start.target, start.map).with_record(newest),
+            own: OwnGroup::new(start.group, start.target, start.map, newest),
             sync: SyncTimer::new(synced, synced < window.last(), start.now),
             records: window,
             matched: stored,

@@ -81,8 +81,7 @@ impl<E: Engine> CopyReceiver<E> {
     /// # Errors
     /// The error of the engine, if it fails.
     pub fn open(engine: E, start: Start) -> Result<Self> {
-        let key = Key::Applied.to_bytes();
-        let applied = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
+        let applied = engine.applied()?;
         let key = Key::StoreCopy.to_bytes();
         let found = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
         let is_whole = applied.is_some() && found.is_none();
@@ -92,7 +91,7 @@ impl<E: Engine> CopyReceiver<E> {
         let copy: StoreCopyRecord = found.unwrap_or(none);
         let mut receiver = Self {
             engine,
-            own: OwnGroup::new(start.group, start.target, start.map),
+            own: OwnGroup::new(start.group, start.target, start.map, Epoch::default()),
             copy,
             applied,
             is_whole,

@@ -88,14 +88,14 @@ impl OldRecords {
     }
 
     /// Handles the result of a read that began with the record `first`.
-    pub(super) fn read(&mut self, first: Lsn, result: &Result<FoundRecords>) -> ReadOutcome {
+    pub(super) fn read(&mut self, first: Lsn, result: Result<FoundRecords>) -> ReadOutcome {
         let is_awaited = |it: &mut Reading| preceding(it.next) == first;
         let Some(Reading { next, logged }) = self.reading.take_if(is_awaited) else {
             return ReadOutcome::Ignored;
         };
         let Ok(found) = result else { return ReadOutcome::Removed(None) };
         let has_first = found.records.first().is_some_and(|it| it.lsn == first);
-        match RecordWindow::read(preceding(next), found.records.iter().cloned()) {
+        match RecordWindow::read(preceding(next), found.records) {
             Ok(piece) if has_first && piece.last() >= next => {
                 self.piece = piece;
                 self.after_piece = Some((found.bytes_after, logged));
@@ -140,31 +140,31 @@ mod tests {
         let mut old = OldRecords::default();
         assert_eq!(wanted(&mut old, 5, 20), Some((4, 20)));
         assert_eq!(wanted(&mut old, 5, 20), None, "one read at a time");
-        assert_eq!(old.read(Lsn::new(9), &found(1, 9..=12)), ReadOutcome::Ignored);
-        assert_eq!(old.read(Lsn::new(4), &found(1, 4..=8)), ReadOutcome::Available);
+        assert_eq!(old.read(Lsn::new(9), found(1, 9..=12)), ReadOutcome::Ignored);
+        assert_eq!(old.read(Lsn::new(4), found(1, 4..=8)), ReadOutcome::Available);
         assert!(old.has(Lsn::new(5)) && old.has(Lsn::new(8)) && !old.has(Lsn::new(9)));
         assert_eq!(old.piece().epoch_of_previous(Lsn::new(5)), Epoch::new(3));
         assert_eq!(wanted(&mut old, 7, 20), None);
         assert_eq!(wanted(&mut old, 9, 20), Some((8, 20)));
-        assert_eq!(old.read(Lsn::new(8), &found(1, 8..=20)), ReadOutcome::Available);
+        assert_eq!(old.read(Lsn::new(8), found(1, 8..=20)), ReadOutcome::Available);
         assert_eq!(wanted(&mut old, 21, 20), None, "the later records are in memory");
     }
 
     #[test]
     fn record_before_the_log_cannot_be_shipped() {
-        let read = |next, result: &Result<FoundRecords>| {
+        let read = |next, result: Result<FoundRecords>| {
             let mut old = OldRecords::default();
             let first = wanted(&mut old, next, 20).expect("a read").0;
             old.read(Lsn::new(first), result)
         };
-        assert_eq!(read(5, &found(5, 5..=8)), ReadOutcome::Removed(Some(Lsn::new(5))));
+        assert_eq!(read(5, found(5, 5..=8)), ReadOutcome::Removed(Some(Lsn::new(5))));
         assert_eq!(
-            read(5, &found(6, std::ops::RangeInclusive::new(1, 0))),
+            read(5, found(6, std::ops::RangeInclusive::new(1, 0))),
             ReadOutcome::Removed(Some(Lsn::new(6)))
         );
-        assert_eq!(read(2, &found(1, 1..=3)), ReadOutcome::Available);
+        assert_eq!(read(2, found(1, 1..=3)), ReadOutcome::Available);
         let damaged = Err(Error::from(ErrorCode::Corrupt));
-        assert_eq!(read(5, &damaged), ReadOutcome::Removed(None));
+        assert_eq!(read(5, damaged), ReadOutcome::Removed(None));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let mut old = OldRecords::default();
         assert_eq!(old.missing_bytes(Lsn::new(4), 0), None);
         old.wanted(MEMBER, (Lsn::new(5), Lsn::new(20)), 70);
-        old.read(Lsn::new(4), &found(1, 4..=8));
+        old.read(Lsn::new(4), found(1, 4..=8));
         let record = (skep_format::log::RECORD_HEADER_BYTES + 10) as u64;
         assert_eq!(old.missing_bytes(Lsn::new(4), 70), Some(4 * record + 1000));
         assert_eq!(old.missing_bytes(Lsn::new(6), 90), Some(2 * record + 1000 + 20));

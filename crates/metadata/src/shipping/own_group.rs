@@ -30,20 +30,15 @@ pub(super) struct OwnGroup {
 }
 
 impl OwnGroup {
-    pub(super) fn new(group: GroupId, target: TargetId, map: Arc<ClusterMap>) -> Self {
-        Self {
-            group,
-            target,
-            map,
-            senders: SenderEpochs::default(),
-            newest_epoch: Epoch::default(),
-        }
-    }
-
-    /// Returns the group of a member whose log has a record of `epoch`.
-    pub(super) fn with_record(mut self, epoch: Epoch) -> Self {
-        self.note_record(epoch);
-        self
+    /// Creates the state of a member with this map. `newest_epoch` is the highest epoch of a record
+    /// in its log.
+    pub(super) fn new(
+        group: GroupId,
+        target: TargetId,
+        map: Arc<ClusterMap>,
+        newest_epoch: Epoch,
+    ) -> Self {
+        Self { group, target, map, senders: SenderEpochs::default(), newest_epoch }
     }
 
     /// Handles a record that is in the log.

@@ -353,7 +353,7 @@ impl Shipper {
         &mut self,
         member: TargetId,
         first: Lsn,
-        result: &Result<FoundRecords>,
+        result: Result<FoundRecords>,
     ) {
         if let Some(link) = self.links.get_mut(&member) {
             link.on_log_read((first, result), &self.window, self.next_number);

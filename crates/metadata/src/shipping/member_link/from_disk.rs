@@ -25,7 +25,7 @@ impl MemberLink {
     /// `next_number` is the number that the next request will get.
     pub(in crate::shipping) fn on_log_read(
         &mut self,
-        (first, result): (Lsn, &Result<FoundRecords>),
+        (first, result): (Lsn, Result<FoundRecords>),
         window: &RecordWindow,
         next_number: u64,
     ) {

@@ -317,7 +317,7 @@ impl Source {
             self.log.iter().skip(first.raw() as usize - 1).take(count).cloned().collect();
         self.log_reads += u32::from(!records.is_empty());
         let found = FoundRecords { begins: Lsn::new(begins), records, bytes_after: 0 };
-        self.shipper.on_log_read(member, first, &Ok(found));
+        self.shipper.on_log_read(member, first, Ok(found));
     }
 
     pub(super) fn deliver(&mut self, message: Message) {

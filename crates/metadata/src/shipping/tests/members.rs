@@ -305,7 +305,7 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert_eq!(read, [LogRead { member: BACKUP, first: Lsn::new(1), last }]);
     assert!(primary.shipper.log_reads().is_empty(), "one read at a time");
     assert_eq!(primary.shipper.next_due(Lsn::new(9)), None, "the end of the read is an event");
-    primary.shipper.on_log_read(BACKUP, Lsn::new(1), &on_disk(1, 1..=4));
+    primary.shipper.on_log_read(BACKUP, Lsn::new(1), on_disk(1, 1..=4));
     let piece = 3 * record_bytes(&Record { payload: payload_of(1), ..record(1, 4) }) as u64;
     assert_eq!(primary.shipper.members(9, primary.now)[0].missing_bytes, Some(piece + 9));
     let requests = primary.requests();
@@ -324,7 +324,7 @@ fn member_gets_older_records_from_the_log_on_disk() {
     assert_eq!(shipped_after_epoch_4(&primary.requests()), []);
     let due = primary.shipper.next_due(Lsn::new(9));
     assert!(due.is_none_or(|due| due > primary.now), "no request is due during a read");
-    primary.shipper.on_log_read(BACKUP, Lsn::new(4), &on_disk(1, 4..=last.raw()));
+    primary.shipper.on_log_read(BACKUP, Lsn::new(4), on_disk(1, 4..=last.raw()));
     let requests = primary.requests();
     assert_eq!(shipped_after_epoch_4(&requests), [5, 6], "the limit of bytes under way");
     primary.reply(&requests, 6, false);
@@ -346,7 +346,7 @@ fn member_gets_a_copy_if_the_log_on_disk_begins_too_late() {
     primary.shipper.on_log_read(
         BACKUP,
         Lsn::new(1),
-        &on_disk(3, std::ops::RangeInclusive::new(1, 0)),
+        on_disk(3, std::ops::RangeInclusive::new(1, 0)),
     );
     assert!(primary.shipper.members(9, primary.now)[0].needs_copy);
     let requests = primary.requests();
@@ -398,7 +398,7 @@ fn read_that_fails_makes_the_primary_send_a_copy() {
     let mut primary = primary_with_old_records();
     primary.requests();
     primary.shipper.log_reads();
-    primary.shipper.on_log_read(BACKUP, Lsn::new(1), &Err(ErrorCode::Corrupt.into()));
+    primary.shipper.on_log_read(BACKUP, Lsn::new(1), Err(ErrorCode::Corrupt.into()));
     primary.now += Duration::from_secs(1);
     assert!(matches!(primary.requests()[0].message, MemberMessage::Copy(_)));
     assert!(primary.shipper.begin_to_count().is_empty());
