@@ -156,7 +156,7 @@ impl Source {
         if !self.query.is_explicit()
             && let Some(map) = self.map_at(device, &place)?
         {
-            if let Some(info) = special(path, inode, map)? {
+            if let Some(info) = special(path, &place, (inode, map))? {
                 return Ok(info);
             }
             if let Some(info) = through_mount::entry_info(path)? {
@@ -186,9 +186,13 @@ async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)>
     Ok((map, info))
 }
 
-/// Returns the details of a symbolic link or a special file, since the kernel asks the mount for no
-/// extended attribute of these. Returns `None` for files and directories.
-fn special(path: &Path, inode: InodeId, map: &ClusterMap) -> Result<Option<Info>> {
+/// Returns the details of a symbolic link or a special file in `directory`. The kernel asks the
+/// mount for no extended attribute of these. Returns `None` for files and directories.
+fn special(
+    path: &Path,
+    directory: &Path,
+    (inode, map): (InodeId, &ClusterMap),
+) -> Result<Option<Info>> {
     let failed = |error: std::io::Error| Error::from(error).within(path.display());
     let found = std::fs::symlink_metadata(path).map_err(failed)?;
     let kind = FileKind::from_mode(found.mode());
@@ -196,8 +200,6 @@ fn special(path: &Path, inode: InodeId, map: &ClusterMap) -> Result<Option<Info>
     else {
         return Ok(None);
     };
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
     let parent = std::fs::metadata(directory).map_err(failed)?.ino();
     let nanoseconds = u32::try_from(found.mtime_nsec()).unwrap_or(0);
     Ok(Some(Info {
@@ -492,10 +494,11 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let link = scratch.path().join("link");
         std::os::unix::fs::symlink("target", &link).unwrap();
-        let map = ClusterMap::empty(ClusterId::default());
-        let info = special(&link, InodeId::new(9), &map).unwrap().unwrap();
+        let (inode, map) = (InodeId::new(9), ClusterMap::empty(ClusterId::default()));
+        let info = special(&link, scratch.path(), (inode, &map)).unwrap().unwrap();
         assert_eq!((info.kind, info.links, info.size_bytes), ("symbolic link", 1, 6));
         assert_eq!(info.entry_id, "0-9");
-        assert!(special(scratch.path(), InodeId::new(9), &map).unwrap().is_none(), "a directory");
+        let found = special(scratch.path(), scratch.path(), (inode, &map)).unwrap();
+        assert!(found.is_none(), "a directory");
     }
 }
