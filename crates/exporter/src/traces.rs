@@ -4,6 +4,7 @@
 //! `skep_metrics::TraceStore` has the ring buffers with the records of the process itself.
 
 use skep_metrics::{KeptOperation, Reason, TraceStore};
+use skep_types::text::shorten;
 use skep_types::{GroupId, InodeId, NodeId, TargetId};
 use skep_wire::limits::{
     MAX_LISTED_TRACES, MAX_REPORTED_TRACES, MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES,
@@ -47,14 +48,6 @@ fn short(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn shorten(text: &mut String, max_bytes: usize) {
-    let mut end = text.len().min(max_bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-}
-
 /// Converts a record to the form that messages contain.
 pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     let completed = &kept.completed;
@@ -73,7 +66,6 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
         served_by: TargetId::new(wait.served_by),
         begin_us: short(wait.begin),
         duration_us: short(wait.duration),
-        attempts: wait.attempts,
         error: wait.error.clone(),
     };
     TraceRecord {
@@ -188,7 +180,6 @@ mod tests {
             served_by: TargetId::new(3),
             begin_us: 0,
             duration_us: 1,
-            attempts: 1,
             error: "e".repeat(1000),
         };
         let record = |trace| TraceRecord {

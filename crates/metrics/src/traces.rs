@@ -77,8 +77,6 @@ pub struct TracedWait {
     pub begin: Duration,
     /// Time from the first failed attempt to the last attempt.
     pub duration: Duration,
-    /// Number of failed attempts.
-    pub attempts: u32,
     /// The last error for `target`.
     pub error: String,
 }

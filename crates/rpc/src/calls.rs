@@ -9,6 +9,7 @@ use crate::origin::Origin;
 use crate::request_load::{EndedRequest, count};
 use skep_env::now;
 use skep_metrics::{TracedCall, TracedCalls, TracedWait};
+use skep_types::text::shorten;
 use skep_types::{ClusterMap, Error, GroupId, TargetId};
 use skep_wire::frame::{Header, TIMES};
 use skep_wire::limits::{MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES, MAX_TRACE_WAITS};
@@ -59,7 +60,6 @@ pub(crate) struct RepeatedCall {
     group: GroupId,
     /// The target that had to serve the group when the first attempt failed.
     target: Option<TargetId>,
-    attempts: u32,
     /// The last error for `target`.
     error: String,
 }
@@ -68,19 +68,16 @@ impl RepeatedCall {
     /// Starts the measurement of a wait. Its first attempt has begun at `begun_at`.
     pub(crate) fn begin(begun_at: Duration, group: GroupId, map: &ClusterMap) -> Self {
         let target = map.primary(group).map(|target| target.id);
-        Self { begun_at, group, target, attempts: 0, error: String::new() }
+        Self { begun_at, group, target, error: String::new() }
     }
 
-    /// Counts a failed attempt. Errors of a target that has taken over do not replace the error of
-    /// the target that does not answer.
+    /// Stores the error of a failed attempt. Errors of a target that has taken over do not replace
+    /// the error of the target that does not answer.
     pub(crate) fn failed(&mut self, map: &ClusterMap, error: &Error) {
-        self.attempts = self.attempts.saturating_add(1);
         let is_same = map.primary(self.group).map(|target| target.id) == self.target;
         if is_same || self.error.is_empty() {
-            let context = error.context().char_indices();
-            let fitting =
-                context.take_while(|(at, it)| at + it.len_utf8() <= MAX_TRACE_ERROR_BYTES);
-            self.error = fitting.map(|(_, it)| it).collect();
+            error.context().clone_into(&mut self.error);
+            shorten(&mut self.error, MAX_TRACE_ERROR_BYTES);
         }
     }
 
@@ -90,7 +87,7 @@ impl RepeatedCall {
         if operation == 0 {
             return;
         }
-        let Self { begun_at, group, target, attempts, error } = self;
+        let Self { begun_at, group, target, error } = self;
         let id = |target: Option<TargetId>| target.map_or(0, TargetId::raw);
         let wait = TracedWait {
             group: group.raw(),
@@ -98,7 +95,6 @@ impl RepeatedCall {
             served_by: id(served_by),
             begin: Duration::ZERO,
             duration: ended_at.saturating_sub(begun_at),
-            attempts,
             error,
         };
         WAITS.with_borrow_mut(|all| {

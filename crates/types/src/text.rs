@@ -32,6 +32,15 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Shortens `text` to at most `max_bytes` bytes, without a part of a character at its end.
+pub fn shorten(text: &mut String, max_bytes: usize) {
+    let mut end = text.len().min(max_bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}
+
 /// Escapes `text` like [`escape_controls`], and replaces all after its first `most` characters by
 /// `...`.
 pub fn shown(text: &str, most: usize) -> String {

@@ -138,7 +138,6 @@ mod tests {
             served_by: TargetId::new(8),
             begin_us: 1,
             duration_us: 1,
-            attempts: 1,
             error: "e".repeat(MAX_TRACE_ERROR_BYTES),
         };
         let name = "n".repeat(MAX_TRACE_NAME_BYTES);

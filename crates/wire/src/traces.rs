@@ -113,8 +113,6 @@ record! {
         pub begin_us: u32,
         /// Time from the first failed attempt to the last attempt, in microseconds.
         pub duration_us: u32,
-        /// Number of failed attempts.
-        pub attempts: u32,
         /// The last error for `target`, at most 160 bytes.
         pub error: String,
     }

@@ -51,7 +51,6 @@ fn wait(target: u32, served_by: u32, duration_us: u32, error: &str) -> TraceWait
         served_by: TargetId::new(served_by),
         begin_us: 100,
         duration_us,
-        attempts: 7,
         error: error.into(),
     }
 }

@@ -74,7 +74,6 @@ fn traces() -> Vec<Example> {
         served_by: TargetId::new(7),
         begin_us: 20,
         duration_us: 1_500_000,
-        attempts: 17,
         error: "target t7 on storage-1: 10.0.0.5:7420: Connection refused (os error 111)".into(),
     };
     let of_mount = TraceRecord {
