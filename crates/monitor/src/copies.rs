@@ -8,6 +8,7 @@
 //!
 //! Does not own the formats ([`influx`], [`remote_write`]).
 
+use crate::back_off::BackOff;
 use crate::frame::Frame;
 use crate::http_client::{HttpRequest, Url, send};
 use crate::limits::MAX_WAITING_COPIES;
@@ -103,9 +104,10 @@ impl Copies {
     pub(crate) async fn run(self, state: Rc<RefCell<MonitorState>>) {
         let mut from_ms = now_ms();
         let mut waiting = Waiting::default();
+        let mut back_off = BackOff::default();
         let mut problem = String::new();
-        // Retry: a copy that the other program could not accept. Every `interval`, until more than
-        // `MAX_WAITING_COPIES` wait.
+        // Retry: a copy that the other program could not accept. After growing pauses, until more
+        // than `MAX_WAITING_COPIES` wait.
         loop {
             skep_env::sleep(self.interval).await;
             let to_ms = now_ms();
@@ -113,7 +115,14 @@ impl Copies {
                 waiting.add(copy);
             }
             from_ms = to_ms;
+            if !back_off.is_due(skep_env::now()) {
+                continue;
+            }
             let newest = self.send_all(&mut waiting).await;
+            match waiting.copies.is_empty() {
+                true => back_off.succeeded(),
+                false => back_off.failed(skep_env::now(), self.interval),
+            }
             if newest != problem {
                 self.log(&newest, &mut waiting);
                 problem = newest;

@@ -17,6 +17,7 @@
 //! monitor. See `docs/design/0016-monitor.md`.
 
 mod alerts;
+mod back_off;
 pub mod codec;
 mod collect;
 mod copies;

@@ -42,6 +42,9 @@ pub const MAX_PENDING: usize = 256;
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten
 /// minutes, and take up to 20 MB on a large cluster.
 pub const MAX_WAITING_COPIES: usize = 60;
+/// Maximum pause after a failed attempt to send copies of the load or of traces, if the interval of
+/// the copies is not longer.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Length of the time span before a query of gmetad over which the figures are averaged. It is the
 /// usual interval of these queries.
 pub const GANGLIA_SPAN_MS: u64 = 15_000;

@@ -7,6 +7,7 @@
 
 mod spans;
 
+use crate::back_off::BackOff;
 use crate::http_client::{HttpRequest, Url, send};
 use crate::limits::{MAX_EXPORTED_RECORDS, SERVICE_PATIENCE};
 use crate::live::MonitorState;
@@ -63,11 +64,15 @@ impl Exporter {
 
     /// Exports records until this future is dropped.
     pub(crate) async fn run(mut self, state: Rc<RefCell<MonitorState>>) {
+        let mut back_off = BackOff::default();
         let mut problem = String::new();
-        // Retry: the monitor sends a batch of records again after `interval`, without limit. The
-        // services store the records in bounded ring buffers.
+        // Retry: the monitor sends a batch of records again after growing pauses, without limit.
+        // The services store the records in bounded ring buffers.
         loop {
             skep_env::sleep(self.interval).await;
+            if !back_off.is_due(skep_env::now()) {
+                continue;
+            }
             let services: Vec<Node> = {
                 let state = state.borrow();
                 let nodes = state.collected.map.iter().flat_map(|map| &map.nodes);
@@ -78,7 +83,10 @@ impl Exporter {
                 true => Sent::Accepted,
                 false => self.send(&records).await,
             };
-            if !matches!(outcome, Sent::Failed(_)) {
+            if matches!(outcome, Sent::Failed(_)) {
+                back_off.failed(skep_env::now(), self.interval);
+            } else {
+                back_off.succeeded();
                 self.positions = positions;
             }
             let newest = match outcome {
