@@ -156,6 +156,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "ansible", about: "the Ansible collection: its linter, and a cluster over ssh",
+        test: "external", case: "external::ansible",
+        programs: &[("ansible-playbook", "pip install ansible-core"),
+            ("ansible-lint", "pip install ansible-lint"), ("sshd", "openssh-server")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
         test: "external", case: "external::templates",
         programs: &[("cfn-lint", "pip install cfn-lint"),

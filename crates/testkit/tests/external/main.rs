@@ -4,6 +4,7 @@
 //! These runs are not part of CI. CI runs shorter tests with external programs, in `applications`
 //! and `programs`.
 
+mod ansible;
 mod copies;
 mod dbench;
 mod mpi;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 
 /// Each test starts its own cluster.
 const CASES: &[Case<()>] = &[
+    Case { name: "ansible", body: ansible::collection_deploys_and_removes_a_cluster },
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
