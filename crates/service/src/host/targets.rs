@@ -2,7 +2,8 @@
 //! changes of the cluster map to the threads. It stops all threads when the service ends.
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
-//! serve the target (`retries`). The service ends only if no target is left. A *panic* of a
+//! serve the target (`retries`). The service ends if no target is left, unless the disk of the last
+//! one is full: then it waits for free space. A *panic* of a
 //! target's thread is a bug and aborts the process at once, because no target may serve the state
 //! that an unfinished operation left. In the release profile `panic = "abort"` does this, and in
 //! other builds [`AbortOnPanic`] does it. The service manager restarts the process
@@ -388,7 +389,7 @@ impl ServingNode {
     }
 
     /// Records that a target is unserved, because its thread has ended. If no other target is left,
-    /// returns the target's error.
+    /// returns the target's error, unless the disk of a target that has served is full.
     fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);
@@ -411,7 +412,11 @@ impl ServingNode {
             self.unserved.borrow_mut().push(UnservedTarget::to_reopen(&ended.path, &error));
             return Ok(());
         }
-        if running.is_empty() && self.waiting.borrow().iter().all(Option::is_none) {
+        let is_last = running.is_empty() && self.waiting.borrow().iter().all(Option::is_none);
+        // After a start, an administrator gets the error of a full disk at once. Later, nobody may
+        // be there to start the service again.
+        let has_served = ended.is_ready.get() || ended.pause.is_some();
+        if is_last && !(is_full(&error) && has_served) {
             return Err(error);
         }
         let served = skep_env::now().saturating_sub(ended.started);
@@ -462,6 +467,10 @@ impl ServingNode {
             tracing::error!("a target did not stop within {STOP_TIMEOUT:?}");
         }
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded)
 }
 
 /// Whether `map` contains a target with the id in the target's directory, at the node `node` and as

@@ -2,8 +2,8 @@
 //! target's thread has ended with an error. Meanwhile the node serves its other targets.
 //!
 //! This module owns the pause until the next attempt to serve such a target, and the target's
-//! report to management. The module `retries` makes the attempts. If no target is left, `targets`
-//! ends the service.
+//! report to management. The module `retries` makes the attempts. The module `targets` decides
+//! whether the service ends because no target is left.
 
 use super::absolute;
 use skep_types::map::{Capacity, Condition, TargetHealth};
