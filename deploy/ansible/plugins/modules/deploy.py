@@ -76,7 +76,7 @@ EXAMPLES = r"""
     - name: Upgrade to another program
       skep.cluster.deploy:
         state: upgraded
-        new_program: /root/skep-new
+        new_program: ./skep-new
 """
 
 RETURN = r"""
