@@ -27,7 +27,8 @@ use std::collections::BTreeMap;
 /// The last contact with a node.
 #[derive(Debug, Clone, Copy)]
 struct Contact {
-    /// Time of the last heartbeat, in milliseconds. `None` means that the server has left.
+    /// Time of the last heartbeat, in milliseconds. `None` means that the server has shut down
+    /// cleanly.
     last_ms: Option<u64>,
     /// Time of the last heartbeat, or of the clean shutdown of the server, in milliseconds.
     silent_since_ms: u64,
@@ -423,7 +424,7 @@ mod tests {
     /// Regression test: when an administrator made the lease shorter than the old heartbeat
     /// interval, all nodes were offline for a moment.
     #[test]
-    fn online_nodes_get_a_full_lease_after_it_was_shortened() {
+    fn full_lease_follows_a_shorter_lease_setting_for_online_nodes() {
         let (mut state, mut soft, server, client) = in_contact();
         soft.tick(LEASE / 2, &state);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };

@@ -247,8 +247,8 @@ pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Fai
 const LIST: &str = "system.posix_acl_access";
 
 /// Gives a FIFO, socket or device the access control list of its source. `path` and `source` are
-/// paths that lead to the open entries. `is_clean` means that the copy has inherited no access
-/// control list from its directory.
+/// paths below `/proc/self/fd` of the open copy and of the open source. `is_clean` means that the
+/// copy has inherited no access control list from its directory.
 fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failure> {
     let mut value = vec![0_u8; VALUE_LIMIT];
     match getxattr(source, LIST, &mut value[..]) {

@@ -78,7 +78,7 @@ pub fn is_temporary_of(candidate: &OsStr, name: &OsStr) -> bool {
     candidate.as_bytes().starts_with(begin.as_bytes()) && is_temporary(candidate)
 }
 
-/// Whether a name is temporary. Later runs do not continue the copy that has this name.
+/// Whether a name is temporary. Later runs do not continue a copy with a temporary name.
 pub fn is_temporary(name: &OsStr) -> bool {
     is_reserved(name) && name.as_bytes().ends_with(b".tmp")
 }

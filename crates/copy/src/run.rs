@@ -253,7 +253,7 @@ fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> 
     }
     let is_last = matches!(context.options.part, Part::Whole | Part::Finish);
     if top.kind != FileType::Directory && is_last {
-        let failed = || Failure::of("list the directory of the copy");
+        let failed = || Failure::of("list the destination directory");
         for entry in rustix::fs::Dir::read_from(&destination.file).map_err(failed())? {
             let name = entry.map_err(failed())?.file_name().to_bytes().to_vec();
             let name = OsString::from_vec(name);

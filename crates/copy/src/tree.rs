@@ -326,7 +326,7 @@ pub(crate) fn list(
 /// working on them. The caller must have completed all entries that this run copies into the
 /// directory.
 pub(crate) fn remove_leftovers(directory: &File) -> Result<(), Failure> {
-    let failed = || Failure::of("list the directory of the copy");
+    let failed = || Failure::of("list the destination directory");
     for entry in rustix::fs::Dir::read_from(directory).map_err(failed())? {
         let entry = entry.map_err(failed())?;
         let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());

@@ -11,7 +11,7 @@ const STACK_BYTES: usize = 8 << 20;
 /// Maximum number of CPUs in a kernel's CPU set that this program reads.
 const MAX_CPUS: usize = 1 << 16;
 
-/// Returns the numbers of the CPUs that this process may run on, at least one.
+/// Returns the numbers of the CPUs that this process may run on. There is at least one.
 pub fn available_cpus() -> Vec<usize> {
     // The kernel refuses a set that is smaller than its own.
     let mut words = vec![0_u64; 16];

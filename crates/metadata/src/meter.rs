@@ -191,7 +191,8 @@ pub(crate) struct Meter {
 }
 
 impl Drop for Meter {
-    /// Removes the figures of requests and records that only the ended role of the target had.
+    /// When a role of the target ends, sets the figures to zero that only this role has: open
+    /// requests and records of the log.
     fn drop(&mut self) {
         self.holders.set(FoundHolders::default());
         self.log.unsynced.set(0);

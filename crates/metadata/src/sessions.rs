@@ -1,6 +1,7 @@
-//! Sessions of clients. The modules own the table of sessions, leases and slots, the admission of
-//! requests, and the outcome of requests in ended sessions. They also own the comparison of slots
-//! after a start, the search for silent clients, and the session list for administrators.
+//! Sessions of clients. The submodules contain the table of sessions, leases and slots, decide
+//! which requests are admitted, and report the outcome of requests whose session has ended. They
+//! also compare slots after a start, search for silent clients, and list the sessions for
+//! administrators.
 
 mod compare_slots;
 mod lifetime;

@@ -46,7 +46,7 @@ mod tests {
     fn operations_far_above_the_mean_of_their_kind_are_slow() {
         let tail = Tail::default();
         let us = Duration::from_micros;
-        assert!(!tail.is_slow(us(1_500)), "nothing is known about the first");
+        assert!(!tail.is_slow(us(1_500)), "no mean is known for the first operation");
         (0..2_000).for_each(|_| assert!(!tail.is_slow(us(100))));
         assert!(!tail.is_slow(us(999)) && !tail.is_slow(us(1_500)));
         assert!(tail.is_slow(us(2_000)));

@@ -67,7 +67,8 @@ impl Exporter {
         let mut back_off = BackOff::default();
         let mut problem = String::new();
         // Retry: the monitor sends a batch of records again after growing pauses, without limit.
-        // The services store the records in bounded ring buffers.
+        // The services store the records in bounded ring buffers, so records that wait use limited
+        // memory.
         loop {
             skep_env::sleep(self.interval).await;
             if !back_off.is_due(skep_env::now()) {

@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(2);
 pub(crate) async fn follow(connections: Connections, state: Rc<RefCell<MonitorState>>) {
     let mut positions: BTreeMap<u32, Position> = BTreeMap::new();
     // Retry: the monitor asks for new records every two seconds, without limit. The services store
-    // the records in bounded ring buffers.
+    // the records in bounded ring buffers, so records that wait for the monitor use limited memory.
     loop {
         skep_env::sleep(EVERY).await;
         let open: Vec<_> =

@@ -81,7 +81,8 @@ pub(crate) fn page(text: &str) -> Result<Page, Malformed> {
     for node in children(root, "Contents") {
         let key = need(node, "Key")?;
         let key = match is_escaped {
-            true => unescape(key).ok_or_else(|| malformed("the escapes of a key are wrong"))?,
+            true => unescape(key)
+                .ok_or_else(|| malformed("an object key has an invalid percent-encoding"))?,
             false => key.to_owned(),
         };
         objects.push(Object {

@@ -167,7 +167,10 @@ impl EventLoop {
         skep_env::spawn_thread(format!("storage-{number}"), None, body)?;
         let result: io::Result<()> = started.recv().expect("the thread reports its start");
         result.map_err(|error| {
-            Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}"))
+            Error::new(
+                ErrorCode::Io,
+                format!("cannot start the event loop of thread storage-{number}: {error}"),
+            )
         })?;
         Ok(Self { messages, targets: 0 })
     }

@@ -114,7 +114,7 @@ pub struct Control<'a> {
     pub tell: &'a mut dyn FnMut(Event),
     /// Returns the current time in UTC, as text for people.
     pub time: &'a dyn Fn() -> String,
-    /// Shortest and longest wait between two blocks.
+    /// Shortest and longest wait between two blocks of runs.
     pub wait: (Duration, Duration),
 }
 

@@ -164,7 +164,8 @@ fn invalid_inline_patterns_are_refused_with_the_reason() {
     end(cluster, second);
 }
 
-/// `skep config set inline-bytes` applies to all new files that get no pattern from elsewhere.
+/// `skep config set inline-bytes` applies to all new files for whose pattern neither the request
+/// nor the directory sets inline bytes.
 #[test]
 fn cluster_setting_inline_bytes_applies_to_new_files() {
     let cluster = Cluster::start(Shape::default());

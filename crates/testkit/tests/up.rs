@@ -158,7 +158,8 @@ fn free_space_does_not_change_while_management_is_stopped() {
     let before = free(cluster.path());
     management.signal(Signal::STOP);
     stranger.set(true);
-    // Wait longer than the maximum age of the free space while management runs.
+    // While management runs, the shown free space is never older than about 5 seconds. Wait longer
+    // than that.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)

@@ -180,7 +180,9 @@ impl Fleet {
             return match (error.code(), silent) {
                 (ErrorCode::TimedOut, Some(name)) => {
                     let seconds = START_PATIENCE.as_secs();
-                    let what = format!("host {name} has not answered within {seconds} s");
+                    let what = format!(
+                        "the program on host {name} has not answered within {seconds} s after its start; check the connection to the host"
+                    );
                     Err(Error::new(ErrorCode::Disconnected, what))
                 }
                 _ => Err(error),

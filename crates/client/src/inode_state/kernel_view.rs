@@ -27,8 +27,9 @@ pub(super) struct KernelView {
     /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
     /// the kernel has no pages that it still has to drop.
     drop: Option<PageDrop>,
-    /// Whether the kernel must compare modification times again, because a write has bypassed the
-    /// kernel's pages, or because other clients may have changed the file without a notification.
+    /// Whether the kernel must check by the modification time whether its pages are up to date,
+    /// because a write has bypassed these pages, or because other clients may have changed the file
+    /// without a notification.
     must_compare: bool,
 }
 

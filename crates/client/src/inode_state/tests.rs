@@ -250,7 +250,7 @@ fn write_below_the_file_size_is_reported_with_its_end() {
 }
 
 #[test]
-fn possible_write_end_is_reported_until_the_file_is_longer() {
+fn possible_end_of_a_write_is_reported_until_the_file_is_longer() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();

@@ -93,8 +93,8 @@ impl FileLocks {
         }
     }
 
-    /// Returns the owners that have locked ranges of a file through a handle, and all owners of the
-    /// file with a request in progress.
+    /// Returns the lock owners that have locked ranges of a file through a handle, and all lock
+    /// owners whose request for a lock of this file is in progress.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle = |owned: &OwnedRanges| {

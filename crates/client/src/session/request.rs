@@ -99,8 +99,8 @@ impl Client {
         self.modify_once(inode, request, options, orphan).await.map(|executed| executed.reply)
     }
 
-    /// Like [`Self::modify`]. Also returns whether the session in which the group executed the
-    /// request was lost.
+    /// Like [`Self::modify`]. Also returns whether the group executed the request in a session that
+    /// has been lost since.
     pub(crate) async fn modify_once<R: Request + 'static>(
         &self,
         inode: InodeId,

@@ -205,7 +205,7 @@ fn files_without_a_requested_width_start_on_one_target() {
 }
 
 #[test]
-fn default_chunk_size_shrinks_to_fit_the_start_of_a_component() {
+fn default_chunk_size_divides_the_start_of_each_component() {
     let asked = request(&[component(0, 0, 1), component(MIB, 0, 2), component(64 * MIB, 0, 4)]);
     asked.check().unwrap();
     let policy = Policy { default_chunk_bytes: 16 * MIB, ..Policy::default() };

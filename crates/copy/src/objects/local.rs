@@ -162,7 +162,7 @@ impl<'a> Folder<'a> {
 
     fn remove_leftovers_of_top(&self, destination: &Destination) -> Result<(), Failure> {
         let Some(only) = &self.only else { return Ok(()) };
-        let failed = || Failure::of("list the directory of the copy");
+        let failed = || Failure::of("list the destination directory");
         for entry in rustix::fs::Dir::read_from(&destination.file).map_err(failed())? {
             let name = entry.map_err(failed())?.file_name().to_bytes().to_vec();
             let name = OsString::from_vec(name);

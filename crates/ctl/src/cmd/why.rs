@@ -138,7 +138,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
 }
 
 /// Returns the inode at `path`, and a path on the same mount. If the lookup of the path waits for a
-/// server, returns no inode and the mount point, so that the report is about the whole mount.
+/// server, returns `None` and the mount point. The report is then about the whole mount.
 fn entry_or_mount(path: &Path) -> Result<(Option<InodeId>, PathBuf)> {
     let error = match entry_at(path) {
         Ok((inode, place)) => return Ok((Some(inode), place)),

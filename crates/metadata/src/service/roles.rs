@@ -154,7 +154,8 @@ pub(super) async fn serve(
     ended
 }
 
-/// The parts of a target that are open when its first role begins.
+/// The open files of a target before it begins its first role (primary, backup or receiver of a
+/// copy).
 enum Begun {
     /// The store is an incomplete copy.
     Copying { engine: FjallEngine, mark: MemberMarkFile },

@@ -465,7 +465,8 @@ impl Cluster {
         self.post(Message::ToManagement { from, number, ask });
     }
 
-    /// Ends a request to management.
+    /// Handles management's reply to the request `number` of a member. `error` is `None` if the
+    /// request succeeded.
     pub(super) fn management_replied(
         &mut self,
         (index, life): Process,

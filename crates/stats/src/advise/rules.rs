@@ -217,7 +217,7 @@ fn chunk_size(seen: &Observation) -> Option<Advice> {
             words(length)
         ),
         expected: format!(
-            "one request for each access that begins at a multiple of {}, instead of {}",
+            "one request instead of {1} for each access that begins at a multiple of {0}",
             words(length),
             length / layout.chunk_bytes.max(1)
         ),

@@ -141,7 +141,7 @@ fn time_is_divided_among_the_stages_of_the_requests() {
 }
 
 #[test]
-fn simultaneous_requests_share_their_time() {
+fn time_of_simultaneous_requests_is_divided_among_them() {
     let disk = |us| StageTimes { disk_us: us, ..StageTimes::default() };
     // Both requests are open from 0 to 400 us. After that, only the second request is open.
     let calls = vec![call(98, 4, 0, 400, disk(400)), call(46, 1, 0, 1000, disk(1000))];

@@ -62,7 +62,11 @@ mod tests {
             let report = explained(evidence, user);
             (report.requests, report.unreachable.len())
         };
-        assert_eq!(of_user(&sum), (0, 1), "a target has requests of users that it does not name");
+        assert_eq!(
+            of_user(&sum),
+            (0, 1),
+            "a target that does not name all users counts as one without a reply"
+        );
         let mut about = Evidence { focus: user, ..Evidence::default() };
         for second in 0..20_u64 {
             let mut evidence = healthy();

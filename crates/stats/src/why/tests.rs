@@ -298,7 +298,7 @@ fn busy_user_or_busy_directory_is_named_but_not_both() {
 }
 
 #[test]
-fn busy_thread_is_a_cause_only_while_other_users_wait() {
+fn busy_thread_is_a_cause_only_while_others_wait_for_it() {
     let mut evidence = healthy();
     let busy = change(&mut evidence, 1);
     busy.working_ns = 8 * SECOND;

@@ -112,7 +112,7 @@ impl RangeLock {
         let tickets = queue.iter().map(|entry| entry.ticket);
         assert!(tickets.is_sorted_by(|first, second| first < second), "tickets rise");
         let last = queue.back().map(|entry| entry.ticket);
-        assert!(last < Some(self.next_ticket.get()), "tickets are below the next one");
+        assert!(last < Some(self.next_ticket.get()), "all tickets are below the next ticket");
         for (index, entry) in queue.iter().enumerate() {
             let obstacles = queue.iter().take(index).filter(|earlier| earlier.conflicts(entry));
             assert_eq!(entry.obstacles, obstacles.count(), "the obstacles of an entry");

@@ -284,9 +284,14 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
             continue;
         }
         let value = factor.text(&group.settings);
-        figures.push(percent(format!("{value} below smaller and larger values"), below));
+        figures.push(percent(
+            format!("{value} below smaller and larger values"),
+            below,
+        ));
         let percent = below * 100.0;
-        text += &format!("; but with {value} it is {percent:.0} % below smaller and larger values");
+        text += &format!(
+            "; but with {value} it is {percent:.0} % below smaller and larger values"
+        );
     }
     text
 }
@@ -317,7 +322,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
             chance(it.welch.p)
         ),
         false if gain < LEAST => format!(
-            "Of {}, {} gives as much as {}{common}: they differ by less than 1 % ({}).",
+            "{}: {} and {} reach the same rate{common}: they differ by less than 1 % ({}).",
             it.factor.axis(),
             it.first,
             it.second,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &[Example] = &[
     ("check that all processes and mounts of the lab run", "skep lab status"),
-    ("for a script", "skep lab status --name two --output json"),
+    ("print the state of the lab `two` for a script", "skep lab status --name two --output json"),
 ];
 
 /// Show the hosts, links, targets, processes and mounts of a lab

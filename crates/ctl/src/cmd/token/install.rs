@@ -30,8 +30,8 @@ const EXAMPLES: &[Example] = &[(
 /// yet. If the new token has other addresses of management, the service uses them from its next
 /// start.
 ///
-/// The command first proves the token to management at the addresses in the token, because a
-/// service with a wrong token cannot join its cluster any more.
+/// The command first checks that management, at the addresses in the token, accepts the token. With
+/// a wrong token, the service could not join its cluster any more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InstallArgs {

@@ -22,7 +22,7 @@ fn a_late_copy_of_a_refused_request_does_not_run() {
 /// Before the fix, if a retry of a running request arrived late on an abandoned connection, the
 /// target replied only on that connection.
 #[test]
-fn a_repeated_request_is_answered_on_every_connection() {
+fn repeated_request_gets_its_reply_on_its_own_connection() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     for on in [5, 6] {

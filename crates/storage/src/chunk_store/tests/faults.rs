@@ -155,7 +155,7 @@ fn failed_write_back_is_an_error_for_each_sync() {
 
 /// docs/semantics.md 3.5.
 #[test]
-fn lost_write_back_changes_the_incarnation() {
+fn target_gets_a_new_incarnation_after_a_lost_write_back() {
     let _page_cache = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let Some(thin) = ThinDisk::new(dir.path(), 24) else { return };
