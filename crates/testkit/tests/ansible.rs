@@ -13,7 +13,7 @@ import json, sys
 import hosts_file as it
 inventory = json.loads(sys.argv[1])
 try:
-    print(it.hosts_file(inventory['groups'], inventory['variables'], '/work'), end='')
+    print(it.hosts_file(inventory['groups'], inventory['variables'], '/base'), end='')
 except it.InventoryError as error:
     sys.exit(str(error))
 ";
@@ -63,7 +63,7 @@ cluster = "scratch"
 [ssh]
 user = "admin"
 port = 2222
-identity = "/work/key"
+identity = "/base/key"
 options = ["ProxyJump=gate"]
 
 [mount]
@@ -86,7 +86,7 @@ metadata_disks = ["/dev/sdb"]
 name = "s1"
 address = "s1.example"
 roles = ["storage", "monitor"]
-domain = "rack \"1\" 😀"
+domain = "rack \"1\" FACE"
 storage_disks = ["/dev/sdb", "/dev/sdc"]
 
 [[host]]
@@ -94,6 +94,8 @@ name = "c1"
 address = "c1"
 roles = ["client"]
 "#;
+    // TOML has no surrogates, so the face must not be escaped as JSON does.
+    let expected = expected.replace("FACE", "\u{1f600}");
     assert_eq!(hosts_file(&groups, &variables).expect_success(), expected);
 }
 

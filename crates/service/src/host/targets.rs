@@ -413,8 +413,8 @@ impl ServingNode {
             return Ok(());
         }
         let is_last = running.is_empty() && self.waiting.borrow().iter().all(Option::is_none);
-        // After a start, an administrator gets the error of a full disk at once. Later, nobody may
-        // be there to start the service again.
+        // After a start, an administrator gets the error of a full disk at once. Later, the service
+        // may run without a service manager that would start it again.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
         if is_last && !(is_full(&error) && has_served) {
             return Err(error);

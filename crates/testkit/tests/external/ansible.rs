@@ -16,7 +16,7 @@ all:
     ansible_user: root
     ansible_ssh_private_key_file: key
     skep_cluster: scratch
-    skep_ssh_options: [StrictHostKeyChecking=accept-new, UserKnownHostsFile=/root/known]
+    skep_ssh_options: [StrictHostKeyChecking=accept-new, UserKnownHostsFile=~/known]
   children:
     skep_management:
       hosts:
