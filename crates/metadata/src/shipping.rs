@@ -15,6 +15,7 @@
 //! - `standing`: whether the primary waits for a member, and whether the member is silent.
 //! - `own_group`: the backup's view of its group.
 //! - `silence`: since when a backup has received nothing from the primary.
+//! - [`succession`]: when a new primary may reply to clients.
 //! - `completeness`: whether a backup may lack records.
 //! - `sync_waits`: requests that wait until a backup has synced its log.
 //! - `record_window`: consecutive log records in memory, for both roles.
@@ -33,6 +34,7 @@ pub(crate) mod record_window;
 pub(crate) mod shipper;
 mod silence;
 mod standing;
+pub mod succession;
 mod sync_waits;
 
 use skep_format::log::Record;

@@ -71,6 +71,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::OpenIncompleteCopy, &["differs at record"]),
         (GroupBug::TrustUnsyncedCopy, &["differs at record"]),
         (GroupBug::ReadRemovedRecords, &["differs at record"]),
+        (GroupBug::ReleaseInOffice, &["replied after"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

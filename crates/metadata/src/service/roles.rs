@@ -36,6 +36,7 @@ use crate::limits::{LeaseTimes, Limits};
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
 use crate::shipping::copy_receiver::CopyReceiver;
+use crate::shipping::succession::Succession;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term::{self, Membership};
 use skep_cluster::groups::has_skipped;
@@ -72,8 +73,8 @@ struct Contents {
     epoch_of_stored: Epoch,
     /// The last log record that is on the device. `None` means that all records are on the device.
     synced: Option<Lsn>,
-    /// Time before which a primary must not reply to clients.
-    answers_from: Duration,
+    /// When the target may reply to clients as the primary.
+    succession: Succession,
     /// Whether management was restored from a backup since the last record.
     is_restored: bool,
 }
@@ -223,10 +224,10 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
             owner.target
         );
     }
-    let (epoch_of_stored, answers_from) = (Epoch::default(), Duration::ZERO);
+    let (epoch_of_stored, succession) = (Epoch::default(), Succession::default());
     let (synced, is_restored) = (None, false);
     let contents =
-        Contents { engine, records, epoch, epoch_of_stored, synced, answers_from, is_restored };
+        Contents { engine, records, epoch, epoch_of_stored, synced, succession, is_restored };
     Ok((log, contents))
 }
 
@@ -279,7 +280,8 @@ impl Parts<'_> {
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
             // The previous process of this target may have acknowledged a request of the previous
             // primary, whose lease may not have ended yet.
-            contents.answers_from = skep_env::now() + LeaseTimes::default().take_over_after;
+            let after = LeaseTimes::default().take_over_after;
+            contents.succession = Succession::at(skep_env::now() + after);
         }
         let target = self.open_primary(&membership, contents)?;
         if let Some(begins) = begins.take() {
@@ -333,7 +335,7 @@ impl Parts<'_> {
     }
 
     fn contents_of(&self, stopped: Stopped<FjallEngine>) -> Contents {
-        let Stopped { engine, records, epoch_before, synced, received_at } = stopped;
+        let Stopped { engine, records, epoch_before, synced, succession } = stopped;
         Contents {
             epoch: records.last().map_or(epoch_before, |record| record.epoch),
             engine,
@@ -341,7 +343,7 @@ impl Parts<'_> {
             epoch_of_stored: epoch_before,
             synced: Some(synced),
             is_restored: false,
-            answers_from: received_at + LeaseTimes::default().take_over_after,
+            succession,
         }
     }
 
@@ -350,8 +352,7 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<MetadataTarget<FjallEngine>> {
-        let Contents { engine, records, epoch, epoch_of_stored, synced, answers_from, .. } =
-            contents;
+        let Contents { engine, records, epoch, epoch_of_stored, synced, succession, .. } = contents;
         let group = membership.map.group(membership.group);
         let since = group.map(|group| group.primary_since).unwrap_or_default();
         self.shell.router.hold_term(since);
@@ -365,7 +366,7 @@ impl Parts<'_> {
         if epoch_of_stored > Epoch::default() {
             target.set_epoch_of_stored(epoch_of_stored);
         }
-        target.answer_from(answers_from);
+        target.succeed(succession);
         self.shell.marks.apply(&mut target)?;
         Ok(target)
     }

@@ -26,6 +26,7 @@ use super::completeness::Completeness;
 use super::own_group::OwnGroup;
 use super::record_window::{RecordWindow, record_bytes};
 use super::silence::Silence;
+use super::succession::Succession;
 use super::sync_waits::{SyncWait, SyncWaits};
 use super::{following, preceding};
 use crate::engine::{Engine, Mutations};
@@ -80,8 +81,8 @@ pub struct Stopped<E> {
     pub epoch_before: Epoch,
     /// Last record that the member has synced.
     pub synced: Lsn,
-    /// Time at which the member last received a request from a primary.
-    pub received_at: Duration,
+    /// When the member may reply to clients as the primary of the group.
+    pub succession: Succession,
 }
 
 impl<E: Engine> Backup<E> {
@@ -195,12 +196,13 @@ impl<E: Engine> Backup<E> {
     /// Ends the role, and returns the store and the log records of the member.
     pub fn into_stopped(self) -> Stopped<E> {
         let records = self.records.from(Lsn::default()).cloned().collect();
+        let after = self.limits.members.leases.take_over_after;
         Stopped {
             engine: self.engine,
             records,
             epoch_before: self.records.epoch_before(),
             synced: self.sync.synced(),
-            received_at: self.silence.received_at,
+            succession: self.silence.succession(self.own.epoch(), after),
         }
     }
 
@@ -265,7 +267,7 @@ impl<E: Engine> Backup<E> {
             self.reply(connection, header, Err(refusal));
             return Ok(());
         }
-        self.silence.received(self.now);
+        self.silence.received(self.own.entry(), self.now);
         match header.message {
             ShipLog::ID => {
                 let reply = match ShipLog::from_bytes(body) {

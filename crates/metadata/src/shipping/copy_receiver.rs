@@ -180,7 +180,7 @@ impl<E: Engine> CopyReceiver<E> {
         let result = match self.own.admit(&header) {
             Err(refusal) => Err(refusal),
             Ok(()) => {
-                self.silence.received(self.now);
+                self.silence.received(self.own.entry(), self.now);
                 match header.message {
                     CopyStore::ID => match CopyStore::from_bytes(body) {
                         Ok(part) => self.receive(part)?.map(|copied| copied.to_bytes()),

@@ -64,7 +64,8 @@ impl OwnGroup {
         (self.epoch() != before).then_some(before)
     }
 
-    fn entry(&self) -> Option<&Group> {
+    /// Returns the group in the newest map.
+    pub(super) fn entry(&self) -> Option<&Group> {
         self.map.group(self.group)
     }
 

@@ -16,6 +16,7 @@ use super::copy_sender::{StorePage, WantedPart};
 use super::member_link::{GroupLog, MemberLink};
 use super::record_window::{RecordWindow, record_bytes};
 use super::standing::LinkRole;
+use super::succession::Succession;
 use super::{FoundRecords, LogRead, MemberMessage, MemberRequest, Progress};
 use crate::limits::{KEPT_BYTES, Limits, OWN_PAUSE};
 use skep_format::log::Record;
@@ -40,16 +41,15 @@ pub(crate) struct Shipper {
     logged: u64,
     /// Time of the previous batch.
     handled_at: Duration,
-    /// The primary sends no reply to a client before this time, since the previous primary may
-    /// still send replies.
-    answers_from: Duration,
+    /// When the primary may reply to clients.
+    succession: Succession,
 }
 
 impl Shipper {
     /// Creates the shipper of a primary that has the records of `window` in memory. All earlier
     /// records must be *safe*.
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
-        let (handled_at, answers_from) = (Duration::ZERO, Duration::ZERO);
+        let (handled_at, succession) = (Duration::ZERO, Succession::default());
         let (links, counted_before) = (BTreeMap::new(), Vec::new());
         Self {
             epoch,
@@ -59,7 +59,7 @@ impl Shipper {
             next_number: 1,
             logged: 0,
             handled_at,
-            answers_from,
+            succession,
         }
     }
 
@@ -119,21 +119,21 @@ impl Shipper {
         self.links.values().any(|link| link.standing.role == LinkRole::Counted)
     }
 
-    /// Makes the primary send no reply to a client before the time `at`.
-    pub(crate) fn answer_from(&mut self, at: Duration) {
-        self.answers_from = at;
+    /// Sets when the primary may reply to clients, since another target was the primary before.
+    pub(crate) fn succeed(&mut self, succession: Succession) {
+        self.succession = succession;
     }
 
     /// Returns the time before which the primary sends no reply to a client.
     pub(crate) fn answers_from(&self) -> Duration {
-        self.answers_from
+        self.succession.answers_from()
     }
 
     /// Whether the primary may reply to clients at the time `now`. For this, each member for which
     /// replies wait must have acknowledged a request that the primary sent less than `lease` ago. A
     /// `lease` of `Duration::MAX` means that there are no leases.
     pub(crate) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
-        if now < self.answers_from {
+        if now < self.answers_from() {
             return false;
         }
         if lease == Duration::MAX {
@@ -276,7 +276,10 @@ impl Shipper {
         now: Duration,
     ) -> Option<Progress> {
         let link = self.links.get_mut(&member)?;
-        link.on_reply((number, result), (self.epoch, &self.window), self.next_number, now)
+        let log = (self.epoch, &self.window);
+        let progress = link.on_reply((number, result), log, self.next_number, now)?;
+        self.succession.on_report(member);
+        Some(progress)
     }
 
     /// Handles the reply of a member to a request about a copy of the store, or the failure of the

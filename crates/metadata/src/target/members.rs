@@ -6,6 +6,7 @@
 //! gates.
 
 use crate::engine::Engine;
+use crate::shipping::succession::Succession;
 use crate::target::{Action, MetadataTarget};
 use crate::tx::operation::ConnectionId;
 use skep_types::codec::Codec;
@@ -13,14 +14,12 @@ use skep_types::group_change::GroupChange;
 use skep_types::{Epoch, Result};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
-use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Makes the target send no reply to a client before the time `at`, because the previous
-    /// primary of the group may still reply until then. The caller calls this before the first
-    /// event.
-    pub fn answer_from(&mut self, at: Duration) {
-        self.shipper.answer_from(at);
+    /// Sets when the target may reply to clients, because the previous primary of the group may
+    /// still reply. The caller calls this before the first event.
+    pub fn succeed(&mut self, succession: Succession) {
+        self.shipper.succeed(succession);
     }
 
     /// Sets the epoch of the last record that was in the store at the start. The caller calls this

@@ -33,11 +33,14 @@ pub enum GroupBug {
     /// A primary does not notice that its log no longer has the oldest records that a member lacks,
     /// and sends later ones under their numbers.
     ReadRemovedRecords,
+    /// A primary that has not received the newest map confirms records of its successor, as if it
+    /// had left its role.
+    ReleaseInOffice,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -50,6 +53,7 @@ impl GroupBug {
         Self::OpenIncompleteCopy,
         Self::TrustUnsyncedCopy,
         Self::ReadRemovedRecords,
+        Self::ReleaseInOffice,
     ];
 }
 

@@ -4,10 +4,13 @@
 //! A message is lost, duplicated, delayed or overtaken by a later one. A link that is cut in one
 //! direction loses the messages of this direction, or delivers them after the cut.
 
+use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
-use skep_metadata::shipping::MemberRequest;
+use super::knobs::GroupBug;
+use super::member::Role;
+use skep_metadata::shipping::{MemberMessage, MemberRequest};
 use skep_types::group_change::GroupChange;
-use skep_types::{ClusterMap, Epoch, ErrorCode, Result, TargetId};
+use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{LogHeld, StoreCopied};
 use skep_wire::management::AskTakeOver;
@@ -196,6 +199,12 @@ impl Cluster {
     pub(super) fn receive(&mut self, message: Message) {
         match message {
             Message::ToMember { from, sender_epoch, to, request } => {
+                if let Some(held) = self.release_in_office(to, &request) {
+                    let (member, number) = (self.members[to].target, request.number);
+                    let reply = MemberReply::Log(Ok(held));
+                    let (from, to) = (to, from);
+                    return self.post(Message::FromMember { from, to, member, number, reply });
+                }
                 self.receive_request_of_member(from, sender_epoch, to, request);
             }
             Message::FromMember { to, member, number, reply, .. } => {
@@ -216,5 +225,26 @@ impl Cluster {
                 self.receive_reply(client, (call, attempt), term, result);
             }
         }
+    }
+    /// For a planted bug: returns the confirmation of a primary that does not have the map of its
+    /// successor yet, and continues in its role.
+    fn release_in_office(&self, to: usize, request: &MemberRequest) -> Option<LogHeld> {
+        let member = &self.members[to];
+        let is_planted = self.knobs.plant == Some(GroupBug::ReleaseInOffice);
+        let MemberMessage::Ship(ship) = &request.message else { return None };
+        let is_later = ship.epoch > group_of(&member.map).epoch;
+        if !is_planted || !is_later || !matches!(member.role, Role::Primary(_)) {
+            return None;
+        }
+        let last = Lsn::new(ship.first.raw().saturating_sub(1) + ship.records.len() as u64);
+        Some(LogHeld {
+            epoch: ship.epoch,
+            appended: last,
+            synced: last,
+            ship_after: last,
+            is_behind: false,
+            needs_copy: false,
+            process: 0,
+        })
     }
 }

@@ -14,6 +14,7 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::Limits;
 use skep_metadata::shipping::backup::{Backup, Stopped};
 use skep_metadata::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
+use skep_metadata::shipping::succession::Succession;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, Lsn, MemberState, Result, RetryClass};
@@ -30,7 +31,7 @@ struct Opened {
     epoch: Epoch,
     epoch_of_stored: Epoch,
     synced: Option<Lsn>,
-    answers_from: Duration,
+    succession: Succession,
 }
 
 impl Cluster {
@@ -112,12 +113,12 @@ impl Cluster {
         }
         let had_other =
             has_others(&member.map, member.target, false) && group.primary_since.raw() > 1;
-        let answers_from = match had_other {
-            true => now + self.knobs.limits.members.leases.take_over_after,
-            false => Duration::ZERO,
+        let succession = match had_other {
+            true => Succession::at(now + self.knobs.limits.members.leases.take_over_after),
+            false => Succession::default(),
         };
         let (epoch_of_stored, synced) = (Epoch::default(), None);
-        let opened = Opened { engine, records, epoch, epoch_of_stored, synced, answers_from };
+        let opened = Opened { engine, records, epoch, epoch_of_stored, synced, succession };
         if self.may_lead(index, epoch) {
             self.open_primary(index, opened)
         } else {
@@ -149,7 +150,7 @@ impl Cluster {
     }
 
     fn open_primary(&mut self, index: usize, opened: Opened) -> Result<()> {
-        let Opened { engine, mut records, epoch, epoch_of_stored, synced, answers_from } = opened;
+        let Opened { engine, mut records, epoch, epoch_of_stored, synced, succession } = opened;
         if let Some(synced) = synced
             && self.knobs.plant == Some(GroupBug::DropUnsynced)
         {
@@ -175,7 +176,7 @@ impl Cluster {
         if epoch_of_stored > Epoch::default() {
             primary.set_epoch_of_stored(epoch_of_stored);
         }
-        primary.answer_from(answers_from);
+        primary.succeed(succession);
         self.note(|| format!("{} begins as the primary", process.0));
         self.members[index].role = Role::Primary(Box::new(primary));
         Ok(())
@@ -187,14 +188,14 @@ impl Cluster {
         else {
             return;
         };
-        let Stopped { engine, records, epoch_before, synced, received_at } = backup.into_stopped();
+        let Stopped { engine, records, epoch_before, synced, succession } = backup.into_stopped();
         let opened = Opened {
             epoch: records.last().map_or(epoch_before, |record| record.epoch),
             engine,
             records,
             epoch_of_stored: epoch_before,
             synced: Some(synced),
-            answers_from: received_at + self.knobs.limits.members.leases.take_over_after,
+            succession,
         };
         match self.open_primary(index, opened) {
             Ok(()) => self.put(index, Event::Tick),

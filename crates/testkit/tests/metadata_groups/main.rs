@@ -7,6 +7,7 @@
 
 mod copies;
 mod log_lines;
+mod moves;
 mod pair;
 mod restored;
 mod returns;

@@ -1,7 +1,8 @@
 //! Tests that send single requests to a backup.
 
 use super::*;
-use crate::limits::MAX_SYNC_WAITS;
+use crate::limits::{MAX_SYNC_WAITS, TAKE_OVER_AFTER};
+use crate::shipping::succession::Succession;
 use skep_wire::log_shipping::ShippedRecord;
 use skep_wire::metadata::GetAttributes;
 
@@ -270,7 +271,8 @@ fn new_epoch_does_not_restart_the_take_over_timeout() {
     beat(&mut member, 3, 2, NOW);
     let later = NOW + Duration::from_millis(700);
     member.handle(vec![Event::Map(map(4))], later);
-    assert_eq!(member.backup.into_stopped().received_at, NOW);
+    let succession = member.backup.into_stopped().succession;
+    assert_eq!(succession.answers_from(), NOW + TAKE_OVER_AFTER);
 }
 
 #[test]
@@ -285,4 +287,60 @@ fn member_reports_lost_records_after_skipped_epochs() {
     let silent =
         (0..6).find_map(|step| asks(&mut member, later + 500 * step * Duration::from_millis(1)));
     assert_eq!(silent, Some(true), "management chooses the longest log");
+}
+
+/// Returns when a backup that received its first request at `began`, and its last one at `last`,
+/// may reply to clients as the primary in `epoch`.
+fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
+    let mut member = with_log(&[3, 3]);
+    beat(&mut member, 3, 2, began);
+    beat(&mut member, 3, 2, last);
+    member.handle(vec![Event::Map(map(epoch))], last);
+    member.backup.into_stopped().succession
+}
+
+#[test]
+fn release_of_the_former_primary_ends_the_wait() {
+    let last = NOW + 4 * TAKE_OVER_AFTER;
+    let mut succession = succession(NOW, last, 4);
+    assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER);
+    succession.on_report(BACKUP);
+    assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "another member");
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), NOW + TAKE_OVER_AFTER, "before the present");
+}
+
+/// The former primary may itself have waited for the end of its predecessor's lease.
+#[test]
+fn release_of_a_new_primary_does_not_release_its_predecessor() {
+    let last = NOW + TAKE_OVER_AFTER / 4;
+    let mut succession = succession(NOW, last, 4);
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), NOW + TAKE_OVER_AFTER);
+}
+
+#[test]
+fn release_counts_only_if_no_epoch_is_between() {
+    let last = NOW + 4 * TAKE_OVER_AFTER;
+    let mut succession = succession(NOW, last, 5);
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "epoch 4 is not known");
+}
+
+/// The primary was the primary before, and another target was the primary meanwhile.
+#[test]
+fn a_second_term_of_a_primary_begins_its_time_anew() {
+    let mut member = with_log(&[3, 3]);
+    beat(&mut member, 3, 2, NOW);
+    let mut back = ClusterMap::clone(&map(5));
+    back.groups[0].primary_since = Epoch::new(5);
+    let later = NOW + 4 * TAKE_OVER_AFTER;
+    member.handle(vec![Event::Map(Arc::new(back.clone()))], later);
+    let request = ShipLog { epoch: Epoch::new(5), ..ship(3..3, 3, 0) };
+    member.handle(vec![arrival(1, 5, &request)], later);
+    (back.groups[0].epoch, back.version) = (Epoch::new(6), MapVersion::new(6));
+    member.handle(vec![Event::Map(Arc::new(back))], later);
+    let mut succession = member.backup.into_stopped().succession;
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), later + TAKE_OVER_AFTER);
 }

@@ -2,7 +2,7 @@
 //! management.
 
 use super::*;
-use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL};
+use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL, MEMBER_PAUSE};
 use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_types::group_change::MemberChange;
@@ -75,6 +75,36 @@ fn lease_begins_when_the_acknowledged_request_was_sent() {
     assert!(!primary.holds_lease());
     primary.shipper.set_members(&[], &[BACKUP]);
     assert!(primary.holds_lease(), "the member does not serve");
+}
+
+/// A report of an earlier epoch does not show that the former primary has left its role.
+#[test]
+fn new_primary_waits_for_a_report_of_its_own_epoch() {
+    let mut member = Member::begin(3);
+    let request = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
+    let began = Duration::from_secs(50);
+    member.handle(vec![arrival(1, 3, &request)], began);
+    member.handle(vec![arrival(2, 3, &request)], Duration::from_secs(100));
+    member.handle(vec![Event::Map(map(4))], Duration::from_secs(100));
+    let mut primary = Primary::begin(3);
+    primary.shipper.succeed(member.backup.into_stopped().succession);
+    primary.shipper.set_members(&[PRIMARY], &[]);
+    for (epoch, holds) in [(3, false), (4, true)] {
+        let held = LogHeld {
+            epoch: Epoch::new(epoch),
+            appended: Lsn::new(3),
+            synced: Lsn::new(3),
+            ship_after: Lsn::new(3),
+            is_behind: false,
+            needs_copy: false,
+            process: 0,
+        };
+        for request in primary.requests() {
+            primary.shipper.on_reply(PRIMARY, request.number, &Ok(held), primary.now);
+        }
+        assert_eq!(primary.holds_lease(), holds, "a report of epoch {epoch}");
+        primary.now += MEMBER_PAUSE;
+    }
 }
 
 #[test]
