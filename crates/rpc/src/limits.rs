@@ -19,6 +19,9 @@ pub(crate) const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the reply to a heartbeat. Management needs only memory accesses for the reply,
 /// so a slower process is stopped or unreachable, and the sender tries the other addresses.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);
+/// Minimum time between two heartbeats that targets request before their time. It bounds the load
+/// on management if programs continue to write to full targets.
+pub(crate) const EARLY_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a handshake body. An unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
 /// Size of the read-ahead buffer of a connection whose peer has not authenticated yet. A whole

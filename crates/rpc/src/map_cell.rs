@@ -3,11 +3,13 @@
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
+use crate::limits::EARLY_HEARTBEAT_INTERVAL;
 use skep_env::{SharedNotify, SharedWait};
 use skep_types::map::Consistency;
 use skep_types::{ClusterMap, MapVersion, NodeId, TargetId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The newest cluster map of a process, shared by its threads.
 #[derive(Debug)]
@@ -22,7 +24,32 @@ pub struct MapCell {
     map: Mutex<Arc<ClusterMap>>,
     /// Notifies waiting tasks after each change of the map.
     changed: SharedNotify,
+    early_heartbeats: EarlyHeartbeats,
     traffic: Traffic,
+}
+
+/// Requests of targets for a heartbeat before its time.
+#[derive(Debug, Default)]
+struct EarlyHeartbeats {
+    /// Time of the last granted request.
+    ///
+    /// The mutex protects only this time. A thread takes no other lock and does not wait while it
+    /// holds the mutex.
+    granted_at: Mutex<Option<Duration>>,
+    /// Notifies the task that sends heartbeats.
+    granted: SharedNotify,
+}
+
+impl EarlyHeartbeats {
+    /// Returns whether a request at `now` is granted. [`EARLY_HEARTBEAT_INTERVAL`] limits the rate.
+    fn grant(&self, now: Duration) -> bool {
+        let mut granted_at = self.granted_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if granted_at.is_some_and(|at| now.saturating_sub(at) < EARLY_HEARTBEAT_INTERVAL) {
+            return false;
+        }
+        *granted_at = Some(now);
+        true
+    }
 }
 
 /// Counts of rare events in the communication with targets, over all threads of a process.
@@ -57,6 +84,7 @@ impl MapCell {
             node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
             changed: SharedNotify::default(),
+            early_heartbeats: EarlyHeartbeats::default(),
             traffic: Traffic::default(),
         })
     }
@@ -91,6 +119,21 @@ impl MapCell {
     /// previous id.
     pub fn set_node(&self, node: NodeId) {
         self.node.store(node.raw(), Ordering::Release);
+    }
+
+    /// Requests a heartbeat at once, with the current free space of this node's targets. A target
+    /// calls this after it has refused a write for lack of space. A request within
+    /// [`EARLY_HEARTBEAT_INTERVAL`] after a granted one has no effect, and the next regular
+    /// heartbeat reports the free space.
+    pub(crate) fn request_heartbeat(&self, now: Duration) {
+        if self.early_heartbeats.grant(now) {
+            self.early_heartbeats.granted.notify();
+        }
+    }
+
+    /// Waits for the next granted [`Self::request_heartbeat`] after this call.
+    pub(crate) fn wait_for_heartbeat_request(&self) -> SharedWait<'_> {
+        self.early_heartbeats.granted.wait()
     }
 
     /// Counts a retry of a request.
@@ -183,5 +226,15 @@ mod tests {
         // Services with different cached maps must work with each other without management.
         let cell = MapCell::new(map(8, Consistency::Bad), NodeId::new(1));
         assert_eq!(cell.needed(), MapVersion::new(0));
+    }
+
+    #[test]
+    fn early_heartbeats_are_granted_at_most_once_a_second() {
+        let early = EarlyHeartbeats::default();
+        let granted_at = |ms| early.grant(Duration::from_millis(ms));
+        assert!(granted_at(5_000));
+        assert!(!granted_at(5_999));
+        assert!(granted_at(6_000));
+        assert!(!granted_at(6_100));
     }
 }

@@ -117,6 +117,12 @@ impl Router {
         self.cell.needed()
     }
 
+    /// Requests a heartbeat of this node at once, with the current free space of its targets. The
+    /// rate of such heartbeats is limited.
+    pub fn request_heartbeat(&self) {
+        self.cell.request_heartbeat(skep_env::now());
+    }
+
     /// Returns the newest map.
     pub fn map(&self) -> Arc<ClusterMap> {
         let mut cached = self.cached.borrow_mut();

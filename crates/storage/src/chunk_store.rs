@@ -301,6 +301,12 @@ impl ChunkStore {
         self.space.free_bytes()
     }
 
+    /// Returns whether the target has refused a write for lack of space since the last call. The
+    /// caller then lets the node report its free space to management at once.
+    pub fn take_space_refusal(&self) -> bool {
+        self.space.take_refusal()
+    }
+
     /// Returns the failure that makes the target refuse writes. `None` means that the target
     /// accepts writes.
     pub fn failure(&self) -> Option<Error> {

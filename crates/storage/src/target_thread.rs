@@ -241,6 +241,9 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             // it moves it.
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
+            if served.store.take_space_refusal() {
+                served.router.request_heartbeat();
+            }
             served.meter.ended();
             drop((permit, own_permit, open));
         })

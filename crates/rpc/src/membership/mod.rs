@@ -31,8 +31,10 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
 use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer, TargetReport};
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// The membership of a service. A service that started with a cached map may not be registered yet.
@@ -185,6 +187,9 @@ impl Membership {
         while !self.is_leaving.get() {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
+            // A request that arrives during this heartbeat concerns newer figures than those in the
+            // heartbeat, so the wait begins before the figures are read.
+            let requested = self.map.cell.wait_for_heartbeat_request();
             let (targets, waits) = (reports(), outages::waits(skep_env::now()));
             let heartbeat = Heartbeat { node, known, newest_node, targets, waits };
             match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
@@ -200,7 +205,8 @@ impl Membership {
             }
             let interval = self.map.cell.load().policy.heartbeat_ms;
             let interval = Duration::from_millis(u64::from(interval));
-            skep_env::timeout(interval, self.map.settings_changed.wait()).await;
+            let early = first(self.map.settings_changed.wait(), requested);
+            skep_env::timeout(interval, early).await;
         }
     }
 
@@ -300,6 +306,16 @@ impl Membership {
             tracing::debug!("management did not confirm that this node leaves: {error:#}");
         }
     }
+}
+
+/// Waits until one of two futures is ready.
+async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    std::future::poll_fn(|context| match one.as_mut().poll(context) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(context),
+    })
+    .await;
 }
 
 /// Stores in `server` the ids that management has assigned, for the next registration.

@@ -27,6 +27,8 @@ pub(crate) struct SpaceGauge {
     found: Cell<Space>,
     written_since: Cell<u64>,
     refused_writes: LineLimit,
+    /// Whether the target has refused a write since the last [`Self::take_refusal`].
+    has_refused: Cell<bool>,
 }
 
 impl SpaceGauge {
@@ -42,12 +44,20 @@ impl SpaceGauge {
             found: Cell::new(found),
             written_since: Cell::new(0),
             refused_writes: LineLimit::default(),
+            has_refused: Cell::new(false),
         })
     }
 
-    /// Returns the count of the writes that the target has refused because it is full.
-    pub(crate) fn refused_writes(&self) -> &LineLimit {
-        &self.refused_writes
+    /// Notes that the target refuses a write because it is full. If a log line is due, returns the
+    /// number of refused writes since the last line.
+    pub(crate) fn note_refusal(&self, now: Duration) -> Option<u64> {
+        self.has_refused.set(true);
+        self.refused_writes.count(now)
+    }
+
+    /// Returns whether the target has refused a write since the last call.
+    pub(crate) fn take_refusal(&self) -> bool {
+        self.has_refused.replace(false)
     }
 
     fn look(&self) {
@@ -98,4 +108,22 @@ impl SpaceGauge {
 /// `total_bytes` bytes.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_write_is_reported_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let gauge = SpaceGauge::new(scratch.path()).unwrap();
+        assert!(!gauge.take_refusal(), "no write was refused");
+        let second = Duration::from_secs(1);
+        assert_eq!(gauge.note_refusal(second), Some(1));
+        assert!(gauge.take_refusal());
+        assert!(!gauge.take_refusal());
+        assert_eq!(gauge.note_refusal(second), None, "no line is due");
+        assert!(gauge.take_refusal(), "a refusal without a log line is reported too");
+    }
 }

@@ -191,7 +191,7 @@ impl ChunkStore {
 
     /// Returns and logs the error of a write that needs more space than the target has.
     pub(super) fn no_space(&self) -> Error {
-        if let Some(count) = self.space.refused_writes().count(skep_env::now()) {
+        if let Some(count) = self.space.note_refusal(skep_env::now()) {
             let writes = match count {
                 1 => "a write that needs".to_owned(),
                 count => format!("{count} writes that need"),
