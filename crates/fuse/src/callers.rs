@@ -11,7 +11,7 @@
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The thread exists. `is_killed` means that a SIGKILL is pending for the thread.
+    /// The thread exists. `is_killed` means that a signal is pending that ends its process.
     Exists {
         process: u32,
         is_killed: bool,
@@ -72,7 +72,7 @@ fn state(thread: u32) -> State {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
     let shown = status.ok().and_then(|status| Some((process_of(&status)?, status)));
     match shown {
-        Some((process, status)) => State::Exists { process, is_killed: has_pending_kill(&status) },
+        Some((process, status)) => State::Exists { process, is_killed: has_fatal_signal(&status) },
         None if exists(thread) => State::Hidden,
         None => State::Ended,
     }
@@ -91,13 +91,35 @@ fn process_of(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-fn has_pending_kill(status: &str) -> bool {
-    const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    status
-        .lines()
-        .filter_map(|line| line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:")))
-        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .any(|mask| mask & KILL != 0)
+/// Whether a signal is pending that will end the process: SIGKILL, or a usual request to end that
+/// the process neither handles nor ignores nor blocks.
+///
+/// The kernel itself turns such a request into SIGKILL, unless another signal is pending for the
+/// thread already: a program that handles SIGINT, after Ctrl-C. The process receives the signal
+/// when its call returns, so the program never sees the `EINTR` of the call. A debugger may discard
+/// the signal, so only SIGKILL counts for a traced process.
+fn has_fatal_signal(status: &str) -> bool {
+    const fn bit(signal: i32) -> u64 {
+        1 << (signal - 1)
+    }
+    const REQUESTS: u64 =
+        bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGTERM);
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.map(str::trim)
+    };
+    // An unreadable mask of pending signals contains no signal, and any other unreadable mask
+    // contains all signals.
+    let mask = |name: &str, otherwise| {
+        field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(otherwise)
+    };
+    let pending = mask("SigPnd:", 0) | mask("ShdPnd:", 0);
+    let kept = ["SigBlk:", "SigIgn:", "SigCgt:"].into_iter().map(|name| mask(name, u64::MAX));
+    let ending = match field("TracerPid:") {
+        Some("0") => REQUESTS & !kept.fold(0, |all, one| all | one),
+        _ => 0,
+    };
+    pending & (bit(libc::SIGKILL) | ending) != 0
 }
 
 #[cfg(test)]
@@ -106,11 +128,31 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn process_counts_as_killed_only_if_sigkill_is_pending() {
-        assert!(has_pending_kill("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
-        assert!(has_pending_kill("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
-        assert!(!has_pending_kill("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));
-        assert!(!has_pending_kill(""));
+    fn process_counts_as_killed_if_sigkill_is_pending() {
+        assert!(has_fatal_signal("Name:\tcat\nSigPnd:\t0000000000000100\nShdPnd:\t0\n"));
+        assert!(has_fatal_signal("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000102\n"));
+        assert!(!has_fatal_signal("SigPnd:\t0000000000000002\nShdPnd:\t0000000000004000\n"));
+        assert!(!has_fatal_signal(""));
+    }
+
+    #[test]
+    fn process_counts_as_killed_if_it_does_not_handle_sigterm() {
+        const INT: u64 = 1 << 1;
+        const TERM: u64 = 1 << 14;
+        let is_fatal = |pending: u64, blocked: u64, ignored: u64, caught: u64, tracer: u32| {
+            has_fatal_signal(&format!(
+                "TracerPid:\t{tracer}\nSigPnd:\t0\nShdPnd:\t{pending:016x}\n\
+                 SigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+            ))
+        };
+        assert!(is_fatal(TERM, 0, 0, 0, 0));
+        assert!(is_fatal(INT | TERM, 0, 0, INT, 0), "dd handles SIGINT only");
+        assert!(!is_fatal(INT, 0, 0, INT, 0));
+        assert!(!is_fatal(TERM, TERM, 0, 0, 0));
+        assert!(!is_fatal(TERM, 0, TERM, 0, 0));
+        assert!(!is_fatal(TERM, 0, 0, TERM, 0));
+        assert!(!is_fatal(TERM, 0, 0, 0, 7), "a debugger may discard the signal");
+        assert!(!is_fatal(1 << 9, 0, 0, 0, 0), "SIGUSR1 is no usual request to end");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tests the end of mounts that an administrator has started. They are ended by signals and by
 //! `umount`, with and without a reachable cluster.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::cluster;
 use skep_testkit::files;
 use skep_testkit::process::Process;
@@ -9,6 +9,7 @@ use skep_testkit::program::finish;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -223,6 +224,39 @@ fn forced_umount_ends_a_killed_program_with_dirty_pages() {
         ends(&process, &path);
         assert_eq!(files::read(cluster.path().join("file")).len(), 65_536);
         cluster.stop();
+    }
+}
+
+/// A program that handles SIGINT, and reads a file after it has opened it.
+const READER: &str = "
+import os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+print('opened', flush=True)
+os.read(file, 65536)
+";
+
+/// docs/semantics.md 4.4. While the handled SIGINT is pending, the kernel does not turn SIGTERM
+/// into SIGKILL, so the mount has to end the request.
+#[test]
+fn sigterm_ends_a_waiting_program_after_a_handled_sigint() {
+    for transport in [Transport::Uring, Transport::Device] {
+        let cluster = small();
+        files::write(cluster.path().join("file"), vec![b'.'; 65_536]);
+        let mounted = cluster.mount(transport);
+        let stopped = Stopped::all(cluster.processes("storage"));
+        let mut command = Command::new("python3");
+        command.args(["-c", READER]).arg(mounted.path().join("file")).stdout(Stdio::piped());
+        let mut reader = Reader(command.spawn().expect("python3 is there"));
+        let mut lines = BufReader::new(reader.0.stdout.take().expect("a pipe")).lines();
+        assert_eq!(lines.next().expect("a line").expect("text"), "opened");
+        reader.waits();
+        let pid = Pid::from_child(&reader.0);
+        for signal in [Signal::INT, Signal::TERM] {
+            kill_process(pid, signal).expect("our own child");
+        }
+        let status = wait_for("the program ends", PATIENCE, || reader.0.try_wait().expect("ours"));
+        assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+        drop(stopped);
     }
 }
 
