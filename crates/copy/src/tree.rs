@@ -7,7 +7,7 @@
 
 use crate::attributes;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 use crate::outcome::Counters;
 use crate::plan::{Version, is_reserved, is_temporary};
 use crate::shares::{Key, Part};
@@ -300,8 +300,18 @@ pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destinatio
         Err(Errno::EXIST) => false,
         Err(error) => return Err(Failure::of("create the directory")(error)),
     };
-    let file = open_directory(parent, name);
-    Destination::new(file.map_err(Failure::of("open the directory of the copy"))?, is_new)
+    let file = open_directory(parent, name).map_err(|error| match error {
+        Errno::NOTDIR | Errno::LOOP => Failure::because(
+            "copy the directory",
+            format!(
+                "'{}' exists at the destination and is not a directory; remove it, or name \
+                 another destination",
+                shown(Path::new(name))
+            ),
+        ),
+        other => Failure::of("open the directory of the copy")(other),
+    });
+    Destination::new(file?, is_new)
 }
 
 /// Returns up to `limit` entries of a directory, without `.` and `..`. If there are fewer than
@@ -367,6 +377,17 @@ pub(crate) fn count_found(counters: &Counters, kind: FileType) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_names_the_file_in_the_place_of_a_directory() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join("result"), "").unwrap();
+        let parent = File::open(scratch.path()).unwrap();
+        let failure = create_directory(&parent, OsStr::new("result")).unwrap_err();
+        let text = failure.error.to_string();
+        assert!(text.starts_with("'result' exists at the destination and is not"), "{text}");
+        assert!(create_directory(&parent, OsStr::new("new")).is_ok());
+    }
 
     #[test]
     fn names_that_differ_by_case_only_are_refused() {

@@ -220,17 +220,41 @@ fn is_closed(file: &Path) -> bool {
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Returns the error for a token file that this user may not read. The error lists the commands
-/// that need no token.
+/// Number of words of the command line that decide which command may work without the token.
+const MAX_COMMAND_WORDS: usize = 16;
+
+/// Returns the error for a token file that this user may not read. The error names the form of this
+/// command that needs no token, if there is one.
 fn not_readable(file: &Path) -> Error {
+    let words: Vec<String> = std::env::args().skip(1).take(MAX_COMMAND_WORDS).collect();
     let what = format!(
-        "cannot read the token file {}: only root or its owner may read this file; without the \
-         token, `skep entry info PATH`, `skep entry map PATH`, `skep lock list PATH`, `skep health \
-         df PATH`, `skep why PATH`, `skep stats --mount PATH` and `skep trace --path PATH` work on \
-         paths in a mount",
-        file.display()
+        "cannot read the token file {}: only root or its owner may read this file; {}",
+        file.display(),
+        without_token(&words)
     );
     Error::new(ErrorCode::PermissionDenied, what)
+}
+
+/// Returns what a user without the token can do instead of the command line `words`.
+fn without_token(words: &[String]) -> &'static str {
+    let has = |option: &str| words.iter().any(|it| it.split('=').next() == Some(option));
+    let word = |index: usize| words.get(index).map_or("", String::as_str);
+    match (word(0), word(1)) {
+        ("health", "df") => "name a path in a mount: `skep health df PATH`",
+        ("lock", "list") => "name a file in a mount: `skep lock list PATH`",
+        ("stats", _) => "name a path in a mount: `skep stats --mount PATH` shows your operations",
+        ("why", _) if has("--op") => {
+            "ask an administrator to run this command; `skep why PATH` and `skep trace --path \
+             PATH` show your operations on a mount"
+        }
+        ("why", _) => {
+            "`skep why PATH` without other options shows your operations on the mount of this path"
+        }
+        _ => {
+            "ask an administrator to run this command; the commands for users, such as `skep \
+             health df PATH` and `skep why PATH`, need a path in a mount and no token"
+        }
+    }
 }
 
 /// Reads the token from a file that an option, an environment variable or `client.toml` names.
@@ -540,5 +564,19 @@ mod tests {
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");
         assert_eq!(query.find(Some("work"), None).unwrap().name, "work");
+    }
+
+    #[test]
+    fn refused_token_leads_to_the_form_for_users_of_this_command() {
+        let way_out = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            without_token(&words)
+        };
+        assert!(way_out("health df").contains("`skep health df PATH`"));
+        assert!(way_out("lock list").contains("`skep lock list PATH`"));
+        assert!(way_out("why --op=2a").starts_with("ask an administrator"));
+        assert!(way_out("why --since 5m .").contains("without other options"));
+        assert!(way_out("target list").starts_with("ask an administrator to run this command"));
+        assert!(way_out("").starts_with("ask an administrator"));
     }
 }

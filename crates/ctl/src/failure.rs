@@ -47,6 +47,20 @@ pub(crate) fn describe(error: &Error) -> String {
     }
 }
 
+/// Removes the numbers of errors, as in `No such file or directory (os error 2)`. The words before
+/// the number have the same meaning. JSON output and logs contain the numbers.
+fn without_errno(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|it| it.is_ascii_digit()) => shown += rest,
+            _ => shown = format!("{shown} (os error {part}"),
+        }
+    }
+    shown
+}
+
 /// Whether this process writes a log, because it is a running service or mount.
 static KEEPS_LOG: AtomicBool = AtomicBool::new(false);
 
@@ -64,7 +78,7 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         && !std::io::stderr().is_terminal();
     match is_for_people() {
         true if logs => tracing::error!("{}", describe(error)),
-        true => eprintln!("skep: {}", describe(error)),
+        true => eprintln!("skep: {}", without_errno(&describe(error))),
         false => print(&error.code().to_string(), &describe(error), exit_code),
     }
     ExitCode::from(exit_code)
@@ -123,5 +137,19 @@ pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
         Ok(NOT_FOUND) => ErrorCode::NotFound,
         Ok(REFUSED) => ErrorCode::PermissionDenied,
         _ => ErrorCode::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_for_people_has_no_error_numbers() {
+        let text = "a: Not a directory (os error 20); b: No such file (os error 2)";
+        assert_eq!(without_errno(text), "a: Not a directory; b: No such file");
+        for text in ["plain", "a (os error x) b", "a (os error 2"] {
+            assert_eq!(without_errno(text), text);
+        }
     }
 }

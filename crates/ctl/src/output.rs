@@ -204,6 +204,11 @@ pub(crate) fn count(number: u64) -> String {
     scaled(number, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
 
+/// Formats a count with its noun: `1 file`, `1.5k files`.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 fn scaled(number: u64, step: u64, units: &[&str]) -> String {
     let mut scale = 0;
     let mut factor = 1_u64;
@@ -266,6 +271,13 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn count_of_one_has_the_singular_noun() {
+        let files = |number| counted(number, "file", "files");
+        assert_eq!([files(0), files(1), files(2)], ["0 files", "1 file", "2 files"]);
+        assert_eq!(files(1_500), "1.5k files");
+    }
 
     #[test]
     fn column_titles_are_upper_case_except_units() {

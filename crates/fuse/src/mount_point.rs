@@ -138,7 +138,11 @@ fn named(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
         _ => ErrorCode::Io,
     };
-    Error::new(code, format!("mount point {}: {error}", path.display()))
+    let way_out = match code {
+        ErrorCode::NotFound => format!("; create it: mkdir -p {}", path.display()),
+        _ => String::new(),
+    };
+    Error::new(code, format!("mount point {}: {error}{way_out}", path.display()))
 }
 
 /// Whether the daemon of a mount has ended. The kernel may reply to `stat` from its cached
@@ -179,6 +183,16 @@ pub(crate) fn raise_read_ahead(mount_point: &Path, kib: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_mount_point_has_the_command_that_creates_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let missing = scratch.path().join("missing");
+        let refused = check_mount_point(&missing).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotFound);
+        let way_out = format!("; create it: mkdir -p {}", missing.display());
+        assert!(refused.context().ends_with(&way_out), "{refused}");
+    }
 
     #[test]
     fn lines_of_mountinfo_are_parsed() {

@@ -54,7 +54,12 @@ fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Opti
     match (former, node.reachability) {
         (_, Reachability::Online) => Some(Line(Level::Info, format!("{server} is online"))),
         (Reachability::Online, Reachability::ProbablyOffline) => {
-            let text = format!("{server} has sent no heartbeat for the time of a lease; {effect}");
+            let span_ms = map.policy.lease_ms;
+            let text = format!(
+                "{server} has sent no heartbeat for {}.{} s; {effect}",
+                span_ms / 1_000,
+                span_ms % 1_000 / 100
+            );
             // The service of a single target may only restart. But if all members of a group are
             // absent, no member takes over.
             Some(Line(if is_group_absent { Level::Error } else { Level::Warn }, text))

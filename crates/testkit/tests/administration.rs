@@ -254,7 +254,7 @@ fn evicted_client_loses_its_open_files_and_locks() {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     let dry = cluster.skep(&["client", "evict", &first_id, "--dry-run"]);
-    for words in ["would be evicted", "1 open files and 1 locks", "would get EIO"] {
+    for words in ["would be evicted", "1 open file and 1 lock", "would get EIO"] {
         assert!(dry.contains(words), "{words}: {dry}");
     }
     files::write_all_at(&held, b"still", 0);

@@ -320,7 +320,7 @@ fn new_pattern_of_a_directory_applies_only_to_new_files() {
         &["set", "--inherit"],
         &directory.join("file"),
         "NotPermitted",
-        "entries of other kinds have no pattern",
+        "only a directory can inherit its pattern",
     );
     cluster.stop();
 }

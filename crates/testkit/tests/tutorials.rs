@@ -75,7 +75,7 @@ fn each_command_of_the_user_tutorial_succeeds_without_a_token() {
         "Set by: the directory",
         "flock exclusive all",
         "waiting for the log sync of metadata target",
-        "Copied 1 files",
+        "Copied 1 file,",
     ] {
         assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
     }

@@ -42,8 +42,10 @@ impl Client {
             ),
         };
         tracing::error!(
-            "management removed this client ({evicted}), since its lease expired or an \
-             administrator evicted it; the mount joins the cluster again; {files}"
+            "management removed this client ({evicted}), since it did not reach the servers for \
+             longer than its lease, or an administrator evicted it; the mount joins the cluster \
+             again; {files}; check the network of this host; `skep config set lease 60s` makes \
+             clients outlast longer interruptions"
         );
         let member = Arc::clone(&mount.member);
         // A separate task registers the client again, since all threads wait for the new id, but a

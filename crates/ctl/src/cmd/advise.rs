@@ -10,7 +10,7 @@ use crate::cmd::entry::{info::effective, pattern};
 use crate::cmd::stats::{interval, measured_rows, past_rows};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
-use crate::output::{count, print, size};
+use crate::output::{counted, print, size};
 use crate::through_mount;
 use crate::tree_walk::walk;
 use serde::Serialize;
@@ -277,14 +277,13 @@ fn report(
 fn as_text(reports: &[Report]) -> String {
     let mut text = String::new();
     for report in reports {
-        let more = if report.is_incomplete { " or more" } else { "" };
-        let (files, bytes) = (count(report.files), size(report.bytes));
+        let bytes = size(report.bytes);
+        let files = match report.is_incomplete {
+            true => counted(report.files, "or more files", "or more files"),
+            false => counted(report.files, "file", "files"),
+        };
         let largest = size(report.largest_bytes);
-        let _ = writeln!(
-            text,
-            "{}: {files}{more} files, {bytes}, the largest {largest}",
-            report.subject
-        );
+        let _ = writeln!(text, "{}: {files}, {bytes}, the largest {largest}", report.subject);
         for advice in &report.advice {
             let subject = match serde_json::to_value(advice.subject) {
                 Ok(serde_json::Value::String(name)) => name.replace('-', " "),

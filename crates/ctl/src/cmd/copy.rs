@@ -6,7 +6,7 @@ pub(in crate::cmd) mod store;
 mod worker;
 
 use crate::help::{Example, examples};
-use crate::output::{count, is_for_people, print, size, span};
+use crate::output::{count, counted, is_for_people, print, size, span};
 use skep_copy::context::Options;
 use skep_copy::hosts::HostsOutcome;
 use skep_copy::outcome::{Outcome, Progress};
@@ -193,7 +193,7 @@ fn line(progress: &Progress) -> String {
         let _ = write!(text, ", {} left", span(milliseconds));
     }
     if progress.problems > 0 {
-        let _ = write!(text, ", {} problems", count(progress.problems));
+        let _ = write!(text, ", {}", counted(progress.problems, "problem", "problems"));
     }
     text
 }
@@ -201,10 +201,10 @@ fn line(progress: &Progress) -> String {
 fn as_text(outcome: &Outcome) -> String {
     let verb = if outcome.is_dry_run { "Would copy" } else { "Copied" };
     let mut text = format!(
-        "{verb} {} files, {} directories and {} links and special files: {} in {:.1} s ({}/s)",
-        count(outcome.files),
-        count(outcome.directories),
-        count(outcome.others),
+        "{verb} {}, {} and {}: {} in {:.1} s ({}/s)",
+        counted(outcome.files, "file", "files"),
+        counted(outcome.directories, "directory", "directories"),
+        counted(outcome.others, "link or special file", "links and special files"),
         size(outcome.bytes),
         outcome.seconds,
         size((outcome.bytes as f64 / outcome.seconds.max(0.001)) as u64)
@@ -241,7 +241,8 @@ pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     if outcome.problem_count == 0 {
         return None;
     }
-    let mut text = format!("cannot copy everything: {} problems", count(outcome.problem_count));
+    let problems = counted(outcome.problem_count, "problem", "problems");
+    let mut text = format!("cannot copy everything: {problems}");
     for it in outcome.problems.iter().take(LISTED) {
         let _ = write!(text, "\n  {}: {}", it.path, it.problem);
     }

@@ -3,7 +3,7 @@
 
 use crate::access::{ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
-use crate::output::print;
+use crate::output::{counted, print};
 use crate::uses::Users;
 use crate::view::reachability;
 use serde::Serialize;
@@ -158,7 +158,8 @@ async fn has_session(users: &Users, client: NodeId) -> Result<bool> {
 
 fn describe(line: &Eviction) -> String {
     let Eviction { name, id, open_files, locks, .. } = line;
-    let holds = format!("{open_files} open files and {locks} locks");
+    let open_files = counted(*open_files, "open file", "open files");
+    let holds = format!("{open_files} and {}", counted(*locks, "lock", "locks"));
     match (line.is_dry_run, line.is_released) {
         (true, _) => format!(
             "{name} [ID: {id}] would be evicted: {holds} would be released, its programs would get \

@@ -153,15 +153,20 @@ pub(super) fn in_targets(pattern: &str, map: &ClusterMap) -> String {
     pattern.split('/').map(component).collect::<Vec<_>>().join("/")
 }
 
-/// Returns the reason why this user may not set the pattern of `path`.
+/// Returns the reason why the mount has refused a change of the pattern of `path` with `EPERM`.
 fn not_owner(path: &Path) -> String {
-    let owner = std::fs::symlink_metadata(path).ok().map(|found| found.uid());
+    let found = std::fs::metadata(path).ok();
+    if found.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir()) {
+        return "only files and directories have a pattern, and this is neither".to_owned();
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if found.as_ref().is_some_and(|it| it.is_file() && (user == 0 || it.uid() == user)) {
+        return "only a directory can inherit its pattern; a file keeps its own".to_owned();
+    }
+    let owner = found.map(|found| found.uid());
     let owner =
         owner.map_or_else(String::new, |uid| format!(" (the owner here is {})", user_name(uid)));
-    format!(
-        "only root and the owner of a file or directory can set its pattern{owner}, and entries of \
-         other kinds have no pattern"
-    )
+    format!("only root and the owner of a file or directory can set its pattern{owner}")
 }
 
 /// Returns the reason why the mount has refused a user's pattern. The mount uses the same errno for
@@ -253,6 +258,17 @@ mod tests {
             let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
             assert_eq!(text(&asked).unwrap(), format!("count={count}"));
         }
+    }
+
+    #[test]
+    fn pattern_of_a_special_file_is_refused_for_its_kind() {
+        let refused = not_owner(Path::new("/dev/null"));
+        assert!(refused.starts_with("only files and directories have a pattern"), "{refused}");
+        let own = tempfile::NamedTempFile::new().unwrap();
+        let refused = not_owner(own.path());
+        assert!(refused.starts_with("only a directory can inherit its pattern"), "{refused}");
+        let refused = not_owner(Path::new("/"));
+        assert!(refused.ends_with("can set its pattern (the owner here is root)"), "{refused}");
     }
 
     #[test]

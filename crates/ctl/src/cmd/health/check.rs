@@ -262,8 +262,9 @@ fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
         what: format!("evicted in the last hour: {}{more}", newest.join("; ")),
         remedy: "the opens and locks of an evicted client were released, and the client joins \
                  again with another id when it reaches the cluster; check its host and its \
-                 network, and read the log of its mount. `skep client list --evicted` lists all \
-                 evictions"
+                 network, and read the log of its mount. If the network was interrupted only for a \
+                 short time, set a longer lease: `skep config set lease 60s`. `skep client list \
+                 --evicted` lists all evictions"
             .into(),
         ..Problem::default()
     })

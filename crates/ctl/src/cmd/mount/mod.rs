@@ -125,6 +125,12 @@ struct MountReport {
     transport: Option<String>,
 }
 
+/// The JSON output of a dry run.
+#[derive(Debug, Serialize)]
+struct DryRunReport {
+    mount_point: String,
+}
+
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let mut with_options = args.clone();
     let options = options::read(&args.options, args.is_sloppy, &mut with_options)?;
@@ -148,7 +154,15 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     match (args.is_dry_run, !args.in_foreground && !args.in_background) {
         (true, _) => {
             let patience = args.retry.map_or(Some(PATIENCE), Retry::patience);
-            crate::cmd::block_on(async move { access.map_within(patience).await.map(drop) })
+            crate::cmd::block_on(async move { access.map_within(patience).await.map(drop) })?;
+            let checked =
+                DryRunReport { mount_point: absolute(&args.directory)?.display().to_string() };
+            print(&checked, |it| {
+                format!(
+                    "The cluster answers, and {} can be mounted; nothing was mounted.",
+                    it.mount_point
+                )
+            })
         }
         (false, true) => detach(args, options, &access),
         (false, false) => mount(args, options, transport, &access),
