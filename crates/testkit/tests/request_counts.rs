@@ -269,6 +269,50 @@ fn reads_of_small_files_cost_the_expected_requests() {
 }
 
 #[test]
+fn inline_files_cost_the_expected_requests() {
+    let counted = Counted::new();
+    let (own, other) = (counted.directory("own"), counted.cluster.path().join("other"));
+    files::create_dir(&other);
+    for at in [&own, &other] {
+        counted.cluster.hand_down(at, "inline/from=4KiB");
+    }
+    (0..CALLS).for_each(|number| files::write(name(&other, number), [7; LEN]));
+    let other = counted.path("other");
+    [&own, &other].into_iter().for_each(|at| stat(at));
+    counted.check(
+        "create, write and close",
+        "mount.get_attr mount.lookup metadata.lookup
+         mount.create metadata.create mount.get_xattr mount.write metadata.write_inline
+         mount.flush mount.release",
+        |number| files::write(name(&own, number), [7; LEN]),
+    );
+    counted.check("unlink", "mount.get_attr mount.unlink metadata.unlink", |number| {
+        files::remove_file(name(&own, number))
+    });
+    counted.check(
+        "open, read and close",
+        "mount.lookup metadata.lookup mount.open metadata.open
+         mount.read metadata.read_inline mount.release",
+        |number| read(&name(&other, number)),
+    );
+    counted.check("read again", "mount.open metadata.open mount.release", |number| {
+        read(&name(&other, number));
+    });
+    let path = own.join("file");
+    files::write(&path, [1; LEN]);
+    let file = open(&path, OFlags::empty());
+    files::sync_all(&file);
+    counted.check(
+        "overwrite and fsync",
+        "mount.write metadata.write_inline mount.fsync metadata.sync_inline",
+        |_| {
+            files::write_all_at(&file, &[2; LEN], 0);
+            files::sync_all(&file);
+        },
+    );
+}
+
+#[test]
 fn writes_and_syncs_cost_the_expected_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
