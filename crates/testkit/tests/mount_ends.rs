@@ -240,7 +240,7 @@ os.read(file, 65536)
 #[test]
 fn sigterm_ends_a_waiting_program_after_a_handled_sigint() {
     for transport in [Transport::Uring, Transport::Device] {
-        let cluster = small();
+        let mut cluster = small();
         files::write(cluster.path().join("file"), vec![b'.'; 65_536]);
         let mounted = cluster.mount(transport);
         let stopped = Stopped::all(cluster.processes("storage"));
