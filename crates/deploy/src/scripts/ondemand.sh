@@ -216,10 +216,13 @@ hold_of() { # directory of a run
   # A process in a file system whose services are dead may not end, even if it is killed.
   {
     hold=$point/.skep-hold
-    if [ -e "$hold" ] && ! head -c 200 "$hold" >"$1/held"; then
+    exists() { [ -e "$hold" ] || [ -L "$hold" ]; }
+    # Users own this file. Root must not follow a symbolic link to a file that they may not read.
+    read_hold() { dd if="$hold" iflag=nofollow,nonblock bs=200 count=1 >"$1"; }
+    if exists && ! read_hold "$1/held"; then
       # Another host may have removed the file, and this host caches its name for a second.
       sleep 1.2
-      [ -e "$hold" ] || rm -f "$1/held"
+      exists || rm -f "$1/held"
     fi
     : >"$1/looked"
   } </dev/null >/dev/null 2>&1 8>&- 9>&- &
