@@ -317,7 +317,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
             chance(it.welch.p)
         ),
         false if gain < LEAST => format!(
-            "{}: {} and {} reach the same rate{common}: they differ by less than 1 % ({}).",
+            "Of {}, {} and {} reach the same rate{common}: they differ by less than 1 % ({}).",
             it.factor.axis(),
             it.first,
             it.second,
