@@ -238,14 +238,25 @@ fn data_that_was_not_staged_out_is_not_removed() {
     let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains(".skep-hold protects the data of ondemand (run 7"), "{text}");
-    site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
     // The other hosts may have the name in their caches for a second (docs/semantics.md 1.2).
-    for host in &site.hosts[1..] {
-        wait_for("the removal is visible on each host", LONG, || {
-            let is_there = host.run("test -e /mnt/ondemand/.skep-hold").status.success();
-            (!is_there).then_some(())
-        });
-    }
+    let wait_for_hold = |is_there: bool| {
+        for host in &site.hosts {
+            wait_for("each host sees the change of the hold", LONG, || {
+                let test = "test -e /mnt/ondemand/.skep-hold -o -L /mnt/ondemand/.skep-hold";
+                (host.run(test).status.success() == is_there).then_some(())
+            });
+        }
+    };
+    site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
+    wait_for_hold(false);
+    // Root must not print a file that the user may not read, and a dangling link holds too.
+    site.hosts[0]
+        .run("echo of root >/srv/private; ln -s /srv/private /mnt/ondemand/.skep-hold")
+        .expect_success();
+    wait_for_hold(true);
+    refused("stop", &["/mnt/ondemand/.skep-hold protects its data (no reason)"]);
+    site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
+    wait_for_hold(false);
     // After a failed copy, the data still counts as not staged out, so `stop` removes no file
     // system.
     refused(
