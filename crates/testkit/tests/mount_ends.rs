@@ -275,7 +275,8 @@ impl Reader {
     fn waits(&self) {
         wait_for("the reader waits for the mount", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
-            (place.contains("fuse") || place.contains("request_wait_answer")).then_some(())
+            let kernel = ["fuse", "request_wait_answer", "folio_wait"];
+            kernel.iter().any(|part| place.contains(part)).then_some(())
         });
     }
 
