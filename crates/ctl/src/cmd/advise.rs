@@ -10,7 +10,7 @@ use crate::cmd::entry::{info::effective, pattern};
 use crate::cmd::stats::{interval, measured_rows, past_rows};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
-use crate::output::{counted, print, size};
+use crate::output::{count, counted, print, size};
 use crate::through_mount;
 use crate::tree_walk::walk;
 use serde::Serialize;
@@ -279,7 +279,7 @@ fn as_text(reports: &[Report]) -> String {
     for report in reports {
         let bytes = size(report.bytes);
         let files = match report.is_incomplete {
-            true => counted(report.files, "or more files", "or more files"),
+            true => format!("{} or more files", count(report.files)),
             false => counted(report.files, "file", "files"),
         };
         let largest = size(report.largest_bytes);

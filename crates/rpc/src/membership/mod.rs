@@ -31,10 +31,8 @@ use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetId};
 use skep_wire::management::{Heartbeat, Leave, RegisterReply, RegisterServer, TargetReport};
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// The membership of a service. A service that started with a cached map may not be registered yet.
@@ -205,7 +203,7 @@ impl Membership {
             }
             let interval = self.map.cell.load().policy.heartbeat_ms;
             let interval = Duration::from_millis(u64::from(interval));
-            let early = first(self.map.settings_changed.wait(), requested);
+            let early = futures_lite::future::or(self.map.settings_changed.wait(), requested);
             skep_env::timeout(interval, early).await;
         }
     }
@@ -306,16 +304,6 @@ impl Membership {
             tracing::debug!("management did not confirm that this node leaves: {error:#}");
         }
     }
-}
-
-/// Waits until one of two futures is ready.
-async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    std::future::poll_fn(|context| match one.as_mut().poll(context) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => other.as_mut().poll(context),
-    })
-    .await;
 }
 
 /// Stores in `server` the ids that management has assigned, for the next registration.

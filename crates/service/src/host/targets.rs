@@ -3,11 +3,11 @@
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). The service ends if no target is left, unless the disk of the last
-//! one is full: then it waits for free space. A *panic* of a
-//! target's thread is a bug and aborts the process at once, because no target may serve the state
-//! that an unfinished operation left. In the release profile `panic = "abort"` does this, and in
-//! other builds [`AbortOnPanic`] does it. The service manager restarts the process
-//! (`Restart=always` in the units), and the target recovers from its directory as after a crash.
+//! one is full: then it waits for free space. A *panic* of a target's thread is a bug and aborts
+//! the process at once, because no target may serve the state that an unfinished operation left. In
+//! the release profile `panic = "abort"` does this, and in other builds [`AbortOnPanic`] does it.
+//! The service manager restarts the process (`Restart=always` in the units), and the target
+//! recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};

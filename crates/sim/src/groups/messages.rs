@@ -242,9 +242,7 @@ impl Cluster {
             appended: last,
             synced: last,
             ship_after: last,
-            is_behind: false,
-            needs_copy: false,
-            process: 0,
+            ..LogHeld::default()
         })
     }
 }

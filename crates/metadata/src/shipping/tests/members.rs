@@ -95,9 +95,7 @@ fn new_primary_waits_for_a_report_of_its_own_epoch() {
             appended: Lsn::new(3),
             synced: Lsn::new(3),
             ship_after: Lsn::new(3),
-            is_behind: false,
-            needs_copy: false,
-            process: 0,
+            ..LogHeld::default()
         };
         for request in primary.requests() {
             primary.shipper.on_reply(PRIMARY, request.number, &Ok(held), primary.now);
