@@ -83,6 +83,16 @@ impl Request {
         }
     }
 
+    /// Whether this is the last request of a system call that uses the file of a name (`open`,
+    /// `chmod`, `truncate`).
+    pub(crate) fn ends_call_on_name(&self) -> bool {
+        matches!(
+            self,
+            Self::Files(FileRequest::Open(_) | FileRequest::Create { .. })
+                | Self::Attributes(AttributeRequest::Set { .. })
+        )
+    }
+
     /// Whether a program may wait for the reply although the thread that sent the request has
     /// ended.
     pub(crate) fn may_be_asynchronous(&self) -> bool {
