@@ -11,6 +11,7 @@ mod moves;
 mod pair;
 mod restored;
 mod returns;
+mod take_over;
 
 use pair::{Pair, after};
 use rustix::process::Signal;

@@ -1,0 +1,137 @@
+//! The faults, the random choice of them, and what they do to a node.
+
+use crate::site::{GROUPS, MANAGEMENT, METADATA, Site, WITH_DISKS};
+use rustix::process::Signal;
+use skep_testkit::program::run;
+use skep_testkit::{PATIENCE, Random, files, wait_for};
+use std::time::{Duration, Instant};
+
+/// A fault of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// The process of the node is killed, and then started again.
+    Kill,
+    /// The process of the node is suspended, and then continues.
+    Stop,
+    /// Packets from the host are lost, but packets to the host arrive.
+    CutOneWay,
+    /// The link of the host is down.
+    Cut,
+    /// The node's disk is full.
+    FullDisk,
+    /// The disk of the node's target fails. Then the disk is repaired, and the process is started
+    /// again.
+    DiskError,
+    /// The disk of the node's target completes no write, and then continues.
+    FrozenDisk,
+}
+
+/// The faults that a run causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// All faults of all nodes of management and metadata.
+    All,
+    /// The primary of a metadata group is suspended.
+    StoppedPrimary,
+    /// The disk of a member of a metadata group completes no write for three seconds.
+    FrozenDisk,
+}
+
+/// Time for which [`Plan::FrozenDisk`] freezes a disk.
+const FROZEN: Duration = Duration::from_secs(3);
+/// Longest time of a [`Fault::Stop`] in milliseconds.
+const LONGEST_STOP: usize = 20_000;
+
+impl Plan {
+    /// Returns the plan that the environment variable `SKEP_FAULT_PLAN` names.
+    pub(crate) fn of_run() -> Self {
+        match std::env::var("SKEP_FAULT_PLAN").as_deref() {
+            Err(_) | Ok("all") => Self::All,
+            Ok("stopped-primary") => Self::StoppedPrimary,
+            Ok("frozen-disk") => Self::FrozenDisk,
+            Ok(other) => panic!("{other}: not all, stopped-primary or frozen-disk"),
+        }
+    }
+
+    /// Chooses the next fault. Returns it with its node and its duration.
+    pub(crate) fn choose(
+        self,
+        random: &mut Random,
+        site: &Site,
+    ) -> (Fault, &'static str, Duration) {
+        match self {
+            Self::All => choose_any(random),
+            Self::StoppedPrimary => {
+                let group = random.below(GROUPS.len());
+                let time = Duration::from_millis(random.below(LONGEST_STOP) as u64);
+                (Fault::Stop, site.primaries()[group], time)
+            }
+            Self::FrozenDisk => (Fault::FrozenDisk, random.one_of(&WITH_DISKS), FROZEN),
+        }
+    }
+}
+
+fn choose_any(random: &mut Random) -> (Fault, &'static str, Duration) {
+    let names: Vec<_> = MANAGEMENT.into_iter().chain(METADATA).collect();
+    let name = random.one_of(&names);
+    let mut faults = vec![Fault::Kill, Fault::Stop, Fault::CutOneWay, Fault::Cut];
+    match WITH_DISKS.contains(&name) {
+        true => faults.extend([Fault::DiskError, Fault::FrozenDisk]),
+        false => faults.push(Fault::FullDisk),
+    }
+    let fault = random.one_of(&faults);
+    let longest = if fault == Fault::Stop { LONGEST_STOP } else { 6_000 };
+    (fault, name, Duration::from_millis(random.below(longest) as u64))
+}
+
+fn after(time: Duration) {
+    let began = Instant::now();
+    wait_for("time passes", PATIENCE, || (began.elapsed() >= time).then_some(()));
+}
+
+impl Site {
+    /// Causes a fault of a node, and ends the fault after `time`.
+    pub(crate) fn suffer(&mut self, fault: Fault, name: &'static str, time: Duration) {
+        match fault {
+            Fault::Kill => {
+                self.kill(name);
+                after(time);
+                self.start(name);
+            }
+            Fault::Stop => {
+                self.signal(name, Signal::STOP);
+                after(time);
+                self.signal(name, Signal::CONT);
+            }
+            Fault::CutOneWay => {
+                self.hosts[name].set_outgoing(false);
+                after(time);
+                self.hosts[name].set_outgoing(true);
+            }
+            Fault::Cut => {
+                self.hosts[name].set_link(false);
+                after(time);
+                self.hosts[name].set_link(true);
+            }
+            Fault::FullDisk => {
+                let filler = self.place(name).join("filler");
+                let script = "head -c 2G /dev/zero >\"$0\" 2>/dev/null || true";
+                run("sh", ["-c", script, filler.to_str().expect("ASCII")]);
+                after(time);
+                files::remove_file(&filler);
+            }
+            Fault::DiskError => {
+                self.disks[name].shut_down();
+                after(time);
+                self.kill(name);
+                self.disks[name].mount_again();
+                self.start(name);
+            }
+            Fault::FrozenDisk => {
+                let frozen = self.disks[name].freeze();
+                after(time);
+                drop(frozen);
+            }
+        }
+    }
+}
