@@ -10,6 +10,7 @@ mod copying;
 mod hand_over;
 mod log_reads;
 mod members;
+mod opening;
 mod restored;
 mod roles;
 

@@ -13,7 +13,7 @@
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.
 //! - `cluster`: the state of a run and its events.
 //! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
-//! - `member`, `roles`: the process of a member, and its roles.
+//! - `member`, `roles`, `requests`: the process of a member, its roles, and its requests.
 //! - `authority`: the model of management.
 //! - `client`, `workload`: clients and their operations.
 //! - `nemesis`: the choice of faults.
@@ -41,6 +41,7 @@ mod ledger;
 mod member;
 mod messages;
 mod nemesis;
+mod requests;
 mod roles;
 mod workload;
 

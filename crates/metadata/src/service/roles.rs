@@ -24,12 +24,13 @@
 //! map does not even name the member, it runs as a backup until a newer map arrives. The same
 //! applies if the log has records of a higher epoch than the map.
 //!
-//! Does not own the state machines ([`crate::target`], [`crate::shipping::backup`]).
+//! Does not own the opening of store and log ([`super::opening`]), nor the state machines
+//! ([`crate::target`], [`crate::shipping::backup`]).
 
 use super::hand_over::HandOver;
+use super::opening::{Contents, open_whole};
 use super::restored::RestoredMarks;
 use super::{Shell, copying, log_reads, members, open_engine};
-use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::{LeaseTimes, Limits};
@@ -39,15 +40,13 @@ use crate::shipping::copy_receiver::CopyReceiver;
 use crate::shipping::succession::Succession;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term::{self, Membership};
-use skep_cluster::groups::has_skipped;
 use skep_cluster::problems::COMPARED_AFTER_RESTORE;
-use skep_format::log::{LogOwner, Record};
+use skep_format::log::LogOwner;
 use skep_rpc::{Management, Router};
 use skep_service::TargetStart;
-use skep_store::log::{Log, Recovered};
+use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
-use skep_types::{Epoch, Error, ErrorCode, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
-use std::path::Path;
+use skep_types::{Epoch, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,30 +60,6 @@ const HALTED: &str = "the host of the target lost power, and may have lost log r
 const MAP_IS_OLD: &str = "other members of the group may serve according to a cluster map that the \
                           target had before its restart; the target waits for that map from \
                           management";
-
-/// The state of a target at the beginning of a role.
-struct Contents {
-    engine: FjallEngine,
-    records: Vec<Record>,
-    /// Epoch of the last log record.
-    epoch: Epoch,
-    /// Epoch of the last record that is in the store. Zero means that it is not known, or that the
-    /// log still has this record.
-    epoch_of_stored: Epoch,
-    /// The last log record that is on the device. `None` means that all records are on the device.
-    synced: Option<Lsn>,
-    /// When the target may reply to clients as the primary.
-    succession: Succession,
-    /// Whether management was restored from a backup since the last record.
-    is_restored: bool,
-}
-
-impl Contents {
-    /// Whether the target has neither log records nor a store.
-    fn is_empty(&self) -> Result<bool> {
-        Ok(self.records.is_empty() && self.engine.applied()?.is_none())
-    }
-}
 
 /// The parts of a target's thread that all roles use.
 struct Parts<'a> {
@@ -164,30 +139,6 @@ enum Begun {
     Whole { log: Box<Log>, contents: Contents, mark: MemberMarkFile },
 }
 
-/// Opens the log of a target whose store is complete. Checks whether store and log may be copies
-/// from another target, or may lack records.
-fn open_whole(
-    path: &Path,
-    owner: LogOwner,
-    (membership, engine): (&Membership, FjallEngine),
-    mark: &mut MemberMarkFile,
-) -> Result<(Log, Contents)> {
-    let (mut log, mut contents) = open_log(path, owner, engine)?;
-    log_reads::shorten(&mut log, &contents.engine, (&membership.map, membership.group))?;
-    contents.is_restored = has_skipped(contents.epoch, membership.epoch());
-    let is_joining = membership.is_new() || !membership.serves(owner.target);
-    if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
-        refuse_used(path, membership, &contents)?;
-    }
-    let is_empty = contents.is_empty()?;
-    if contents.is_restored || is_empty && mark.exists() {
-        // Another member may have newer records. The reason is that management was restored from a
-        // backup, or that the data of this target was removed.
-        mark.distrust()?;
-    }
-    Ok((log, contents))
-}
-
 /// Returns the parameters for the start of a role.
 fn start_of(
     membership: &Membership,
@@ -207,44 +158,6 @@ fn start_of(
         now: skep_env::now(),
         wall: skep_env::wall_time(),
     }
-}
-
-/// Opens the log of a target, whose store is already open.
-fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, Contents)> {
-    let next = Lsn::new(engine.applied()?.unwrap_or_default().raw() + 1);
-    let Recovered { log, records, epoch, truncated_bytes } =
-        Log::open(&path.join("log"), owner, next)?;
-    if !records.is_empty() {
-        tracing::info!("target {} replays {} records of its log", owner.target, records.len());
-    }
-    if truncated_bytes > 0 {
-        tracing::info!(
-            "target {}: removed {truncated_bytes} bytes at the end of its log, since a crash left \
-             an unfinished write there",
-            owner.target
-        );
-    }
-    let (epoch_of_stored, succession) = (Epoch::default(), Succession::default());
-    let (synced, is_restored) = (None, false);
-    let contents =
-        Contents { engine, records, epoch, epoch_of_stored, synced, succession, is_restored };
-    Ok((log, contents))
-}
-
-/// Refuses a directory that has data, for a target that joins a group of several targets. This
-/// target has never been in a group, so the data must be a copy of another target's data.
-fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
-    if contents.is_empty()? {
-        return Ok(());
-    }
-    let context = format!(
-        "cannot serve directory {} as a member of the new group {}: the directory contains data, \
-         which must be a copy of another target's data; empty its subdirectories `log` and \
-         `store`, or use another directory",
-        path.display(),
-        membership.group
-    );
-    Err(Error::new(ErrorCode::Configuration, context))
 }
 
 impl Parts<'_> {

@@ -8,6 +8,8 @@
 //! them there ([`Backup::into_stopped`]). Does not run operations. Does not decide whether the
 //! primary is silent ([`super::silence`]) or records are missing ([`super::completeness`]).
 //!
+//! The module `append` compares and appends the records that the primary ships.
+//!
 //! # Comparison
 //! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
 //! The backup reports as *appended* only records up to `matched`. It has compared these with the
@@ -22,15 +24,16 @@
 //!   the end of the sync would count for other records with the same numbers.
 //! - `synced` is the member's own progress, never the primary's.
 
+mod append;
+
 use super::completeness::Completeness;
 use super::own_group::OwnGroup;
-use super::record_window::{RecordWindow, record_bytes};
+use super::record_window::RecordWindow;
 use super::silence::Silence;
 use super::succession::Succession;
 use super::sync_waits::{SyncWait, SyncWaits};
-use super::{following, preceding};
 use crate::engine::{Engine, Mutations};
-use crate::limits::{LONGEST_WAIT, Limits, MAX_BACKUP_BYTES};
+use crate::limits::{LONGEST_WAIT, Limits};
 use crate::target::{Action, CheckpointTrigger, Event, Start, SyncTimer};
 use crate::tx::operation::ConnectionId;
 use skep_cluster::groups::has_skipped;
@@ -40,7 +43,7 @@ use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, ShippedRecord};
+use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog};
 use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
@@ -317,131 +320,6 @@ impl<E: Engine> Backup<E> {
         let lacks_records = self.lacks_records();
         let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
         self.actions.push(Action::AskTakeOver(request));
-    }
-
-    /// Compares and appends the records in a request. The outer error ends the backup, and the
-    /// inner error is the reply.
-    fn receive(&mut self, ship: ShipLog) -> Result<Result<LogHeld>> {
-        if ship.epoch != self.epoch() {
-            let (sent, own) = (ship.epoch, self.epoch());
-            let what =
-                format!("cannot append records of epoch {sent}: this member has epoch {own}");
-            return Ok(Err(Error::new(ErrorCode::StaleMap, what)));
-        }
-        let (before, held, safe) = (preceding(ship.first), ship.held, ship.safe);
-        if safe > held || ship.previous_epoch == Epoch::default() && before > safe {
-            let what = format!(
-                "cannot append after record {before}: the request lacks the epoch of this record, \
-                 or its numbers of the safe and held records ({safe} and {held}) are wrong"
-            );
-            return Ok(Err(Error::new(ErrorCode::Protocol, what)));
-        }
-        self.completeness.note_request(ship.process, ship.last);
-        if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
-            return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
-        }
-        self.matched = self.matched.max(before);
-        let epoch = ship.epoch;
-        let mut lsn = ship.first;
-        for record in ship.records {
-            if let Err(refusal) = self.receive_record(lsn, record, epoch) {
-                return Ok(Err(refusal));
-            }
-            lsn = following(lsn);
-        }
-        self.safe = self.safe.max(safe);
-        self.completeness.matched(self.matched);
-        if ship.syncs_at_once && self.sync.synced() < self.records.last() {
-            self.sync.request();
-        }
-        Ok(Ok(self.held()))
-    }
-
-    /// Compares this member's record `lsn` with the primary's record of the same number, which has
-    /// the epoch `epoch`. Returns the number of the record after which the primary must ship, or
-    /// `None` if both records are equal.
-    fn differs_at(&self, lsn: Lsn, epoch: Epoch) -> Option<Lsn> {
-        if lsn > self.records.last() {
-            return Some(self.records.last());
-        }
-        // A member that does not serve knows only that records up to `matched` are equal.
-        if lsn > self.matched && epoch == Epoch::default() && !self.own.serves() {
-            return Some(self.matched);
-        }
-        // Epoch zero means that the primary no longer has the record in memory. It has all records
-        // in memory that are not safe, so this record is safe, and equal in all members that serve.
-        let is_equal = lsn <= self.matched || epoch == Epoch::default();
-        let own = self.records.epoch_of(lsn).filter(|_| !is_equal)?;
-        let first = self.records.first_of_same_epoch(lsn);
-        (own != epoch).then(|| preceding(first).max(self.matched))
-    }
-
-    /// Appends one record after `matched`, or compares it with this member's record of the same
-    /// number.
-    fn receive_record(&mut self, lsn: Lsn, record: ShippedRecord, epoch: Epoch) -> Result<()> {
-        if lsn <= self.matched {
-            return Ok(());
-        }
-        let ShippedRecord { epoch: of_record, payload } = record;
-        let previous = self.records.epoch_of(preceding(lsn)).unwrap_or_default();
-        if !(previous <= of_record && of_record <= epoch) {
-            let what = format!(
-                "record {lsn} has epoch {of_record}: expected {previous} to {epoch}, the epochs \
-                 of the record before and of the group"
-            );
-            return Err(Error::new(ErrorCode::Protocol, what));
-        }
-        match self.records.epoch_of(lsn) {
-            Some(own) if own == of_record => {}
-            Some(_) => {
-                if self.sync.is_running() {
-                    let what = format!(
-                        "cannot replace record {lsn}: a sync of the log is running; repeat the \
-                         request"
-                    );
-                    return Err(Error::new(ErrorCode::Busy, what));
-                }
-                self.remove_after(preceding(lsn));
-                self.append(of_record, lsn, payload.0)?;
-            }
-            None => self.append(of_record, lsn, payload.0)?,
-        }
-        self.matched = lsn;
-        Ok(())
-    }
-
-    /// Removes the records after `last`, which an earlier primary created.
-    fn remove_after(&mut self, last: Lsn) {
-        assert!(last >= self.matched, "the primary's own records stay");
-        self.records.truncate(last);
-        self.sync.truncate(last);
-        self.actions.push(Action::Truncate { after: last });
-    }
-
-    fn append(&mut self, epoch: Epoch, lsn: Lsn, payload: Vec<u8>) -> Result<()> {
-        if let Some(shortage) = &self.shortage {
-            return Err(Error::new(ErrorCode::NoSpace, shortage.clone()));
-        }
-        let record = Record { epoch, lsn, synced: self.sync.synced(), payload };
-        if self.records.bytes() + record_bytes(&record) > MAX_BACKUP_BYTES {
-            let what = format!(
-                "cannot append record {lsn}: {} bytes of records wait until they are safe, and \
-                 the limit is {MAX_BACKUP_BYTES}",
-                self.records.bytes()
-            );
-            return Err(Error::new(ErrorCode::Busy, what));
-        }
-        Batch::from_bytes(&record.payload).map_err(|error| {
-            let what = format!("record {lsn}: {}", error.context());
-            Error::new(ErrorCode::Protocol, what)
-        })?;
-        self.own.note_record(epoch);
-        self.checkpoints.logged(record.payload.len());
-        self.sync.appended(self.now);
-        let (synced, payload) = (record.synced, record.payload.clone());
-        self.actions.push(Action::Append { epoch, lsn, synced, payload });
-        self.records.push(record);
-        Ok(())
     }
 
     /// Writes the changes of records to the store that are safe and that this member has synced.

@@ -1,35 +1,26 @@
 //! The process of a member: its disk, its mark, its inbox, and the batches of events that it
-//! handles. Also the requests between members, and to management.
+//! handles.
 //!
-//! Does not own the roles and their changes (`roles`).
+//! Does not own the roles and their changes (`roles`), or the requests between members (`requests`).
 
 use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
 use super::knobs::{GroupBug, GroupKnobs};
-use super::messages::{Ask, MemberReply, Message, Process};
+use super::messages::Process;
 use crate::disk::{LogDisk, SyncPoint};
 use crate::random::Random;
 use skep_format::log::LogOwner;
 use skep_format::member_mark::CountedMembers;
-use skep_format::metadata::Batch;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::shipping::backup::Backup;
 use skep_metadata::shipping::copy_receiver::CopyReceiver;
-use skep_metadata::shipping::{FoundRecords, LogRead, MemberMessage, MemberRequest};
+use skep_metadata::shipping::{FoundRecords, LogRead};
 use skep_metadata::target::{Event, MetadataTarget};
-use skep_types::codec::{Bytes, Codec};
-use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, MemberState, Result, TargetId};
-use skep_wire::Request;
-use skep_wire::frame::Header;
-use skep_wire::log_shipping::{AwaitLogSync, CopyStore, LogHeld, ShipLog, StoreCopied};
+use skep_types::{ClusterMap, Epoch, ErrorCode, Lsn, MemberState, TargetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time that a member may take to reply to another one, as in the service.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// Time that management may take to reply.
-pub(super) const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time between the arrival of a cluster map and its durable storage, in microseconds. The
 /// service stores a map within a second.
 pub(super) const MAP_STORAGE_MICROS: u64 = 2_000_000;
@@ -325,177 +316,5 @@ impl Cluster {
     /// Handles the arrival of a map.
     pub(super) fn map_arrived(&mut self, index: usize, map: Arc<ClusterMap>) {
         self.put(index, Event::Map(map));
-    }
-
-    // ---- other members
-
-    /// Sends a request of a primary to another member.
-    pub(super) fn send_to_member(&mut self, index: usize, request: MemberRequest) {
-        let member = &mut self.members[index];
-        let (from, number) = ((index, member.life), request.number);
-        let sender_epoch = group_of(&member.map).epoch;
-        let is_copy = matches!(request.message, MemberMessage::Copy(_));
-        member.pending.insert(number, (request.member, is_copy));
-        self.after(PATIENCE, GroupEvent::GiveUp { member: index, life: from.1, number });
-        let Some(to) = self.members.iter().position(|it| it.target == request.member) else {
-            return;
-        };
-        self.post(Message::ToMember { from, sender_epoch, to, request });
-    }
-
-    /// Handles the arrival of a request of another member.
-    pub(super) fn receive_request_of_member(
-        &mut self,
-        from: Process,
-        sender_epoch: Epoch,
-        to: usize,
-        request: MemberRequest,
-    ) {
-        let number = request.number;
-        let is_running = !matches!(self.members[to].role, Role::Down | Role::Waiting);
-        if !is_running {
-            let reply = refusal(&request.message);
-            let member = self.members[to].target;
-            return self.post(Message::FromMember { from: to, to: from, member, number, reply });
-        }
-        let plant = self.knobs.plant;
-        let own_epoch = group_of(&self.members[to].map).epoch;
-        let is_backup = matches!(self.members[to].role, Role::Backup(_));
-        let accepts_all = plant == Some(GroupBug::AcceptOlderEpoch) && is_backup;
-        let (mut epoch, message, body) = match request.message {
-            MemberMessage::Ship(ship) if accepts_all => {
-                (own_epoch, ShipLog::ID, ShipLog { epoch: own_epoch, ..ship }.to_bytes())
-            }
-            MemberMessage::Ship(ship) => (ship.epoch, ShipLog::ID, ship.to_bytes()),
-            MemberMessage::AwaitSync(wait) => (wait.epoch, AwaitLogSync::ID, wait.to_bytes()),
-            MemberMessage::Copy(mut part) => {
-                if plant == Some(GroupBug::LoseCopiedChanges) {
-                    let nothing = Batch { mutations: Vec::new() }.to_bytes();
-                    part.records.iter_mut().for_each(|it| it.payload = Bytes(nothing.clone()));
-                }
-                (part.epoch, CopyStore::ID, part.to_bytes())
-            }
-        };
-        let mut sender_epoch = sender_epoch;
-        if accepts_all {
-            (epoch, sender_epoch) = (own_epoch, own_epoch);
-        }
-        let group = super::authority::GROUP;
-        let header = Header {
-            message,
-            group,
-            epoch,
-            sender_group: group,
-            sender_epoch,
-            ..Header::default()
-        };
-        let connection = self.new_number();
-        self.members[to].requests.insert(connection, Requester::Member { process: from, number });
-        self.put(to, Event::Request { connection, header, body });
-    }
-
-    /// Replies to a request of another member.
-    pub(super) fn reply_to_member(
-        &mut self,
-        index: usize,
-        (to, number): (Process, u64),
-        message: u16,
-        result: Result<Vec<u8>>,
-    ) {
-        let reply = match message {
-            CopyStore::ID => MemberReply::Copy(result.and_then(|it| StoreCopied::from_bytes(&it))),
-            _ => MemberReply::Log(result.and_then(|it| LogHeld::from_bytes(&it))),
-        };
-        let member = self.members[index].target;
-        self.post(Message::FromMember { from: index, to, member, number, reply });
-    }
-
-    /// Handles the reply of another member.
-    pub(super) fn receive_reply_of_member(
-        &mut self,
-        (index, life): Process,
-        member: TargetId,
-        number: u64,
-        reply: MemberReply,
-    ) {
-        let process = &mut self.members[index];
-        if process.life != life || process.pending.remove(&number).is_none() {
-            return;
-        }
-        let (MemberReply::Log(Err(error)) | MemberReply::Copy(Err(error))) = &reply else {
-            let event = event_of(member, number, reply);
-            return self.put(index, event);
-        };
-        if error.code() == ErrorCode::Deposed && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
-            return self.end_role(index);
-        }
-        let event = event_of(member, number, reply);
-        self.put(index, event);
-    }
-
-    /// Counts a request to another member as failed, unless it has got a reply.
-    pub(super) fn give_up(&mut self, index: usize, life: u64, number: u64) {
-        let process = &mut self.members[index];
-        if process.life != life {
-            return;
-        }
-        let Some((member, is_copy)) = process.pending.remove(&number) else { return };
-        let reply = match is_copy {
-            true => MemberReply::Copy(Err(ErrorCode::TimedOut.into())),
-            false => MemberReply::Log(Err(ErrorCode::TimedOut.into())),
-        };
-        self.put(index, event_of(member, number, reply));
-    }
-
-    // ---- management
-
-    /// Sends a request to management, unless one is under way.
-    pub(super) fn ask_management(&mut self, index: usize, ask: Ask) {
-        if self.members[index].asked.is_some() {
-            return;
-        }
-        let number = self.new_number();
-        let member = &mut self.members[index];
-        member.asked = Some(number);
-        let (from, life) = ((index, member.life), member.life);
-        self.after(
-            MANAGEMENT_PATIENCE,
-            GroupEvent::GiveUpManagement { member: index, life, number },
-        );
-        self.post(Message::ToManagement { from, number, ask });
-    }
-
-    /// Handles management's reply to the request `number` of a member. `error` is `None` if the
-    /// request succeeded.
-    pub(super) fn management_replied(
-        &mut self,
-        (index, life): Process,
-        number: u64,
-        error: Option<ErrorCode>,
-    ) {
-        let member = &mut self.members[index];
-        if member.life != life || member.asked != Some(number) {
-            return;
-        }
-        member.asked = None;
-        if error == Some(ErrorCode::Deposed) && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
-            self.end_role(index);
-        }
-    }
-}
-
-fn event_of(member: TargetId, number: u64, reply: MemberReply) -> Event {
-    match reply {
-        MemberReply::Log(result) => Event::MemberReply { member, number, result },
-        MemberReply::Copy(result) => Event::CopyReply { member, number, result },
-    }
-}
-
-/// Returns the reply to a request that no process accepts.
-fn refusal(message: &MemberMessage) -> MemberReply {
-    let error = ErrorCode::TargetLost.into();
-    match message {
-        MemberMessage::Copy(_) => MemberReply::Copy(Err(error)),
-        MemberMessage::Ship(_) | MemberMessage::AwaitSync(_) => MemberReply::Log(Err(error)),
     }
 }

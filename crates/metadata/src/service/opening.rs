@@ -1,0 +1,103 @@
+//! The opening of a target's store and log at the start of a role, and the checks of what they
+//! contain.
+//!
+//! Does not own the choice of the role ([`super::roles`]), or a store that is an incomplete copy
+//! ([`super::copying`]).
+
+use super::log_reads;
+use crate::engine::Engine;
+use crate::engine::fjall_engine::FjallEngine;
+use crate::shipping::succession::Succession;
+use crate::term::Membership;
+use skep_cluster::groups::has_skipped;
+use skep_format::log::{LogOwner, Record};
+use skep_store::log::{Log, Recovered};
+use skep_store::page_cache::MemberMarkFile;
+use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};
+use std::path::Path;
+
+/// The state of a target at the beginning of a role.
+pub(super) struct Contents {
+    pub(super) engine: FjallEngine,
+    pub(super) records: Vec<Record>,
+    /// Epoch of the last log record.
+    pub(super) epoch: Epoch,
+    /// Epoch of the last record that is in the store. Zero means that it is not known, or that the
+    /// log still has this record.
+    pub(super) epoch_of_stored: Epoch,
+    /// The last log record that is on the device. `None` means that all records are on the device.
+    pub(super) synced: Option<Lsn>,
+    /// When the target may reply to clients as the primary.
+    pub(super) succession: Succession,
+    /// Whether management was restored from a backup since the last record.
+    pub(super) is_restored: bool,
+}
+
+impl Contents {
+    /// Whether the target has neither log records nor a store.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.records.is_empty() && self.engine.applied()?.is_none())
+    }
+}
+
+/// Opens the log of a target whose store is complete. Checks whether store and log may be copies
+/// from another target, or may lack records.
+pub(super) fn open_whole(
+    path: &Path,
+    owner: LogOwner,
+    (membership, engine): (&Membership, FjallEngine),
+    mark: &mut MemberMarkFile,
+) -> Result<(Log, Contents)> {
+    let (mut log, mut contents) = open_log(path, owner, engine)?;
+    log_reads::shorten(&mut log, &contents.engine, (&membership.map, membership.group))?;
+    contents.is_restored = has_skipped(contents.epoch, membership.epoch());
+    let is_joining = membership.is_new() || !membership.serves(owner.target);
+    if is_joining && membership.has_others(owner.target, true) && !mark.exists() {
+        refuse_used(path, membership, &contents)?;
+    }
+    let is_empty = contents.is_empty()?;
+    if contents.is_restored || is_empty && mark.exists() {
+        // Another member may have newer records. The reason is that management was restored from a
+        // backup, or that the data of this target was removed.
+        mark.distrust()?;
+    }
+    Ok((log, contents))
+}
+
+/// Opens the log of a target, whose store is already open.
+fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, Contents)> {
+    let next = Lsn::new(engine.applied()?.unwrap_or_default().raw() + 1);
+    let Recovered { log, records, epoch, truncated_bytes } =
+        Log::open(&path.join("log"), owner, next)?;
+    if !records.is_empty() {
+        tracing::info!("target {} replays {} records of its log", owner.target, records.len());
+    }
+    if truncated_bytes > 0 {
+        tracing::info!(
+            "target {}: removed {truncated_bytes} bytes at the end of its log, since a crash left \
+             an unfinished write there",
+            owner.target
+        );
+    }
+    let (epoch_of_stored, succession) = (Epoch::default(), Succession::default());
+    let (synced, is_restored) = (None, false);
+    let contents =
+        Contents { engine, records, epoch, epoch_of_stored, synced, succession, is_restored };
+    Ok((log, contents))
+}
+
+/// Refuses a directory that has data, for a target that joins a group of several targets. This
+/// target has never been in a group, so the data must be a copy of another target's data.
+fn refuse_used(path: &Path, membership: &Membership, contents: &Contents) -> Result<()> {
+    if contents.is_empty()? {
+        return Ok(());
+    }
+    let context = format!(
+        "cannot serve directory {} as a member of the new group {}: the directory contains data, \
+         which must be a copy of another target's data; empty its subdirectories `log` and \
+         `store`, or use another directory",
+        path.display(),
+        membership.group
+    );
+    Err(Error::new(ErrorCode::Configuration, context))
+}
