@@ -1,5 +1,5 @@
-//! The opening of a target's store and log at the start of a role, and the checks of what they
-//! contain.
+//! Opens the store and the log of a target at the start of a role. Checks whether their contents
+//! may be used.
 //!
 //! Does not own the choice of the role ([`super::roles`]), or a store that is an incomplete copy
 //! ([`super::copying`]).

@@ -1,7 +1,8 @@
 //! The process of a member: its disk, its mark, its inbox, and the batches of events that it
 //! handles.
 //!
-//! Does not own the roles and their changes (`roles`), or the requests between members (`requests`).
+//! Does not own the roles and their changes (`roles`), nor the requests between members
+//! (`requests`).
 
 use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
