@@ -57,9 +57,9 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // In two cases nothing is left to run. A future that was never polled has sent no request.
-        // After the thread's event loop has ended, no task can run, and the server cleans up when
-        // the lease of the session runs out.
+        // In two cases the future is only dropped. A future that was never polled has sent no
+        // request. After the thread's event loop has ended, no task can run, and the server cleans
+        // up when the lease of the session runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }

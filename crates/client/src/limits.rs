@@ -31,8 +31,9 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// For this time after a program sets an extended attribute, the mount treats received attributes
-/// of the inode as possibly older than the change. Few replies take longer than this.
+/// When a program sets an extended attribute, replies from before the change may still be in
+/// flight. For this time after the change, the mount does not rely on received attributes of the
+/// inode. Few replies take longer.
 pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.
@@ -58,7 +59,7 @@ pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
 /// Maximum duration of a search for a deadlock cycle. The client cancels a longer search, and
 /// repeats it later.
 pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time for which other waiters of the mount use the result of a search for a deadlock cycle.
+/// Time for which all lock waiters of the mount use the result of one search for a deadlock cycle.
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
@@ -73,11 +74,12 @@ pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// Shorter than the time for which other mounts cache attributes. Long enough that a database with
 /// many syncs causes few requests to metadata.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
-/// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
-/// the file.
+/// A client that sets a stripe pattern first waits until metadata has acknowledged the deferred
+/// closes of the file. Longest duration of this wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// Time limit for a close that the kernel or this mount has not sent yet, while the client sets a
-/// stripe pattern or handles a sharing notification. The limit is several times [`CLOSE_DELAY`].
+/// A client that sets a stripe pattern or handles a sharing notification waits for closes that the
+/// kernel or this mount has not sent yet. Longest duration of this wait, several times
+/// [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that the mount records for opens in flight. If more
 /// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
@@ -87,9 +89,9 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// may not be durable. When the mount has reached this number, it sends further changes with the
 /// durable flag. Each change takes 48 bytes.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
-/// Maximum number of inodes for which the mount remembers that a power loss of metadata has
-/// reverted changes, until programs have got the errors. For further inodes, only the log and
-/// `fsync` report the reverted changes.
+/// A power loss of metadata may revert changes, and the mount then remembers the affected inodes
+/// until programs have got the errors. Maximum number of these inodes. For further inodes, only the
+/// log and `fsync` report the reverted changes.
 pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.

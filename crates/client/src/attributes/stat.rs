@@ -106,7 +106,8 @@ pub trait InodeAttributes {
 impl InodeAttributes for Client {
     async fn attributes(&self, inode: InodeId) -> Result<Attributes> {
         if let Some(state) = self.mount().inodes.get(inode) {
-            // An unreported write also changes the times, so the client reports the write first.
+            // An unreported write has also changed the times, so the client reports the write
+            // before it requests the attributes.
             match self.report_written(&state, ModifyOptions::default()).await {
                 Ok(Some(attributes)) => return Ok(attributes),
                 Ok(None) => {}
@@ -141,7 +142,7 @@ impl InodeAttributes for Client {
         let file = self.mount().handles.get_live(handle).ok()?;
         file.inode.for_reading()?;
         // If the lease has run out, other clients may have changed the file without a notification
-        // to this mount.
+        // to this mount. So first confirm that the lease is valid.
         self.confirm_lease(file.inode.id).await.ok()?;
         file.inode.for_reading()
     }

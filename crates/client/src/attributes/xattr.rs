@@ -97,8 +97,8 @@ impl Xattrs for Client {
         if name == b"security.capability"
             && let Some(state) = self.mount().inodes.get(inode)
         {
-            // If the client reported earlier writes only after this change, the report would remove
-            // the attribute again.
+            // Metadata removes this attribute when a client reports a write. So the client reports
+            // its earlier writes before it sets the attribute.
             self.report_written(&state, ModifyOptions::default()).await?;
         }
         self.mount().xattr_absence.forget(inode, name, skep_env::now());

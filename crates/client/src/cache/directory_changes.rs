@@ -95,8 +95,8 @@ impl DirectoryChanges {
         });
     }
 
-    /// Forgets the attributes of all directories. The reason is that a change of this mount may
-    /// have removed a directory, or has changed a directory in a way that no reply describes.
+    /// Forgets the attributes of all directories. The caller does this after a change that may have
+    /// removed a directory, or that has changed a directory in a way that no reply describes.
     /// Returns the moment to pass to [`Self::note`] with the reply to this change. `None` means
     /// that another change has made the table forget all directories since the mount sent this
     /// change, so that the reply is out of date.

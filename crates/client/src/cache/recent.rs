@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Recent<V> {
     /// Each mutex protects one part of the table. No thread locks two parts at once.
     parts: Vec<Mutex<TablePart<V>>>,
-    /// Maximum number of inodes in `young` of each part.
+    /// Maximum number of inodes in the map `young` of each part of the table.
     most: usize,
 }
 

@@ -129,8 +129,8 @@ impl Allocates for Client {
             }
         };
         if drive_for(WRITE_GRACE, work).await? {
-            // A write records its end in the chunk files, but an allocation does not. So this
-            // client must report the new size to metadata.
+            // After a write, the lengths of the chunk files show the end of the file. After an
+            // allocation they do not, so this client must report the new size to metadata.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
         Ok(())

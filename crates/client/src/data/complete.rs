@@ -61,8 +61,8 @@ impl Drop for UnfinishedWrite<'_> {
 impl Client {
     /// Completes a write of `range` after storage has acknowledged all its pieces.
     /// `truncate_generation` is the generation that this mount had recorded when the write began.
-    /// Returns `false` if another client has truncated the file since; the caller must then write
-    /// the bytes again.
+    /// Returns `false` if another client has truncated the file after the write had begun; the
+    /// caller must then write the bytes again.
     pub(crate) async fn complete_write(
         &self,
         state: &Arc<InodeState>,
@@ -133,8 +133,8 @@ impl Client {
     }
 
     /// Finds out why storage has refused a write with `Corrupt`. Returns without an error if the
-    /// file was truncated since; the caller then repeats the write. `before` is the end that this
-    /// mount had recorded when the write began.
+    /// file was truncated after the write had begun; the caller then repeats the write. `before` is
+    /// the end that this mount had recorded when the write began.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.

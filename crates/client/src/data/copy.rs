@@ -28,8 +28,8 @@ pub trait Copies {
     /// Copies up to `length` bytes from one open file to another, or to another offset of the same
     /// file. Offsets are in bytes. Returns the number of bytes copied, which is at most
     /// `MAX_COPIED_BYTES`, and less than `length` if the source ends earlier. Holes may become
-    /// zeros or stay holes. After an error, any part of the range within the old size of the
-    /// destination may have been copied, and its size is unchanged.
+    /// zeros or stay holes. After an error, the size of the destination is unchanged, and any part
+    /// of the range within this size may have been copied.
     ///
     /// # Errors
     /// - `InvalidArgument` if the ranges overlap in one file.
@@ -167,8 +167,8 @@ impl Copy {
                     let copied = source.end - source.start;
                     if copied < length {
                         self.writing.note_reach(offset + length);
-                        // Release the space beyond the end of the file that storage may have
-                        // allocated for the bytes that were not copied.
+                        // Storage may have allocated space beyond the end of the file for the bytes
+                        // that were not copied. Release this space.
                         let behind = offset + copied..offset + length;
                         clear_behind(client, &self.file, &self.writing, &behind).await;
                     }

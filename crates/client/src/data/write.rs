@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 /// Writes the bytes of files.
 pub trait Writes {
-    /// Writes all of `data` at `offset` (in bytes), or returns an error. After an error, any part
-    /// of `data` within the old size of the file may have been written, and the size is unchanged.
+    /// Writes all of `data` at `offset` (in bytes), or returns an error. After an error, the size
+    /// of the file is unchanged, and any part of `data` within this size may have been written.
     ///
     /// The caller must not change the bytes before the future completes. If the caller drops the
     /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Otherwise

@@ -17,7 +17,7 @@ pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
 pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
 
 impl DeferredCloses {
-    /// Adds a close. Returns whether no other close waits to be sent to the group.
+    /// Adds a close. Returns `true` if it is the only close that waits to be sent to the group.
     pub(crate) fn add(&self, group: GroupId, closing: ClosingFile) -> bool {
         let mut waiting = self.0.borrow_mut();
         let queue = waiting.entry(group).or_default();

@@ -82,8 +82,8 @@ pub trait Opens {
     ) -> impl Future<Output = Result<OpenedFile>>;
 
     /// Opens a regular file for the mount itself, so that programs can still open it after it has
-    /// lost its last name. The kernel does not learn of this handle, so the call changes nothing in
-    /// what the mount knows of the kernel's caches. The caller must close the handle.
+    /// lost its last name. The mount does not send this handle to the kernel, so the mount's
+    /// records of the kernel's caches do not change. The caller must close the handle.
     ///
     /// # Errors
     /// The errors of [`Self::open`].

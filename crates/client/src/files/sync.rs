@@ -143,8 +143,8 @@ impl Client {
                 return Ok(());
             }
         }
-        // After this sync began, a write of another thread may have created a chunk file, which the
-        // sync of the data included.
+        // After this sync began, a write of another thread may have created a chunk file. The sync
+        // of the data included this chunk file, so the client now reports it to metadata.
         if !state.unrecorded().is_empty() {
             self.sync_metadata(state, None).await?;
         }

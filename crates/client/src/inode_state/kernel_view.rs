@@ -1,5 +1,5 @@
-//! Records what the kernel has cached of one file: the attributes that this mount last sent to the
-//! kernel, and whether the kernel's cached pages of the file are certainly valid. Pure.
+//! Records two facts about the kernel's caches of one file: the attributes that this mount last
+//! sent to the kernel, and whether the kernel's cached pages of the file are certainly valid. Pure.
 //!
 //! Before the kernel reads from its pages, it requests the attributes of the file, and drops all
 //! pages if the modification time has changed. After a write of this mount, the modification time
@@ -8,8 +8,8 @@
 //!
 //! # Hazard: pages that are dropped during a write
 //! If the kernel drops a page while it writes this page to the mount, a read may put the bytes from
-//! before the write into the cache. The mount may send attributes that make the kernel drop its
-//! pages during a write. Then the kernel must compare times again later, until it has dropped its
+//! before the write into the cache. So if the mount sends attributes that make the kernel drop its
+//! pages during a write, the kernel must compare times again later, until it has once dropped its
 //! pages while no write was in progress.
 //!
 //! `opens` records whether other clients use the file. `attributes::stat` checks that the lease has
@@ -25,7 +25,7 @@ pub(super) struct KernelView {
     /// Number of writes that this mount has begun.
     writes: u64,
     /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
-    /// the kernel has no pages that it still has to drop.
+    /// the kernel has dropped all pages that it must drop.
     drop: Option<PageDrop>,
     /// Whether the kernel must check by the modification time whether its pages are up to date,
     /// because a write has bypassed these pages, or because other clients may have changed the file

@@ -31,8 +31,8 @@ impl OpenHandles {
 
     pub(super) fn opened(&mut self) {
         if self.opens == 0 {
-            // The file was closed, so nothing that was recorded while it was open is still valid.
-            // Its last close has also released all its locks.
+            // The file was closed, and its last close has released all its locks. So the facts that
+            // were recorded while the file was open are not valid any more.
             self.is_shared = false;
             self.is_locked = false;
             self.is_cached = false;

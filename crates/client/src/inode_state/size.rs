@@ -308,8 +308,9 @@ impl FileSize {
             if report.must_measure && self.truncate_generation == attributes.truncate_generation {
                 self.must_measure = false;
             }
-            // If metadata has reports of all unconfirmed writes, it received these reports before
-            // any newer truncation.
+            // If metadata has the reports of all unconfirmed writes, it received them before any
+            // newer truncation. So the client need not compute the end of the file from the chunk
+            // files.
             self.must_measure &= self.reported < self.unconfirmed;
         }
         self.observe(attributes, now);

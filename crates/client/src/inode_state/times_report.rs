@@ -25,7 +25,8 @@ impl TimesReport {
     }
 
     /// Begins the planned report. Returns `false` if a change of the times or a close is in
-    /// progress, because this operation itself reports all earlier writes.
+    /// progress. Such an operation itself reports all earlier writes, so the planned report is not
+    /// needed.
     pub(super) fn begin(&mut self) -> bool {
         self.is_due = false;
         self.is_sending = self.changes == 0;

@@ -193,9 +193,9 @@ impl UnsyncedWrites {
         if state.last_write <= synced.upto {
             self.chunk_files.remove(&synced.key);
         } else {
-            // Assume that writes that were acknowledged during the sync belong to the current
-            // incarnation. If a write does not, the reply to that write has another incarnation,
-            // which shows the loss.
+            // Storage may have acknowledged writes during the sync. Assume that they belong to the
+            // current incarnation. If this is wrong for a write, the reply to that write contains
+            // another incarnation, and so shows the loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);

@@ -230,7 +230,8 @@ impl Client {
         wait: u64,
     ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // The next owner of the lock must see all bytes that were written under the lock.
+        // The next owner of the lock must see all bytes that were written under the lock. So report
+        // the writes before the lock is released.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,
@@ -248,8 +249,8 @@ impl Client {
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // Metadata has refused to change the mode of the lock, but it releases the lock in
-                // the old mode before it checks this.
+                // Metadata has refused the lock in the new mode. Before that decision, it released
+                // the lock in the old mode, so the owner has no lock now.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
             return Ok(LockOutcome::Refused);

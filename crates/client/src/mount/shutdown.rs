@@ -47,8 +47,8 @@ impl Client {
         for task in tasks {
             task.await;
         }
-        // The `Leave` request has a time limit of its own, but only this timeout includes the time
-        // to connect.
+        // The `Leave` request has its own time limit, but that limit does not include the time to
+        // connect. So this timeout is also necessary.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
     }
 }

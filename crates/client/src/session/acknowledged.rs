@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison.
-//! - Each attempt to send a change contains a start number of the target. Before the client checks
-//!   whether the change concerns reverted inodes, it has compared the list with the slots of the
-//!   target after this start.
+//! - Each attempt to send a change contains a start number of the target. The client first compares
+//!   the list with the slots of the target after this start. Only then it checks whether the change
+//!   concerns reverted inodes.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes. From that length on, the client
 //!   sends changes with the durable flag, and the replies empty the list. Changes in flight may
 //!   exceed the limit by the number of slots.
@@ -66,7 +66,8 @@ pub(crate) struct Attempt {
     pub(crate) start: u64,
     /// Number of the change that will be added to the list next.
     next: u64,
-    /// Whether the request must be durable, so that the list gets shorter.
+    /// Whether the list is full. The client then sends the request with the durable flag, and the
+    /// reply makes the list shorter.
     pub(crate) is_list_full: bool,
     /// Whether any inode has reverted changes for which no program has got an error yet.
     pub(crate) has_reverted: bool,
@@ -162,7 +163,8 @@ impl AcknowledgedChanges {
         self.with(|inner| {
             let kept = inner.kept(group, session)?;
             // Another thread has already compared the list with the slots of the target after this
-            // start. This reply does not contain the changes that were acknowledged since then.
+            // start. Changes that were acknowledged since then are missing in this reply, but they
+            // are not lost.
             if kept.start == reply.start {
                 return Some(Vec::new());
             }

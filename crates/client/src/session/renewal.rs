@@ -95,8 +95,8 @@ impl Client {
                     self.lose_locks(group);
                     id = next;
                 }
-                // The next thread that needs the session tries to open it, and returns the error if
-                // this attempt fails too.
+                // The renewal has failed. The next thread that needs the session tries to open it,
+                // and returns the error if this attempt fails too.
                 Err(error) => {
                     tracing::error!(
                         "this mount cannot use metadata group {group}: it cannot open a session: \

@@ -22,7 +22,7 @@ pub(crate) fn lease_of(milliseconds: u32) -> Duration {
     Duration::from_millis(u64::from(milliseconds.max(1)))
 }
 
-/// Assumed lease of a session until its group has sent the lease.
+/// The client assumes this lease for a new session until the group has sent the actual lease.
 const USUAL_LEASE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]

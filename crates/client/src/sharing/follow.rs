@@ -93,8 +93,8 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // An error is only logged, because metadata requests the size from storage as soon as
-            // this client has closed the file or has left the cluster.
+            // If this client cannot report the size, it only logs the error. Metadata requests the
+            // size from storage as soon as this client has closed the file or has left the cluster.
             tracing::debug!(
                 "file {}: cannot handle the notification that the file is shared: {error:#}",
                 notification.inode
@@ -115,7 +115,8 @@ impl Client {
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // If the file was opened again, the reply to that open shows whether the file is shared.
+        // If this mount has closed the file and opened it again meanwhile, the reply to that open
+        // shows whether the file is shared. So this notification needs no further work.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }

@@ -177,8 +177,8 @@ fn operations_wait_until_a_stopped_server_runs_again() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // When this number of further requests has arrived, the client has sent each request at
-        // least twice.
+        // The test waits for a number of further requests that shows that the client has sent each
+        // request at least twice.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
         until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
@@ -224,7 +224,8 @@ fn parts_of_a_large_append_stay_in_order() {
     with_client(|_, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"begin ").await;
-        // The kernel expects another end of the file, since another mount has changed the file.
+        // Another mount has changed the file, so the kernel sends each append with an outdated end
+        // of the file.
         let part = |expected, text: &'static str| {
             let client = client.clone();
             skep_env::spawn(async move {

@@ -231,7 +231,8 @@ fn create_with_a_lost_session_opens_its_own_file() {
             let found = client.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
             assert_eq!(found.inode, created.attributes.inode);
         }
-        // The client has opened the files of the lost sessions again, and both new files.
+        // After the renewal, the client has the files of the lost sessions open again, and also
+        // both new files.
         until(|| fake.with_metadata(1, |it| it.open_count()) == 4).await;
     });
 }

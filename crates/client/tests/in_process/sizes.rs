@@ -85,7 +85,7 @@ fn truncation_by_another_mount_keeps_only_later_writes() {
         client.flush(handle).await.unwrap();
         assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
         client.close(handle).await.unwrap();
-        // In the second case of this test, the client writes nothing after the truncation.
+        // This is the second case of the test: the client writes nothing after the truncation.
         let (inode, handle) = create(&client, "gone").await;
         write(&client, handle, 0, &[1; 1000]).await;
         other.set_attributes(set_size(inode, 7)).await.unwrap();

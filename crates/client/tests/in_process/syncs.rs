@@ -242,7 +242,7 @@ fn fsync_syncs_truncated_chunk_files() {
         fake.each_storage(|storage| storage.incarnation += 1);
         assert_eq!(client.fsync(handle).await.unwrap_err().code(), ErrorCode::Io);
         client.close(handle).await.unwrap();
-        // Truncate again, first by an open with `O_TRUNC`, and then while the file is not open.
+        // Truncate the file twice more: by an open with `O_TRUNC`, and while the file is not open.
         let again = vec![named(0, incarnation + 1)];
         fake.with_metadata(1, |it| it.truncated = again);
         client.set_attributes(set_size(inode, 0)).await.unwrap();

@@ -196,7 +196,7 @@ impl FakeMetadata {
         if header.sequence == sequence {
             return last.unwrap().1.clone().map(Answer::Body);
         }
-        // After a power loss, the sequence may be higher than the next one, because the power loss
+        // After a power loss, the sequence in a request may skip numbers, because the power loss
         // may have reverted the last requests of the slot.
         let is_next = header.sequence == sequence + 1;
         assert!(is_next || self.start > 1, "{} after {sequence}", header.sequence);
