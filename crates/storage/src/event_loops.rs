@@ -108,7 +108,8 @@ impl EventLoops {
         let (report, result) = mpsc::channel();
         let job: Job = Box::new(move || {
             skep_env::spawn(async move {
-                // The send cannot fail, because the receiver waits until this target ends.
+                // The send cannot fail, because the thread that receives the result waits until
+                // this target ends.
                 let _ = report.send(serve().await);
             })
             .detach();
@@ -192,8 +193,8 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
                 continue;
             }
         };
-        // Each target gets as many io_uring workers as it would have in a separate loop. Otherwise,
-        // the syncs of one target would wait for the syncs of the other targets.
+        // The loop gets as many io_uring workers as its targets would have in separate loops. With
+        // fewer workers, the syncs of one target would wait for the syncs of the other targets.
         let count = u32::try_from(workers * targets).unwrap_or(u32::MAX);
         if let Err(error) = skep_env::limit_kernel_workers(count) {
             tracing::debug!("cannot set the number of kernel workers to {count}: {error:#}");

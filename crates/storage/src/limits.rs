@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of targets that wait for their start in one event loop. The loop starts them at
-/// once, and a service has fewer targets.
+/// Maximum number of targets that wait for their start in one event loop. No service has this
+/// number of targets, and the loop starts a waiting target at once.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
 /// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
@@ -76,9 +76,9 @@ pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 /// If a write of at least this length ends at the end of a region, the target writes the region
 /// back at once. A smaller write is likely to be repeated, since it may be a page of a database.
 pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
-/// Maximum number of early write-backs of a target that wait for io_uring workers. Regions that are
-/// completed while this limit is reached are written by the next sync. There are few io_uring
-/// workers, about four for each processor, and syncs need a free worker.
+/// Maximum number of early write-backs of a target that wait for io_uring workers. While this limit
+/// is reached, the target writes no further region back early, and the next sync writes the region.
+/// There are few io_uring workers, about four for each processor, and syncs need a free worker.
 pub(crate) const MAX_WRITE_BACKS: usize = 4;
 /// Maximum number of requests from one connection that the target executes concurrently. Further
 /// requests wait in the socket.

@@ -47,8 +47,9 @@ impl Loss {
     }
 
     /// Finds out from a map whether this target was given up as lost. If so, marks its directory
-    /// durably, and logs the loss once. If the mark cannot be written, the target is lost until the
-    /// process ends, and this function tries again with each newer map. This call blocks.
+    /// durably, and logs the loss once. If the mark cannot be written, the target still refuses
+    /// requests until the process ends, and this function tries again with each newer map. This
+    /// call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
         let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
         if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the task checks whether the clean-up interval has passed. The clean-up
-/// interval may change at any time.
+/// Interval at which the task checks whether the clean-up interval has passed. This interval is
+/// shorter, because an administrator may change the clean-up interval at any time.
 const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ async fn clean_up(
     let mut orphans = Vec::new();
     let mut batches: BTreeMap<Option<GroupId>, BTreeMap<InodeId, Vec<ChunkFileKey>>> =
         BTreeMap::new();
-    // Groups that did not reply to all requests of this round.
+    // Groups that left at least one request of this round without a valid reply.
     let mut unsure = BTreeSet::new();
     for leaf in store.leaves()? {
         for key in store.older_than(leaf, age)? {

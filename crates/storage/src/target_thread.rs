@@ -62,9 +62,9 @@ pub(crate) fn serve(
     loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    // The next calls are made before the target gets its loop, since other targets of the device
-    // may share the loop. The calls hang if the device hangs, they sync, and the removal of large
-    // files takes a long time.
+    // The next calls may block for a long time: they sync, they remove large files, and they hang
+    // if the device hangs. So this function makes them before the target gets its loop, which other
+    // targets of the device may share.
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
     let (directory, cluster) = (start.directory.path(), start.identity.cluster);
@@ -162,7 +162,7 @@ async fn own(
     };
     served.benchmark.end().await;
     // From here on, the target accepts no new requests. Requests in progress run to completion,
-    // since a dropped write would be torn.
+    // since a write that is dropped in the middle would be torn.
     drop((connections, clean_up));
     let mut all = Vec::with_capacity(MAX_REQUESTS_PER_TARGET);
     for _ in 0..MAX_REQUESTS_PER_TARGET {
@@ -220,9 +220,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             continue;
         }
         served.meter.begun();
-        // The reply contains the value of `lowest_map` in this header. So if another target was
-        // given up as lost, a client with an older map gets a newer map. From then on, the client
-        // requires that the lost target has this map too.
+        // The header of the reply contains `lowest_map` from this header, and the client requires
+        // at least this map version in its later requests. So after another target was given up as
+        // lost, a client with an older map gets a newer map, and requires that the lost target has
+        // this map too.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));

@@ -1,6 +1,6 @@
 //! The time in which data of each client moves to or from a target. Simultaneous transfers of a
-//! client count once, since they share the link of the client. Otherwise, a client that sends much
-//! data at once would look as if its link were slow.
+//! client count once, since they share the link of the client. If each of them counted, the link of
+//! a client with many transfers would look slow.
 //!
 //! The module is pure: it uses no I/O and no clock. `request_meter` has the counters.
 

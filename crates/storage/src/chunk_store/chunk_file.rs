@@ -65,7 +65,8 @@ pub(crate) struct ChunkFile {
     pub(crate) is_removed: Cell<bool>,
     /// Whether the write that created the file has not succeeded yet.
     pub(crate) is_new: Cell<bool>,
-    /// Whether the file was used since the hand of the cache's clock last passed the file.
+    /// Whether an operation has used the file since the hand of the clock last passed it
+    /// ([`super::open_files`]).
     pub(crate) is_recent: Cell<bool>,
 }
 
@@ -92,7 +93,8 @@ impl ChunkFile {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
         // A power loss can leave a part of a page at the end of the file. No data belongs to that
-        // page, but it would look like a damaged page if the file grew again.
+        // page, but it would look like a damaged page if the file grew again. So remove the part of
+        // the page.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {

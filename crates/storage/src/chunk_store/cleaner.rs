@@ -66,9 +66,9 @@ impl ChunkStore {
                 ));
             }
         }
-        // No sync follows for the synced marks that the last round wrote to pages. If a mark is not
-        // on the device, the next start counts the page as unsynced, although its data is on the
-        // device.
+        // The last round has marked pages as synced, and no sync of these marks follows. If a mark
+        // does not reach the device, the next start counts the page as unsynced, although its data
+        // is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
         Ok(CleanEnd { directory: self.directory.clone(), state })

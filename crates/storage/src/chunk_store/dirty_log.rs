@@ -175,8 +175,8 @@ impl DirtyLog {
         std::fs::rename(&temporary, &self.path).map_err(failed)?;
         let directory = self.path.parent().expect("the log is in its target's directory");
         let directory = File::from(std::fs::File::open(directory).map_err(failed)?);
-        // From here on, appends go to the new file, whose name is not durable yet. An append waits
-        // for `writing`, and so for the sync of the directory below.
+        // From here on, appends go to the new file, whose name is not durable until the directory
+        // is synced. This task holds `writing` until then, so no append can begin before the sync.
         *self.file.borrow_mut() = file;
         self.length.set(bytes.len() as u64);
         directory.sync_all().await.map_err(failed)?;

@@ -93,7 +93,8 @@ impl DirtyRegions {
     /// Returns whether the region was removed.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
-        // Since then, a truncation or the cleaner may have removed the file from the set.
+        // After [`Self::unchanged`] was called, a truncation or the cleaner may have removed the
+        // file from the set.
         let Some(changes) = files.get_mut(key) else { return false };
         let unchanged =
             changes.get(&region).is_some_and(|it| it.in_flight == 0 && it.last == number);

@@ -206,8 +206,7 @@ impl GroupSync {
                 self.round_ended.wait().await;
                 continue;
             }
-            // The first caller that finds no round in progress runs a round for all waiting
-            // callers.
+            // No round is in progress, so this caller runs a round for all waiting callers.
             self.is_running.set(true);
             let mut round = SyncRound { syncs: self, unfinished: self.pending.take() };
             self.begun.set(self.begun.get() + 1);

@@ -18,8 +18,8 @@ use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Divisor of the number of cached files. If all files have unsynced changes, one in
-/// `UNSYNCED_SHARE` files is evicted at once.
+/// Divisor of the number of cached files. If all files have unsynced changes, a single eviction
+/// removes one in `UNSYNCED_SHARE` of the files.
 const UNSYNCED_SHARE: usize = 16;
 
 /// The cache of open chunk files.
@@ -221,7 +221,7 @@ mod tests {
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
         // All three files are marked as used, so the hand skips each file once. It then evicts the
-        // first file that is not in use.
+        // first file that no operation uses.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());

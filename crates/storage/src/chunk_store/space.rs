@@ -61,8 +61,8 @@ impl SpaceGauge {
     }
 
     fn look(&self) {
-        // After an error, the old value stays, and later writes are still subtracted from this
-        // value.
+        // If the query of the free space fails, the old value stays, and later writes are still
+        // subtracted from it.
         if let Ok(found) = space(&self.path) {
             self.found.set(found);
             self.written_since.set(0);

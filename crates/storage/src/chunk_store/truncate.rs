@@ -108,7 +108,7 @@ impl ChunkStore {
     /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = match self.region(file, last).await {
-            // The truncation succeeds nevertheless, and the page and the region stay damaged.
+            // Damage does not prevent the truncation. The page and the region stay damaged.
             Err(error) if error.code() == ErrorCode::Corrupt => return Ok(()),
             region => region?,
         };

@@ -33,8 +33,8 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
-            // If the other writes also fail, the file is truncated to its size, which removes these
-            // bytes.
+            // If the other writes also fail, the last of them truncates the file to its size, which
+            // removes these bytes.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;

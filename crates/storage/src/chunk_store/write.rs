@@ -235,8 +235,8 @@ impl ChunkStore {
             FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
             _ => self.existing_or_new(key)?,
         };
-        // If the file system has become read-only, the file was opened for reading only, and the
-        // write must fail.
+        // If the file system has become read-only, an operation has opened the file for reading
+        // only. The write must then fail.
         self.check_writable()?;
         Ok(file)
     }

@@ -95,7 +95,8 @@ fn keep_error(file: &ChunkFile, error: io::Error) {
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
-    // The next sync must not be omitted, even if an earlier sync has made all changes durable.
+    // Count a change. Otherwise the next sync would be omitted if an earlier sync has made all
+    // changes durable.
     file.note_change();
 }
 

@@ -32,7 +32,7 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // For a short time, a program that another test starts also holds the directory's lock.
+        // A program that another test starts may hold the lock for a moment, so try again.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
@@ -77,7 +77,7 @@ fn options() -> CallOptions {
     CallOptions { group: GROUP, epoch: Epoch::new(1), ..CallOptions::default() }
 }
 
-/// Returns the options of a request that the metadata target sends to the target's group.
+/// Returns the options of a request of the metadata target to the target's group.
 fn options_of_metadata() -> CallOptions {
     let sender = Sender { group: GroupId::new(41), epoch: Epoch::new(1) };
     CallOptions { sender, ..options() }
@@ -468,8 +468,8 @@ fn emulated_rate_delays_replies_only() {
         // is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // Check that both writes wait for the device, but only if the requests so far took less
-        // time than the device needs for the first write.
+        // Both writes wait for the device, unless the earlier requests took longer than the first
+        // write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }

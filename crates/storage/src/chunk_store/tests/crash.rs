@@ -108,8 +108,8 @@ fn page_torn_during_an_overwrite_does_not_count_as_damage() {
 
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(2, 100_000)).await.unwrap();
-        // The first sector, with the header's synced mark, is old. The checksums are new except for
-        // one sector.
+        // Simulates a torn page: its first sector, with the synced mark of the header, is old. The
+        // sectors with the checksums are new, except for one.
         tamper_with(&path, 0, &old[..512]);
         tamper_with(&path, 1024, &old[1024..1536]);
         let store = open_after_power_loss(&dir);

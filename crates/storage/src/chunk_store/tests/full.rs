@@ -219,7 +219,7 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
             // The file system permits longer files than the chunk file format, so a write reaches
-            // the limit of the format first.
+            // the limit of the format first. Then there is nothing to test.
             return;
         }
         let store = open(&dir);
@@ -250,7 +250,7 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
 
 #[test]
 fn full_disk_accepts_writes_into_reserved_space() {
-    // tmpfs does not report reserved space.
+    // The test does not use tmpfs, since tmpfs does not report reserved space.
     on_small_disks_of(&["ext4", "xfs"], 16, |dir| async move {
         let store = open(&dir);
         let free_space = store.free_bytes();

@@ -80,8 +80,8 @@ impl Disk {
 
     /// Replaces the disk by the copy, which simulates the power loss.
     fn restore(&mut self) {
-        // An io_uring worker, or a program that another test is starting, may keep a file open for
-        // a short time.
+        // An io_uring worker, or a program that another test is starting, may keep a file of the
+        // disk open for a short time. So try to unmount the disk until the deadline.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
             assert!(skep_env::now() < deadline, "no process uses the disk any more");
