@@ -77,15 +77,16 @@ pub(crate) struct Lead {
     /// The number of `Start` commands up to the start of this leadership. Each leadership has its
     /// own number.
     starts: u64,
-    /// Time at which the leader sent the newest question about its leadership to which a majority
-    /// has replied with a confirmation.
+    /// The leader asks the members at intervals whether it is still the leader. This is the time at
+    /// which it sent the newest question that a majority has confirmed.
     confirmed_at: Duration,
     soft: SoftState,
     /// The versions of published maps.
     versions: VersionSequence,
     /// Free space of the whole cluster. Updated when a map is published, and at each tick.
     total_capacity: Option<Capacity>,
-    /// Time until which the leader collects heartbeats before it publishes its first map.
+    /// Time until which the leader collects heartbeats before it publishes its first map. `None`
+    /// means that it does not collect heartbeats.
     collects_until: Option<Duration>,
     /// The value of [`Machine::changes`] when the map was published.
     published_changes: u64,
@@ -129,8 +130,8 @@ impl Authority {
         self.member.leader() == Some(u64::from(self.own.raw()))
     }
 
-    /// Returns the leader that this member knows. `None` means that this member knows no leader, or
-    /// that it is the leader itself and no majority has confirmed this lately.
+    /// Returns the leader according to this member. `None` means that this member knows no leader,
+    /// or that it is the leader itself but no majority has confirmed this lately.
     pub(crate) fn known_leader(&self) -> Option<NodeId> {
         if self.is_elected() {
             return self.check_leader().is_ok().then_some(self.own);

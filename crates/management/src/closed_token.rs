@@ -1,5 +1,5 @@
-//! Registrations by nodes with a closed token. An administrator has revoked such a token for new
-//! nodes.
+//! Checks the registrations of nodes with a closed token, which is a token that an administrator
+//! has revoked for new nodes.
 //!
 //! When a node proves a closed secret in the handshake of a connection, it also states its node id.
 //! The handshake cannot verify this id. So management refuses the registration of every node that

@@ -88,7 +88,7 @@ fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machi
     Err(Error::new(ErrorCode::Configuration, what))
 }
 
-/// Facts about the directory of a member that [`recover`] makes the only member.
+/// Information about a directory whose member [`recover`] makes the only member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// The cluster of the directory.
@@ -101,8 +101,8 @@ pub struct Recovery {
 
 /// Makes the stopped member in `directory` the only member, after the majority of the members is
 /// lost for ever. The next start of the member continues as after a restore from a backup, because
-/// the lost members may have acknowledged changes that this member does not have. Changes nothing
-/// unless `is_confirmed`.
+/// the lost members may have acknowledged changes that this member does not have. If `is_confirmed`
+/// is not set, only returns the information and changes nothing.
 ///
 /// # Errors
 /// - `Configuration` if `directory` is not a directory of management, or if management runs there.

@@ -114,8 +114,8 @@ async fn fill(
     };
     let filled = filled.await;
     if filled.is_err() {
-        // Best effort. If a file cannot be removed here, the next attempt refuses the
-        // half-initialised directory, and its error names the file.
+        // An error of a removal is ignored. The next attempt to initialise the directory then
+        // refuses the half-initialised directory, and its error names the file.
         let files = [IDENTITY_FILE, TOKEN_FILE, "raft-log", "raft-snapshot", ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));
@@ -213,8 +213,8 @@ pub(crate) fn make_ready(
     Ok(node)
 }
 
-/// Makes the member of a backup the only member of a new log, under a new id. After a crash, the
-/// next start does this again, because the mark of the backup is removed last.
+/// Makes the member of a backup the only member of a new log, under a new id. If a crash interrupts
+/// this function, the next start calls it again, because it removes the mark of the backup last.
 fn continue_copy(
     directory: &mut Directory,
     settings: &ManagementSettings,

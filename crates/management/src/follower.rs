@@ -74,7 +74,7 @@ pub(crate) async fn keep(
         let following =
             skep_env::spawn(follow(Rc::clone(&authority), token.clone(), own.clone(), refusal));
         until(|| authority.is_leading()).await;
-        // Ends the heartbeats to the previous leader.
+        // Dropping this task ends the heartbeats to the previous leader.
         drop(following);
     }
 }

@@ -1,6 +1,7 @@
-//! The reports of members of metadata groups that they may have lost records. They are soft state
-//! of one leader. Members report again every half second until their group changes. A new leader
-//! begins without reports, so it decides only after each serving member has reported to it.
+//! A member of a metadata group reports that it may have lost records. This module stores such
+//! reports, as soft state of one leader. Members report again every half second until their group
+//! changes. A new leader begins without reports, so it decides only after each serving member has
+//! reported to it.
 //!
 //! [`skep_cluster::losses`] makes the decision.
 

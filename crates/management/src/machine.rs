@@ -25,8 +25,8 @@ type AppliedRecord = ((u16, String), (Outcome, u64));
 pub(crate) struct Applied {
     /// The outcome of the command, or the error of the state machine if it refused the command.
     pub(crate) result: Result<Outcome>,
-    /// Value of the number of starts in the state after this command. The proposer must use this
-    /// number instead of the number in the state, because other commands may be applied before the
+    /// Number of starts in the state directly after this command. The proposer must use this number
+    /// and not the current one in the state, because other commands may be applied before the
     /// proposer reads the state.
     pub(crate) starts: u64,
 }

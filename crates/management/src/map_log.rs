@@ -1,8 +1,8 @@
 //! Log lines about changes of the cluster map: servers that come and go, and members of groups.
 //!
 //! Each line names nodes, targets and groups as the commands print them, and names the operations
-//! that wait. Does not own the changes ([`crate::authority`], `skep_cluster`), nor the effects of
-//! outages ([`skep_cluster::outage_effect`]).
+//! that wait. [`crate::authority`] and `skep_cluster` make the changes.
+//! [`skep_cluster::outage_effect`] determines the effects of outages.
 
 use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
 use skep_cluster::problems::target_kind_word;
@@ -60,8 +60,8 @@ fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Opti
                 span_ms / 1_000,
                 span_ms % 1_000 / 100
             );
-            // The service of a single target may only restart. But if all members of a group are
-            // absent, no member takes over.
+            // A short absence of one server may be a restart, so its line is a warning. But if all
+            // members of a group are absent, no member can take over, so the line is an error.
             Some(Line(if is_group_absent { Level::Error } else { Level::Warn }, text))
         }
         (_, Reachability::ProbablyOffline) => None,

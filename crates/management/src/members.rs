@@ -93,7 +93,7 @@ impl MemberLink {
     }
 
     /// Returns the open connection, or opens a connection. All callers share one attempt to
-    /// connect. The attempt continues even if a caller stops waiting.
+    /// connect. The attempt continues even if a caller no longer waits for the connection.
     async fn connection(
         self: &Rc<Self>,
         identity: &Identity,

@@ -36,8 +36,8 @@ impl Meter {
         self.table.connections().add(change);
     }
 
-    /// Counts the request that `handle` handles. If `handle` returns an error, the request counts
-    /// as failed.
+    /// Runs `handle`, and counts the request that it handles. If `handle` returns an error, the
+    /// request counts as failed.
     pub(crate) async fn count(
         &self,
         incoming: Incoming,

@@ -303,7 +303,8 @@ fn client_in_contact_stays_until_an_administrator_evicts_it() {
             admin.call(&request, PATIENCE).await.unwrap();
             assert_eq!(has_client().await, unless_heard);
         }
-        // If a client has sent no heartbeat for a lease, management removes it in both cases.
+        // If a client has sent no heartbeat for a lease, management removes it even with
+        // `unless_heard`.
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
         let silent = join_client(&token).await.node();

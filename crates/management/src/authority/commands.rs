@@ -22,9 +22,9 @@ impl Authority {
         self.propose(&Proposal { id, command }).await
     }
 
-    /// Executes a command. All proposals of one request together execute it only once. If the
-    /// command changes the state, a majority of the members has synced the command when this
-    /// function returns. A command that changes nothing causes no sync.
+    /// Executes a command. If a request is proposed several times, the cluster executes its command
+    /// only once. If the command changes the state, a majority of the members has synced the
+    /// command when this function returns. A command that changes nothing causes no sync.
     ///
     /// # Errors
     /// - The error of the state machine if it refuses the command.
@@ -35,7 +35,8 @@ impl Authority {
     pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         self.check_leader()?;
         if !self.would_change(proposal) {
-            // The state of this member is current only if this member still leads.
+            // The state of this member is current only if this member still leads. So wait until a
+            // majority confirms the leadership.
             self.confirm().await?;
             let result = self.member.with_state(|it| it.state.clone()).execute(proposal);
             if !result.as_ref().is_ok_and(|outcome| outcome.changed) {

@@ -11,7 +11,7 @@ use skep_types::{ErrorCode, EvictionCause, GroupId, NodeId, NodeKind, Target, Ta
 use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
 
-/// The problem of a target that is missing from the registration of its node.
+/// The problem that is reported for a target that is missing from the registration of its node.
 const UNSERVED: &str = "the service of the target has not begun to serve the target";
 
 impl Authority {

@@ -112,7 +112,7 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     let effect = "operations on files of t2 wait, since all members of the group are absent: one \
                   of t1, t2 is enough to serve it";
     assert!(lines[0].1.ends_with(effect), "{lines:?}");
-    // Both servers may stop at the same moment.
+    // If both servers stop at the same moment, each line names both targets.
     let before = cluster();
     let mut now = before.clone();
     METADATA.iter().for_each(|id| set(&mut now, *id, Reachability::ProbablyOffline));

@@ -147,8 +147,8 @@ fn follower_names_the_leader_and_ends_its_waiting_requests() {
             skep_wire::consensus::leader_addresses(refusal.context()),
             [nodes.running[&leader].listens_on.clone()]
         );
-        // A request that waits at the leader must move to the next leader when the first leader's
-        // leadership ends.
+        // If the leadership of the first leader ends while a request waits there, the sender must
+        // send the request to the next leader.
         let admin = nodes.admin();
         let known = nodes.map(leader).version;
         let waiting = skep_env::spawn({
@@ -223,8 +223,8 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
             let request = RemoveMember { node: NodeId::new(id) };
             admin.call_once(&request, LONG).await.unwrap();
             let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
-            // A removed node that has not registered since its start ends with the leader's
-            // refusal.
+            // If the removed node had not registered since its start, it ends with the error of the
+            // leader's refusal.
             if let Err(refused) = ended.expect("a removed node ends") {
                 assert!(refused.context().contains("was removed"), "{refused}");
             }

@@ -62,7 +62,7 @@ fn management_skips_ids_after_a_heartbeat_with_a_newer_id() {
             targets: Vec::new(),
             waits: Vec::new(),
         };
-        // The restart alone has raised the map version above the version that the node has.
+        // The restart has already raised the map version above the version that the node has.
         let ask = async |known| {
             let reply = admin.call_once(&heartbeat(known), Duration::from_secs(10)).await.unwrap();
             reply.map.expect("management has a newer map")
