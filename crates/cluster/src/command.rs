@@ -138,8 +138,8 @@ pub enum Command {
     /// Raises the next ids and map versions, because management was restored from a backup. They
     /// continue far above all numbers that were assigned after the backup was made.
     ContinueAbove {
-        /// The map version in the report that caused the command. A node had sent the report. Zero
-        /// if no report caused it.
+        /// If the report of a node has caused the command: the map version in this report.
+        /// Otherwise zero.
         version: MapVersion,
     },
 }

@@ -105,7 +105,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
         MemberChange::Remove => {
             expect_state(group, target, false)?;
             next.members.retain(|member| member.target != target);
-            // This revokes the requests of this epoch, as for a dropped member.
+            // The new epoch revokes all requests that name the old epoch, as when a member is
+            // dropped.
             next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::MarkInSync => {

@@ -11,8 +11,9 @@ pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 /// reach management, but does reach the metadata targets, works until this limit.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
-/// Maximum number of evictions of clients that management remembers. After a network failure, an
-/// administrator does not read more entries. The list takes less than 80 KiB.
+/// Maximum number of evictions of clients that management remembers. An administrator who looks for
+/// the evictions after a network failure does not read more entries. The list takes less than 80
+/// KiB.
 pub const MAX_EVICTIONS: usize = 64;
 
 /// Newest feature level whose records this program can write.
@@ -39,8 +40,8 @@ pub const MAX_METADATA_COPIES: u16 = 3;
 pub const MIN_COPY_RATE: u64 = 64 << 10;
 /// Maximum value of the setting `metadata-copy-rate`. No network link is that fast.
 pub const MAX_COPY_RATE: u64 = 1 << 40;
-/// Maximum value of the setting `metadata-log-kept`. A copy of the store is faster than a log of
-/// that length.
+/// Maximum value of the setting `metadata-log-kept`. If a member lacks more of the log than this, a
+/// copy of the store is faster.
 pub const MAX_LOG_KEPT: u64 = 1 << 40;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;

@@ -47,8 +47,8 @@ impl<T: Copy + Eq> LockRanges<T> {
         let mut new = value;
         for (held, of) in self.0.drain(..) {
             add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
-            // Insert the new range before the first part of an old range that lies behind it in the
-            // file.
+            // Insert the new range before the first part of an old range that begins after the new
+            // range.
             if held.end > range.start
                 && let Some(value) = new.take()
             {

@@ -52,7 +52,8 @@ pub fn effect_of_outage(map: &ClusterMap, node: &Node) -> OutageEffect {
     let is_blocking = effects.iter().any(|(_, effect)| effect.is_blocking());
     let absent = members_with_data(map, &effects);
     let is_group_absent = !absent.is_empty();
-    // If files of a group of one target wait too, the service itself has to come back.
+    // If files of a group with only one target wait too, the return of another service is not
+    // enough. This service itself must come back.
     let needs_service = effects.iter().any(|(_, effect)| *effect == Effect::Waits);
     let text = effect_on_targets(&effects, if needs_service { &[] } else { &absent });
     OutageEffect { is_blocking, is_group_absent, text }

@@ -19,7 +19,7 @@ pub const COMPARED_AFTER_RESTORE: &str = "management was restored from a backup,
                                           waits until management has compared the logs of all \
                                           members, usually for a few seconds";
 
-/// How much a problem hurts users.
+/// How strongly a problem affects users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Operations of users work, but are slow or will soon fail.
@@ -33,7 +33,7 @@ pub enum Severity {
 pub struct Problem {
     /// Name of the rule that found the problem, such as `target-down`.
     pub rule: &'static str,
-    /// How much the problem hurts users.
+    /// How strongly the problem affects users.
     pub severity: Severity,
     /// The target that has the problem.
     pub target: Option<TargetId>,

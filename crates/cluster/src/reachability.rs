@@ -44,8 +44,8 @@ struct Fault {
     health: TargetHealth,
     /// Time since which the target has this condition, in milliseconds.
     since_ms: u64,
-    /// Whether the target already had this condition at the start of management. Its duration is
-    /// then not known.
+    /// Whether the target already had this condition at the start of management. The duration of
+    /// the condition is then not known.
     is_older: bool,
 }
 
@@ -482,7 +482,7 @@ mod tests {
         assert!(soft.report(target, total_capacity(500)));
         assert!(!soft.report(target, total_capacity(490)));
         assert!(soft.report(target, total_capacity(489)));
-        // The size of a disk with a reserve changes a little when others write to it.
+        // The size of a disk with a reserve changes a little when other programs write to it.
         assert!(!soft.report(target, Capacity { total_bytes: 991, ..total_capacity(489) }));
         assert!(soft.report(target, Capacity { total_bytes: 980, ..total_capacity(489) }));
         assert!(

@@ -64,8 +64,8 @@ const USER_PATTERNS: &[(&str, u64)] = &[
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// The part of the cluster map that contains a setting, with the new value. It replaces that part
-/// of the map.
+/// A copy of the part of the cluster map that contains a setting. The copy has the new value, and
+/// replaces that part of the map.
 #[derive(Debug)]
 pub(crate) enum Changed {
     /// The policy with the new value.

@@ -8,7 +8,7 @@ use skep_types::{ClusterMap, Node, Target, TargetKind};
 
 /// Returns the command that creates a group of waiting metadata targets with as many members as the
 /// setting `metadata-copies` asks for, on different nodes and in different failure domains. If too
-/// few targets wait for that, returns what is missing.
+/// few of them wait, returns a text with the number of waiting targets and the way to get more.
 pub(super) fn advice(map: &ClusterMap) -> String {
     let waits = |target: &&Target| {
         let is_new = target.consistency == Consistency::Good;
@@ -35,7 +35,8 @@ pub(super) fn advice(map: &ClusterMap) -> String {
     )
 }
 
-/// Whether no single failure of a node or a failure domain can take away both targets.
+/// Whether at least one of the two targets remains after each single failure of a node or of a
+/// failure domain.
 fn are_apart(map: &ClusterMap, one: &Target, other: &Target) -> bool {
     let domain = |node: Option<&Node>| node.map(|it| it.domain.clone()).unwrap_or_default();
     let (here, there) = (domain(map.node(one.node)), domain(map.node(other.node)));

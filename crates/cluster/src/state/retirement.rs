@@ -192,7 +192,7 @@ impl Durable {
 pub struct ClosedGroup {
     /// The group.
     pub group: GroupId,
-    /// Its target that is closed or lost.
+    /// The target of the group that is closed or lost.
     pub target: TargetId,
     /// Whether the target was given up as lost. Otherwise an administrator has closed it.
     pub is_lost: bool,

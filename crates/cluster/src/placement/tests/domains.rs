@@ -205,8 +205,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // A domain provides one more target only if each domain that could provide one instead
-        // already provides at least as many targets.
+        // If a domain provides one more target, no other domain that could have provided it has
+        // fewer targets than that domain had before.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;

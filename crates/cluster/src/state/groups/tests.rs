@@ -105,8 +105,8 @@ fn change_of_a_member_needs_the_current_epoch_of_the_group() {
     assert_eq!(code(state.apply(&Command::ChangeGroup(none))), ErrorCode::NotFound);
 }
 
-/// The data of a removed member is old. As the primary of a new group, the target would assign
-/// inode numbers that its former group has assigned already.
+/// The data of a removed member is old. If the target became the primary of a new group, it would
+/// assign inode numbers that its former group has assigned already.
 #[test]
 fn removed_member_cannot_form_a_new_group() {
     let mut state = waiting();
