@@ -7,13 +7,13 @@
 //! Every write is synced before the next one begins, and before the member sends a reply. So a
 //! crash can tear only the records of the last write, for which the member has not sent a reply
 //! yet. The next start truncates torn records. A start also writes the records of the last write
-//! again, because the sync of that write may have failed. In this case only the page cache has the
-//! records, and the disk does not. Removed entries stay in the file until a new file without them
-//! replaces it.
+//! again, because the sync of that write may have failed. If it has failed, the records are only in
+//! the page cache and not on the disk. Removed entries stay in the file until a new file without
+//! them replaces it.
 //!
 //! After a failed write the file refuses all further writes, and the process must end. The member
 //! reserves disk space before it writes ([`LogFile::reserve`]), so that a full disk does not end
-//! the process. Without this space, a member proposes no command.
+//! the process. If it cannot reserve the space, it proposes no command.
 
 use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
 use crate::log_contents::{Contents, contents_of};

@@ -185,7 +185,7 @@ impl<S: StateMachine> Member<S> {
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        // The Raft library shows no members before its first report.
+        // The Raft library shows no members before its first report. So wait for this report.
         if raft.metrics().changed().await.is_err() {
             return Err(ended(&Fatal::Stopped));
         }

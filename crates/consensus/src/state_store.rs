@@ -277,13 +277,13 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
         let index = |snapshot: &RaftSnapshot| snapshot.last.map(|last| last.index);
         let is_newer = |it: &&RaftSnapshot| index(it) > index(&self.snapshot);
         if let Some(newer) = inner.snapshot.as_ref().filter(is_newer) {
-            // The leader has sent a newer snapshot in the meantime.
+            // While this task wrote the snapshot, the leader has sent a newer one.
             return Ok(library_snapshot(newer));
         }
         match inner.store(self.snapshot.clone()) {
             Ok(()) => Ok(library_snapshot(&self.snapshot)),
-            // The disk has no space for the new snapshot. The previous snapshot together with the
-            // log still represents the same state.
+            // The disk has no space for the new snapshot. The member continues with the previous
+            // snapshot, which together with the log represents the same state.
             Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
                 tracing::warn!("the log of commands grows: {error}");
                 Ok(inner

@@ -51,7 +51,8 @@ impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, temp
         LogFile::create(directory.path(), CLUSTER, 1).unwrap();
         let log = LogFile::open(directory.path(), CLUSTER, 1).unwrap();
         let state = StateStore::open(directory.path(), CLUSTER, Commands::default()).unwrap();
-        // The tests of the Raft library remove entries whose effects no snapshot contains.
+        // The tests of the Raft library remove entries whose effects no snapshot contains. So the
+        // log must not wait for a snapshot.
         let end = SnapshotEnd::default();
         end.advance(u64::MAX);
         Ok((directory, LogStore::new(log, end), state))
