@@ -13,8 +13,7 @@ use std::fmt;
 pub struct Channel(pub(crate) u64);
 
 impl Channel {
-    /// Means that the connection belongs to no channel. The connection then ends no other
-    /// connection.
+    /// A connection with this value belongs to no channel, and ends no other connection.
     pub const NONE: Self = Self(0);
 
     /// Creates a channel with a random number.

@@ -71,8 +71,8 @@ impl RepeatedCall {
         Self { begun_at, group, target, error: String::new() }
     }
 
-    /// Stores the error of a failed attempt. Errors of a target that has taken over do not replace
-    /// the error of the target that does not answer.
+    /// Stores the error of a failed attempt. If another target has taken over meanwhile, its errors
+    /// do not replace the error of the first target, which does not answer.
     pub(crate) fn failed(&mut self, map: &ClusterMap, error: &Error) {
         let is_same = map.primary(self.group).map(|target| target.id) == self.target;
         if is_same || self.error.is_empty() {

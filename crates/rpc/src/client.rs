@@ -35,9 +35,9 @@ pub struct CallOptions {
     pub slot: u32,
     /// The sequence number within `slot`.
     pub sequence: u64,
-    /// The start number of a metadata target, for requests that change names or attributes. In this
-    /// start the client has opened its session, or has compared its acknowledged changes. The
-    /// target refuses the request if the target is in another start.
+    /// For requests that change names or attributes: the start number of the metadata target at
+    /// which the client has opened its session, or has last compared its acknowledged changes. If
+    /// the target has started again since, it refuses the request.
     pub start: u64,
     /// Whether the target may reply only after the effect is durable.
     pub durable: bool,

@@ -19,8 +19,8 @@ pub(crate) const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the reply to a heartbeat. Management needs only memory accesses for the reply,
 /// so a slower process is stopped or unreachable, and the sender tries the other addresses.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);
-/// Minimum time between two heartbeats that targets request before their time. It bounds the load
-/// on management if programs continue to write to full targets.
+/// Minimum time between two heartbeats that targets request in addition to the regular ones. It
+/// bounds the load on management if programs continue to write to full targets.
 pub(crate) const EARLY_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of a handshake body. An unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
@@ -76,8 +76,8 @@ pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 /// Duration of a long poll. If management has no newer map, it delays its reply to a node's request
 /// for almost this time.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
-/// Time for which a starting service with a cached map waits for management. A running management
-/// process replies with a newer map within milliseconds.
+/// Time for which a starting service waits for management before it uses its cached map. A running
+/// management process replies with a newer map within milliseconds.
 pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
 /// Maximum number of connections of a link measurement. Each connection has one message in memory
 /// at both ends.

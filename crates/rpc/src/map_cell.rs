@@ -28,7 +28,7 @@ pub struct MapCell {
     traffic: Traffic,
 }
 
-/// Requests of targets for a heartbeat before its time.
+/// Requests of targets for a heartbeat in addition to the regular ones.
 #[derive(Debug, Default)]
 struct EarlyHeartbeats {
     /// Time of the last granted request.
@@ -73,10 +73,10 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// If a target is lost in the initial map, the cell requires no version from its peers. The
-    /// cell does not know in which version the target was lost. While management does not reply,
-    /// each service starts with its own cached map, and peers with an older map would have to
-    /// refuse its requests.
+    /// Even if a target is lost in the initial map, the cell requires no map version from its
+    /// peers, because it is unknown in which version the target was lost. If the cell required the
+    /// version of its own map, services with older cached maps would have to refuse its requests
+    /// while management does not reply.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
@@ -131,7 +131,7 @@ impl MapCell {
         }
     }
 
-    /// Waits for the next granted [`Self::request_heartbeat`] after this call.
+    /// Waits until a [`Self::request_heartbeat`] after this call is granted.
     pub(crate) fn wait_for_heartbeat_request(&self) -> SharedWait<'_> {
         self.early_heartbeats.granted.wait()
     }

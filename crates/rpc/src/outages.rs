@@ -108,8 +108,8 @@ impl Drop for RepeatedRequest {
 }
 
 /// Returns the groups for which requests have waited longer than [`WORTH_A_LINE`], for a report to
-/// management. Without such groups, returns the requests that servers have accepted and do not
-/// answer.
+/// management. If there is no such group, returns the requests that servers have accepted and do
+/// not answer.
 pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
     let failing = failing_waits(now);
     match failing.is_empty() {

@@ -150,7 +150,8 @@ impl RequestLoad {
         let Sums { incarnation, table, threads } = &mut *sums;
         let counted: Vec<Table> = threads.iter().map(|thread| thread.take()).collect();
         if !was_active {
-            // The threads have counted nothing since the end of the previous period.
+            // The threads have counted nothing since the end of the previous period, so drop the
+            // old counts.
             table.clear();
             *incarnation = skep_env::random_u64();
             return read(*incarnation, table);

@@ -303,7 +303,7 @@ impl Router {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }
         let connection = self.connection(&map, target).await?;
-        // The process may have got a new id while this task connected.
+        // The process may have got a new id while this task connected, so check the id again.
         self.check_sender(options)?;
         let result = connection.call(request, options).await;
         self.cell.need(connection.needed_map());

@@ -189,7 +189,8 @@ impl Outbox {
         self.waiting_bytes.set(self.waiting_bytes.get() + bytes);
         {
             let mut parts = self.parts.borrow_mut();
-            // Small replies share one part, and so one I/O vector of the send.
+            // Small replies are joined in one part, so that the send needs only one I/O vector for
+            // them.
             match parts.last_mut() {
                 Some(MessagePart::Bytes(last)) if last.len() < 16 << 10 => {
                     last.extend_from_slice(&frame)

@@ -16,8 +16,8 @@ type CachedTerm = (MapVersion, Option<(Sender, Epoch)>);
 #[derive(Debug)]
 pub(crate) struct OwnTerm {
     target: TargetId,
-    /// First epoch of the term to which the sender is bound. `None` means that the sender may
-    /// continue in a later term.
+    /// First epoch of the term to which the sender is bound. `None` means that it is bound to no
+    /// term, and may continue in a later term of its target.
     held: Cell<Option<Epoch>>,
     /// The target's term in one version of the cluster map: the sender, and the first epoch of the
     /// term. `None` as a term means that the target is not a primary in this version.

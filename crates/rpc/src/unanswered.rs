@@ -1,5 +1,5 @@
-//! Requests of programs that a mount has not answered for a long time, although no attempt to reach
-//! a server fails. The reason is that a server has accepted a request and does not reply. The
+//! Requests of programs that a mount has not answered for a long time, because a server has
+//! accepted a request and does not reply. No attempt to reach the server fails in this case. The
 //! heartbeat reports these requests to management, so that `skep health check` names the mount.
 //!
 //! Owns the newest reports of the workers of the process. Does not own the requests, or the outages

@@ -236,7 +236,8 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) {
         let mut outage = ManagementOutage::default();
-        // A heartbeat after `leave` would get `Stale`, and the client would register again.
+        // A heartbeat after `leave` would get the reply `Stale`, and the client would register
+        // again. So this loop ends when the client leaves.
         //
         // Retry: the client sends a heartbeat at every heartbeat interval of the cluster, until it
         // leaves.

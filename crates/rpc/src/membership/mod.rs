@@ -185,8 +185,8 @@ impl Membership {
         while !self.is_leaving.get() {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
-            // A request that arrives during this heartbeat concerns newer figures than those in the
-            // heartbeat, so the wait begins before the figures are read.
+            // A target may request another heartbeat after this task has read the figures for this
+            // one. To notice such a request, the task begins to wait before it reads the figures.
             let requested = self.map.cell.wait_for_heartbeat_request();
             let (targets, waits) = (reports(), outages::waits(skep_env::now()));
             let heartbeat = Heartbeat { node, known, newest_node, targets, waits };
