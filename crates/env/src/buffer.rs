@@ -129,7 +129,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once, and the field is not used afterwards.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.memory) });
-        // While a thread ends, its pool may be gone already. In that case the memory is freed.
+        // While a thread ends, its pool may have been dropped already. In that case the memory is
+        // freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };

@@ -282,7 +282,8 @@ impl Loop {
         if self.ring.submission().is_empty() || !self.spin.is_enabled() {
             return Ok(false);
         }
-        // A submitted operation may complete at once, as a send usually does.
+        // A submitted operation may complete at once, as a send usually does. So look for
+        // completions before the polling begins.
         self.enter()?;
         Ok(!self.ring.completion().is_empty())
     }
@@ -371,7 +372,8 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
             Poll::Pending => unreachable!("a finished task is ready"),
         }
     });
-    // Futures that still hold operations are dropped with the thread-local executor.
+    // Futures that still hold operations stay in the thread-local executor, which drops them when
+    // the thread ends.
     let ended = LOOP.with_borrow_mut(Option::take);
     if let Some(Loop { ring, ops, next_op, next_timer, .. }) = ended {
         NEXT_NUMBERS.set((next_op, next_timer));
@@ -398,7 +400,8 @@ pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output>
     let context = task_context();
     EXECUTOR.with(|executor| {
         if size_of::<F>() > LARGE_FUTURE_BYTES {
-            // Each wrapper of a future moves all its bytes, also the bytes that are not in use yet.
+            // Each wrapper around a future moves all bytes of the future, even bytes that are not
+            // in use yet. So a large future is boxed first.
             executor.spawn(with_task_context(context, Box::pin(future)))
         } else {
             executor.spawn(with_task_context(context, future))

@@ -109,7 +109,8 @@ pub fn raise_file_limit() -> u64 {
     // SAFETY: `limit` is valid for both calls. If the kernel refuses, the old limit stays.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
-            // The call cannot fail with a valid pointer. 1024 is the usual default limit.
+            // With a valid pointer this call cannot fail. If it fails nevertheless, return 1024,
+            // the usual default limit.
             return 1024;
         }
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };

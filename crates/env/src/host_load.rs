@@ -20,8 +20,8 @@ static NEXT_SAMPLE: AtomicU64 = AtomicU64::new(0);
 /// Number of samples in a row in which more threads wanted to run than there are processors.
 static SAMPLES_IN_A_ROW: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the host has no processor to spare. A host that does not show its load counts as idle,
-/// and a host with a single processor counts as busy.
+/// Whether the host has no processor to spare. A host without a readable load counts as idle, and a
+/// host with a single processor counts as busy.
 pub(crate) fn is_busy(now: Duration) -> bool {
     let nanoseconds = now.as_nanos() as u64;
     let due = NEXT_SAMPLE.load(Ordering::Relaxed);

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes futures of one thread. A notification does not wake a future that calls [`Self::wait`]
-/// only afterwards.
+/// Wakes futures of one thread. A notification wakes only futures that have called [`Self::wait`]
+/// before it.
 ///
 /// # Hazard: lost wake-ups
 /// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes

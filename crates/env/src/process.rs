@@ -33,8 +33,8 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The parent may have ended before the call above. SAFETY: the call takes no pointers and is
-    // async-signal-safe.
+    // If the parent ended before the call above, the kernel sends no signal. So check the parent.
+    // SAFETY: the call takes no pointers and is async-signal-safe.
     if unsafe { libc::getppid() } as u32 == parent {
         Ok(())
     } else {

@@ -64,7 +64,7 @@ impl Signals {
             if let Some(number) = self.take_pending()? {
                 return Ok(number);
             }
-            // Another thread has received the signal.
+            // Another thread has received the signal, so wait for the next one.
         }
     }
 

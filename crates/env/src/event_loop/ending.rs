@@ -1,5 +1,5 @@
-//! The end of a thread's loop: cancels the operations that are in the kernel, and frees what they
-//! keep.
+//! The end of a thread's loop: cancels the operations that are in the kernel, and frees their
+//! memory and descriptors.
 //!
 //! An operation keeps the descriptor that it works on. If the loop only closed its ring, the
 //! connections of the ended thread would stay open, and each peer would wait for replies that no
@@ -36,7 +36,7 @@ struct Ending {
 pub(super) fn end_operations(mut ring: Ring, mut ops: NumberMap<PendingOp>) {
     ops.retain(|_, op| !matches!(op.phase, OpPhase::Done(_)));
     let mut ending = Ending { asked: ops.keys().copied().collect(), ..Ending::default() };
-    // Without the cancellation the descriptors stay open until the process ends.
+    // If the cancellation fails, the descriptors stay open until the process ends.
     let _ = cancel(&mut ring, &mut ops, &mut ending);
     drop(ring);
     std::mem::forget(ops);
@@ -68,7 +68,7 @@ fn wait(ring: &mut Ring, patience: Duration) -> io::Result<()> {
     pass_over(ring.submitter().submit_with_args(1, &args))
 }
 
-/// Frees what the ended operations keep.
+/// Frees the memory and the descriptors of the ended operations.
 fn take_completions(ring: &mut Ring, ops: &mut NumberMap<PendingOp>, ending: &mut Ending) {
     for completion in ring.completion() {
         let id = completion.user_data();

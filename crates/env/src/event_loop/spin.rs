@@ -28,7 +28,8 @@ use std::time::Duration;
 
 /// A conversation with a peer ends when the loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
-/// After this number of waits without polling, the next wait polls although polling seems useless.
+/// While polling seems useless, one wait polls after each series of this number of waits without
+/// polling.
 const PROBE_INTERVAL: u32 = 32;
 /// Weight of the earlier rounds of polling in the average duration. The newest round has the weight
 /// 1.

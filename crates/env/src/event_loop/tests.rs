@@ -111,6 +111,7 @@ fn loop_polls_before_it_sleeps_only_after_traffic() {
         .unwrap()
     };
     assert!(!polls(Traffic::Received), "no reply is outstanding");
-    // On a busy machine the thread may be scheduled again only after the conversation has ended.
+    // On a busy machine, the kernel may run the thread again only after the conversation has ended.
+    // So the test makes several attempts.
     assert!((0..50).any(|_| polls(Traffic::Sent)));
 }
