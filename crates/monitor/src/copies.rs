@@ -1,5 +1,5 @@
-//! Copies of the load for programs that store time series: InfluxDB, and Prometheus or others with
-//! its interface remote write.
+//! Copies of the load for programs that store time series: InfluxDB, Prometheus, and other programs
+//! with the interface "remote write" of Prometheus.
 //!
 //! Each copy contains the data points of the time since the previous copy. If the other program
 //! does not reply or is busy, the copies wait, and the monitor sends them later in their order. A
@@ -183,7 +183,7 @@ impl Copies {
         outcome(code, &body)
     }
 
-    /// Logs a problem, or with an empty text the end of the problem.
+    /// Logs a new problem. If `problem` is empty, logs the end of the previous problem.
     fn log(&self, problem: &str, waiting: &mut Waiting) {
         let name = match self.receiver {
             Receiver::Influx => "InfluxDB",
@@ -204,7 +204,7 @@ impl Copies {
     }
 }
 
-/// Returns what a reply means for the copy.
+/// Returns the outcome of sending a copy, from the status code and the body of the reply.
 fn outcome(code: u16, body: &[u8]) -> std::result::Result<(), Failure> {
     let reason = || {
         let reason: String = String::from_utf8_lossy(body).chars().take(200).collect();
@@ -212,7 +212,8 @@ fn outcome(code: u16, body: &[u8]) -> std::result::Result<(), Failure> {
     };
     match code {
         200..=299 => Ok(()),
-        // The time limit of the server, and too many requests.
+        // The server has waited too long (408), gets too many requests (429), or has failed (500
+        // and above). A later attempt may succeed.
         408 | 429 | 500.. => Err(Failure::Later(reason())),
         _ => Err(Failure::Refused(reason())),
     }

@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(book.pieces.len(), EVIDENCE_PIECES);
         let minute = book.of_span(end, 60_000).span_ns / 1_000_000_000;
         assert!((60..=70).contains(&minute), "{minute}");
-        // Simulate that the monitor was suspended for ten minutes. It then has no evidence about
-        // this time.
+        // Simulate that the monitor was suspended for ten minutes. The monitor then has no evidence
+        // about this time.
         book.add(end + 600_000, second());
         assert_eq!(book.newest().span_ns, 1_000_000_000);
     }

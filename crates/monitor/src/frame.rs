@@ -54,8 +54,8 @@ impl Dimension {
         Self::ALL.get(index).map(|(dimension, _)| *dimension)
     }
 
-    /// Whether the objects of this dimension cause load. For such a dimension, the history stores
-    /// only the objects with the most load.
+    /// Whether the objects of this dimension cause load, as clients and users do. For such a
+    /// dimension, the history stores only the objects with the most load.
     pub fn is_cause(self) -> bool {
         matches!(self, Self::Client | Self::User | Self::Group | Self::Job)
     }
@@ -227,8 +227,9 @@ impl Frame {
         }
     }
 
-    /// Returns the sum of the loads of frames, the oldest first. Each reading has its newest value
-    /// in all samples, because a host may have missed some of the rounds.
+    /// Returns the sum of the loads of frames, the oldest first. The sum contains the newest value
+    /// of each reading as if all samples had this value, because a host may have missed some of the
+    /// rounds.
     pub fn sum_with_newest_readings<'a>(frames: impl IntoIterator<Item = &'a Self>) -> Self {
         let (mut sum, mut newest) = (Self::default(), BTreeMap::new());
         for frame in frames {

@@ -52,8 +52,8 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
         let permit = permits.acquire().await;
         match listener.accept().await {
             Ok(stream) => {
-                // All connections of one second get the same document, so that a flood of
-                // connections does not delay the rounds of the monitor.
+                // The monitor computes the document at most once per second, so that a flood of
+                // connections does not delay its rounds.
                 let now_s = now_ms() / 1000;
                 if made.0 != now_s {
                     made = (now_s, text(&state.borrow()));

@@ -106,8 +106,8 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(named)?;
     let _lock = lock(settings)?;
     let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
-    // The services use `listen`, too, so its errors name their setting `node.listen`. The monitor's
-    // setting has another name.
+    // The services use the function `listen`, too, so its errors name their setting `node.listen`.
+    // Replace this name by the name of the monitor's setting.
     let renamed =
         |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
     let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;

@@ -34,7 +34,7 @@ const PHASES_SPAN_MS: u64 = 10_000;
 /// that Prometheus is not used. By default, Prometheus asks each minute.
 const DISCOVERY_MS: u64 = 3_600_000;
 
-/// Rules with findings that mean that requests wait or fail.
+/// Rules whose findings mean that requests wait or fail.
 const STOPPING: [&str; 5] =
     ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable"];
 

@@ -27,7 +27,7 @@ pub fn printable(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
 
-/// The names that a monitor knows.
+/// The names that a monitor has found in cluster maps and in the files of its host.
 #[derive(Debug)]
 pub(crate) struct Names {
     users: HashMap<String, String>,

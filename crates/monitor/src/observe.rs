@@ -10,7 +10,7 @@ use skep_stats::{By, Round, Row, ServiceFigures, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 
-/// The divisions of load in a frame. Each division has its dimension.
+/// The ways in which services divide their load. A frame stores each way as a dimension.
 const DIVISIONS: [(By, Dimension); 7] = [
     (By::Node, Dimension::Node),
     (By::Target, Dimension::Target),

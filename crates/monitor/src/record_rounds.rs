@@ -1,6 +1,6 @@
 //! Asks the services for their new records of operations, which the web page shows.
 //!
-//! This module knows the position up to which it has read the records of each service.
+//! This module stores the position up to which it has read the records of each service.
 //! `slow_operations` stores the records.
 
 use crate::collect::Connections;

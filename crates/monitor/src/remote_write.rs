@@ -1,9 +1,9 @@
 //! The samples of the load in the form of Prometheus' remote write, version 1: one protobuf message
-//! in one block of Snappy (<https://prometheus.io/docs/specs/prw/remote_write_spec/>). Does not own
-//! when they are sent ([`crate::copies`]).
+//! in one block of Snappy (<https://prometheus.io/docs/specs/prw/remote_write_spec/>).
+//! [`crate::copies`] decides when they are sent.
 //!
-//! Prometheus can also read the services itself. These samples are for stores that nothing reads
-//! for them, and they have the causes of load of the whole cluster.
+//! Prometheus can also read the services itself. These samples are for stores that only receive
+//! samples and read no service. They also contain the causes of load of the whole cluster.
 
 use crate::frame::{Dimension, Frame, Load, Measure};
 use crate::names::Names;

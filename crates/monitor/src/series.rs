@@ -1,5 +1,6 @@
-//! Queries of the history. A query returns either the load over time, of one object or of all
-//! objects, or the total load of each object in a time span.
+//! Queries of the history. There are two kinds of queries. One returns the load of one object, or
+//! of all objects together, over time. The other returns the total load of each object in a time
+//! span.
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;

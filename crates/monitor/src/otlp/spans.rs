@@ -70,8 +70,8 @@ fn span_of(record: &TraceRecord) -> Value {
     ];
     attributes.extend(facts.iter().filter(|(_, id)| *id != 0).map(|(key, id)| number(key, *id)));
     attributes.extend(record.user.map(|user| number("enduser.id", user.into())));
-    // A service's record has no number in the operation, but two records of one target never end at
-    // the same moment.
+    // The record of a service has no number in the operation. Two records of one target never end
+    // at the same moment, so the end time takes the place of the number.
     let part = match is_mount {
         true => 0,
         false => u64::from(record.target.raw()) << 32 ^ record.ended_us ^ (1 << 63),
