@@ -3,8 +3,8 @@
 //! The changes have a fixed order: owner, extended attributes, mode, times. The owner comes first,
 //! because a change of the owner clears capabilities and the bits `setuid` and `setgid`. The mode
 //! comes after the extended attributes, because without root rights, the kernel sets no extended
-//! attribute on a file without write permission. Also, an access control list must limit the rights
-//! of the group before the mode grants them.
+//! attribute on a file without write permission. Also, an access control list may limit the rights
+//! of the group, and this limit must be in place before the mode grants these rights.
 //!
 //! If the owner of a copy differs from the owner of its source, the copy never has the bit
 //! `setuid`, because the program would run as another user than before. The same holds for `setgid`

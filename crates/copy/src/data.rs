@@ -33,8 +33,8 @@ pub(crate) fn is_sparse(source: &File) -> Result<bool, Failure> {
     let metadata = source.metadata().map_err(Failure::of("read the attributes"))?;
     let is_sparse = metadata.blocks().saturating_mul(512) < metadata.len();
     if is_sparse {
-        // Some file systems report data that has no blocks yet only after a sync. Other file
-        // systems refuse to sync a file that is open for reading. This error is ignored.
+        // Some file systems report data without blocks only after a sync, so sync the file first.
+        // Other file systems refuse to sync a file that is open for reading. This error is ignored.
         let _ = source.sync_data();
     }
     Ok(is_sparse)

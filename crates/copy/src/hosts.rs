@@ -7,9 +7,9 @@
 //! what is missing. If the last process succeeds, the result is the same as that of a copy by one
 //! host.
 //!
-//! A process prints its progress and its result as [`Message`]s, with one JSON value per line. The
-//! coordinator sends it a line every [`HEARTBEAT`] on its standard input. The process ends itself
-//! if it gets no line for [`LEASE`], or if the input ends.
+//! A process prints its progress and its result as [`Message`]s, with one JSON value per line.
+//! Every [`HEARTBEAT`], the coordinator sends a line to the standard input of each process. A
+//! process ends itself if it gets no line for [`LEASE`], or if its input ends.
 //!
 //! # Invariants
 //! - The coordinator gives a share to a second host only when the first process cannot copy it any
@@ -19,9 +19,9 @@
 //!
 //! # Hazard: a host that is frozen
 //! When a frozen host runs again after the lease, the process on it ends itself. Before its watch
-//! thread runs, its other threads may write for a moment. They write to temporary files of their
-//! own, or bytes of the same version of the source to an incomplete copy. These writes do harm only
-//! if the copy was completed and then changed in the meantime.
+//! thread runs, its other threads may write for a moment. They write either to their own temporary
+//! files, or bytes of the same version of the source to an incomplete copy. These writes do harm
+//! only if the copy was completed and then changed in the meantime.
 
 use crate::outcome::{Outcome, Progress};
 use crate::shares::{Part, Share};

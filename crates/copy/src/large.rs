@@ -141,7 +141,8 @@ impl Large {
             Part::Share(share) => {
                 share.has_piece(self.key, index) && (options.verify || !is_finished)
             }
-            // The processes of the shares have compared the pieces that they copied.
+            // The processes of the shares have compared the pieces that they have finished, so only
+            // the other pieces are left.
             Part::Finish => !is_finished,
             Part::Whole | Part::Prepare => options.verify || !is_finished,
         }

@@ -101,7 +101,8 @@ impl Links {
             return Ok(Claim::Copy);
         };
         if known.version != version {
-            // The inode number now belongs to another file, or the same file has changed.
+            // The inode number now belongs to another file, or the same file has changed. In both
+            // cases the copy of the first name cannot be linked.
             return Err(Failure::changed());
         }
         match &known.finished {

@@ -12,9 +12,9 @@
 //! and their retries.
 //!
 //! # Invariants
-//! - An object is either complete or absent. A file of up to one part is stored by one request, and
-//!   a larger one appears when its upload is completed. Files also appear only when they are
-//!   complete (see [`crate::publish`]).
+//! - An object is either complete or absent. A file that fits into one part is stored by one
+//!   request. A larger file appears in the bucket only when its upload is completed. Files also
+//!   appear only when they are complete (see [`crate::publish`]).
 //! - No key leads out of the destination, because each name in a key becomes the name of an entry
 //!   in a directory, and no symbolic link is followed.
 //! - All bytes of a copy come from one version of the file, or from an object with one entity tag.

@@ -3,7 +3,7 @@
 //! Both files are used only if this user owns them and no other user has access, because another
 //! user could write false bytes to them. A lock on the list keeps two runs from writing the same
 //! file. The processes of one copy by several hosts share the lock, because each writes different
-//! pieces. If the file system does not support locks, none is taken.
+//! pieces. If the file system does not support locks, the run continues without a lock.
 
 use crate::failure::Failure;
 use crate::plan::{FINISHED, Version, finished_pieces, list_head, partial_names, piece_count};

@@ -116,8 +116,8 @@ impl Walk {
         Ok(vec![Work::List { directory, stream }])
     }
 
-    /// Lists the next entries of a directory. The unit that lists the rest of the directory is
-    /// returned first, so threads take it last.
+    /// Lists the next entries of a directory. The first unit in the result lists the rest of the
+    /// directory. Threads take it last.
     pub(crate) fn list(
         &self,
         directory: Arc<Directory>,
@@ -245,7 +245,7 @@ impl Walk {
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
         // In the last part of a copy by several hosts, an existing file comes from the process of a
-        // share, or from an earlier run.
+        // share, or from an earlier run. If it is complete, it is not copied again.
         let trusts = self.context.options.part == Part::Finish && seen.metadata.nlink() < 2;
         if let Some(existing) = existing
             && (self.context.options.resume || trusts)

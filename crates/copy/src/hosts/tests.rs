@@ -75,7 +75,7 @@ fn shares_run_after_the_first_part_and_before_the_last_part() {
 
 #[test]
 fn share_of_a_lost_host_is_copied_by_another() {
-    // The host that runs the first part fails later, with its share.
+    // The host that has run the first part fails later, while it copies a share.
     let (result, log) = run(&["a", "b"], &|host, part| match (host, part) {
         ("a", Part::Share(_)) => fails("killed"),
         _ => prints(&[ended(1, 0)]),

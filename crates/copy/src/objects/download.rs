@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
             Folder::above(top, self.context.clone(), (file, number), only).map_err(named)?;
         let above = Arc::new(above);
         let Some(head) = head else {
-            // The path has no name in this case, so `name` is `.`, the directory itself.
+            // If the path has no name, `name` is `.`, which is the directory itself.
             let folder = above.below(name).map_err(named)?;
             return Ok(Source::Tree { folder, prefix });
         };

@@ -109,7 +109,7 @@ pub(super) struct Large<'a> {
     units: Units,
 }
 
-/// The facts about a file that the thread which found the file passes to the upload.
+/// Information about a file, which the thread that has found the file passes to the upload.
 pub(super) struct Found<'a> {
     pub(super) folder: Arc<Folder<'a>>,
     pub(super) key: String,

@@ -156,7 +156,7 @@ impl<'a> Large<'a> {
             && let Err(error) = file.sync_data()
         {
             // This piece may be lost, and also other pieces that the kernel has not written to the
-            // device yet.
+            // device yet. So discard the incomplete copy.
             self.partial.discard(self.parent());
             return Err(Failure::of("sync")(error));
         }

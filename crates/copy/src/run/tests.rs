@@ -294,7 +294,8 @@ fn resumed_copy_repairs_links_and_modes_and_removes_leftovers() {
     let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::utimensat(rustix::fs::CWD, site.copy("link"), &times, flags).unwrap();
     fs::set_permissions(site.source("file"), fs::Permissions::from_mode(0o4711)).unwrap();
-    // Creates what killed runs leave: temporary files, and pieces of a file that no longer exists.
+    // Creates the files that killed runs leave: temporary files, and pieces of a file that no
+    // longer exists.
     let (partial, list) = partial_names(OsStr::new("gone"));
     for name in [&temporary_name(OsStr::new("file"), 7, 8), &partial, &list] {
         fs::write(site.copy("").join(name), "part").unwrap();

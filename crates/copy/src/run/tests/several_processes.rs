@@ -121,7 +121,7 @@ fn copy_by_one_process_is_refused_while_a_share_runs() {
     site.succeed(&OPTIONS);
     let other = File::open(site.copy("")).unwrap();
     flock(&other, FlockOperation::LockShared).unwrap();
-    // The lock of a share admits another share of the same copy.
+    // While one share holds the lock, another share of the same copy can take it too.
     site.succeed(&share(&OPTIONS, 0, 1));
     let pair = Pair { source: site.source(""), destination: site.copy("") };
     let refused = copy(&[pair], &OPTIONS, &|_| ()).unwrap_err();
