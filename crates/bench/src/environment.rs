@@ -75,7 +75,7 @@ impl Environment {
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
     // Among the mount points that contain the path, the longest one is used. If several mounts have
-    // this mount point, the last one hides the others.
+    // this mount point, the last mount hides the others.
     found.max_by_key(|mount| mount.point.len())
 }
 

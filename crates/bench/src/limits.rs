@@ -40,8 +40,7 @@ pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const CLEAN_TRIES: u32 = 50;
 pub(crate) const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which the controller asks targets for their progress. It is short enough for a
-/// display of the progress. A target that gets these requests also knows that the controller is
-/// alive.
+/// display of the progress. These requests also show the target that the controller is alive.
 pub(crate) const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for a target to answer a request for its progress. A target answers between two
 /// blocks.

@@ -1,5 +1,5 @@
-//! Benchmarks of the network alone, like BeeGFS's NetBench. They measure the links from client
-//! hosts to services, and the links between services.
+//! Benchmarks of the network without storage devices, like BeeGFS's NetBench. They measure the
+//! links from client hosts to services, and the links between services.
 //!
 //! The messages have the form of messages with file data, including checksums, and use the same
 //! kind of connection. They are sent to the thread that owns a storage target, but no files are

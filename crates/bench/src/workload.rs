@@ -1,6 +1,6 @@
 //! Runs the phases of a workload from start to end. [`crate::io`] and [`crate::metadata`] share
 //! this loop. A workload names its phases. This module starts the processes, runs the phases in
-//! their order, and stores the results. It does not know what a phase does.
+//! their order, and stores the results. It does not depend on the work of a phase.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};
@@ -30,7 +30,7 @@ pub struct Outcome<P> {
     pub failure: Option<String>,
 }
 
-/// The use that the run makes of the record of a phase.
+/// How a run uses the record of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
     /// The record is a result.

@@ -132,7 +132,8 @@ fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
         up.ticks = cpu_ticks();
     }
     let mut rest = order.clone();
-    // Only the first worker gets the list of the dead workers. It removes the files of all of them.
+    // Only the first worker gets the list of the dead workers, and removes the files of all dead
+    // workers.
     if let Order::Clean { dead } = &mut rest {
         dead.clear();
     }

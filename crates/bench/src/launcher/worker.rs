@@ -33,7 +33,7 @@ pub(crate) trait Engine {
     fn clean(&mut self, dead: &[u32]);
 }
 
-/// The state that a running engine shares with the other threads of its process.
+/// The state that the thread of a running engine shares with the other threads of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     is_aborted: AtomicBool,
@@ -101,7 +101,8 @@ pub fn worker() -> Result<()> {
     send(&out, &WorkerMessage::Ready)?;
     let result = follow(&mut *engine, &orders, &control, &out);
     if !matches!(result, Ok(End::Finished)) {
-        // Without `Finish`, the agent has exited, or this worker could not write an answer.
+        // Without the order `Finish`, the agent has exited, or this worker could not write an
+        // answer. In both cases the run has failed, so remove the files.
         engine.clean(&[]);
     }
     result.map(drop)
@@ -179,7 +180,7 @@ fn perform(
     let heart = skep_env::spawn_thread("progress".into(), None, beat)?;
     let mut measure = Measure { begin_s: skep_env::now().as_secs_f64(), ..Measure::default() };
     let failure = engine.perform(step, &mut measure, control).err();
-    // Some engines know the times more precisely, and have set them already.
+    // Some engines measure the times more precisely, and have set them already.
     if measure.end_s == 0.0 {
         measure.end_s = skep_env::now().as_secs_f64();
     }

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 pub enum Verdict {
     /// The target is as fast as the other targets, or the difference is too small to matter.
     Fine,
-    /// The target is slower than the other targets, and the confidence in this is sufficient.
+    /// The target is slower than the other targets, and the confidence in this verdict is
+    /// sufficient.
     Slow,
     /// The target seems slower, but the confidence is too low. More repetitions can decide.
     Unclear,
@@ -169,8 +170,8 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
 /// Considers all orders of `n` values of a first list and `m` values of a second list. Returns the
 /// fraction of these orders in which at most `above` pairs have the larger value in the first list.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
-    // `shares[i][u]` is about the values taken so far, if `i` of them are from the first list. It
-    // is the fraction of their orders in which `u` pairs have the larger value in the first list.
+    // Of the values taken so far, `i` are from the first list. `shares[i][u]` is the fraction of
+    // all orders of these values in which `u` pairs have the larger value in the first list.
     // Fractions are stored, because counts of orders would overflow any integer type.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;

@@ -271,7 +271,7 @@ impl ToolEngine {
     /// Removes the empty directories that mdtest does not remove.
     fn remove_empty(&self, plan: &MetadataPlan, step: &Step) -> InWords<()> {
         let directory = plan.test_directory(step.repetition, &self.seat.host);
-        // Only some versions of mdtest leave this directory behind.
+        // Only some versions of mdtest leave this directory, so an error of its removal is ignored.
         let _ = fs::remove_dir(directory.join("test-dir.0-0"));
         fs::remove_dir(&directory).map_err(at(&directory, "remove"))
     }
@@ -314,8 +314,8 @@ impl Engine for ToolEngine {
 
     fn clean(&mut self, dead: &[u32]) {
         for path in std::mem::take(&mut self.made) {
-            // If the removal fails, the files stay. The error of the run then names their
-            // directory.
+            // An error is ignored. If the removal fails, the files stay, and the error of the run
+            // names their directory.
             self.made = vec![path];
             let _ = self.remove();
         }

@@ -120,8 +120,8 @@ impl Fleet {
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // Workers without a result have stopped sending messages. The run must not wait for
-                // them when it ends.
+                // Workers without a result have stopped sending messages. Mark them, so that the
+                // run does not wait for them when it ends.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
