@@ -74,8 +74,8 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // The journal has no result yet. If the incomplete file stayed, the next attempt would
-            // fail with `Exists`.
+            // The journal has no result yet, so remove the incomplete file. Otherwise the next
+            // attempt would fail with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }

@@ -72,7 +72,7 @@ pub enum Event {
     Trial(String),
     /// The calibration has found its result.
     Calibrated(CalibratedRecord),
-    /// A wait before the next block begins. With these waits, the load of other users affects all
+    /// The study waits before the next block. With these waits, the load of other users affects all
     /// conditions alike.
     Wait(Duration),
     /// A run begins.

@@ -6,7 +6,7 @@ use super::{Condition, Experiment, Level, Plan, Targets};
 use crate::limits::MAX_RUNS;
 use skep_types::{Error, Result, size};
 
-/// The facts about a system that the check of a plan needs.
+/// Information about a system, which the check of a plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Number of client hosts.

@@ -20,8 +20,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// Smallest difference that counts, as a fraction. With many runs and little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value of a factor counts as a dip if its bandwidth is lower than the bandwidth of a smaller
-/// value by more than this fraction. The same must hold for a larger value.
+/// A value of a factor counts as a dip if its bandwidth is lower by more than this fraction than
+/// the bandwidth of a smaller value, and also than the bandwidth of a larger value.
 const DIP: f64 = 0.15;
 
 /// A conclusion: one or more sentences about one subject.
@@ -272,8 +272,8 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Names the values whose bandwidth is more than 15 % lower than the bandwidth of a smaller value.
-/// The same must hold for a larger value.
+/// Names the values whose bandwidth is more than 15 % lower than the bandwidth of a smaller value,
+/// and also than the bandwidth of a larger value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();

@@ -2,8 +2,8 @@
 //!
 //! All access goes through the mount, with the extended attributes that docs/operations/patterns.md
 //! describes. For this reason, users without the cluster's token can run studies too. File systems
-//! other than Skep do not have these attributes. There, the study creates files without a pattern,
-//! and does not know their targets.
+//! other than Skep do not have these attributes. On such a file system, the study creates files
+//! without a pattern, and cannot find their targets.
 
 use crate::plan::Targets;
 use crate::record::{Allocation, MinMax, Settings};
@@ -31,7 +31,7 @@ pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // A file with another pattern than the required one must not stay.
+        // A file without the required pattern must not stay, so remove it.
         let _ = std::fs::remove_file(path);
     })
 }

@@ -35,7 +35,8 @@ impl Meeting {
         }
     }
 
-    /// Withdraws the calling thread from the meeting. The other threads will not wait for it.
+    /// Withdraws the calling thread from the barrier. The other threads do not wait for it any
+    /// more.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;

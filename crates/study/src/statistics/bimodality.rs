@@ -189,8 +189,9 @@ mod tests {
             });
             assert!(share > 0.99, "{size}: {share}");
         }
-        // Each sample is like the results of three targets with two different allocations. The
-        // means differ by a third, and the noise is that of a shared system.
+        // Each sample is like the results of files on three targets with two different allocations.
+        // The means of the two allocations differ by a third, and the values vary as on a system
+        // with other users.
         let share = share_bimodal(200, || {
             let mut values = normal(&mut random, 50, 48.0, 2.0);
             values.extend(normal(&mut random, 50, 72.0, 3.0));

@@ -1,4 +1,4 @@
-//! Finds what limits a system: its clients, the links of its servers, or its targets. One
+//! Finds the part that limits a system: its clients, the links of its servers, or its targets. One
 //! conclusion covers all three, so that results with few clients do not seem to contradict results
 //! with many.
 
@@ -12,7 +12,7 @@ use crate::statistics::mean;
 use std::collections::BTreeMap;
 
 /// If more targets on each server increase the bandwidth by at most this fraction, the targets are
-/// not the limit. Then the server or its link is.
+/// not the limit. In this case, the limit is the server or its link.
 const FLAT: f64 = 0.15;
 
 /// The part that limits a system that has enough clients.
@@ -136,10 +136,10 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     })
 }
 
-/// Finds what limits the servers, from allocations with the same number of targets on each server.
-/// If more targets on each server gain less than 15 %, the limit is what these targets share: the
-/// server or its link. If the bandwidth grows more than half as fast as the number of targets, the
-/// targets are the limit.
+/// Finds the part that limits the servers, from allocations with the same number of targets on each
+/// server. If more targets on each server gain less than 15 %, the limit is the server or its link,
+/// which these targets share. If the bandwidth grows more than half as fast as the number of
+/// targets, the targets are the limit.
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
