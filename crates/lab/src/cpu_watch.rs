@@ -5,7 +5,8 @@
 //! processors since the previous reading. A sample below [`IDLE_ENOUGH`] is *saturated*. If more
 //! than the share [`SATURATED_BEARABLE`] of all samples is saturated, the processors were the
 //! bottleneck. Two kinds of time also count as idle: time in which a processor waits for disks, and
-//! time of programs that were started with `nice`. Such programs yield to the programs of the lab.
+//! time of programs that were started with `nice`. Programs that were started with `nice` yield to
+//! the programs of the lab.
 
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

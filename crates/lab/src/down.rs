@@ -46,7 +46,7 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // The state may be unreadable. Then the other parts are found without the state.
+        // If the state file cannot be read, the other parts are found without it.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {

@@ -4,9 +4,9 @@
 //! change. One namespace contains a bridge. Each host has a link to the bridge, which is a pair of
 //! interfaces: `eth0` in the namespace of the host, and an interface with the host's name in the
 //! namespace of the bridge. A token bucket at each of these two interfaces limits the packets that
-//! leave the interface. The bucket at `eth0` limits what the host sends. The bucket at the other
-//! interface limits what the host receives. The limits apply to all traffic of a host, including
-//! messages to management and metadata, as on a real network.
+//! leave the interface. The bucket at `eth0` limits the packets that the host sends. The bucket at
+//! the other interface limits the packets that the host receives. The limits apply to all traffic
+//! of a host, including messages to management and metadata, as on a real network.
 //!
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface at once, and splits this data into frames later.

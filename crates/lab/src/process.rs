@@ -90,8 +90,8 @@ pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     let inside: BTreeSet<_> =
         namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
     // While a network namespace is being created, its file may be an ordinary file, or may
-    // represent the network namespace of this machine. Processes in the namespace of this machine
-    // must not be found.
+    // represent the network namespace of this machine. Skip such a file, because processes in the
+    // namespace of this machine must not be found.
     let own = identity(Path::new("/proc/self/ns/net"));
     let is_inside = |pid: u32| {
         let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));

@@ -163,7 +163,7 @@ fn start_on(
         starting.current_dir(point);
     }
     starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The child process gets a process group of its own. It gets SIGTERM when the calling thread
+    // The child process gets a process group of its own, and gets SIGTERM when the calling thread
     // ends.
     let mut child = skep_env::spawn_child(&mut starting)
         .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
