@@ -120,7 +120,7 @@ struct State {
     page: usize,
     /// Whether the store does not support checksums, like older stores.
     is_plain: bool,
-    /// Whether clients use TLS. Only then may a signature leave out the body.
+    /// Whether clients use TLS. If they do, a signature may leave out the body.
     is_secure: bool,
 }
 
@@ -187,7 +187,7 @@ impl ObjectStore {
                 }
                 let Ok(stream) = stream else { continue };
                 let (state, tls) = (shared.clone(), tls.clone());
-                // The thread ends when its connection ends.
+                // The new thread ends when its connection ends.
                 std::thread::spawn(move || {
                     let reply = |request| answer(&state, request);
                     match tls {

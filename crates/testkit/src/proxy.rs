@@ -3,8 +3,8 @@
 //!
 //! The mount runs in a separate network namespace, in which the proxy listens on the addresses of
 //! the services. So the mount needs no settings for the proxy. The proxy drops the chosen reply,
-//! and then closes the connection, because a TCP connection never loses a reply without losing all
-//! later bytes. Other connections continue.
+//! and then closes the connection, because a TCP connection that loses a reply also loses all later
+//! bytes. Other connections continue.
 //!
 //! The proxy owns the namespace and the connections. It does not change the forwarded bytes.
 

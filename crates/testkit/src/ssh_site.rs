@@ -92,9 +92,9 @@ impl SshSite {
     }
 }
 
-/// Kills the processes of Skep on one host whose command lines contain `text`. Waits until there is
-/// such a process. All hosts share the process ids of this machine, so this function selects
-/// processes by their network namespaces.
+/// Kills the processes of Skep on one host whose command lines contain `text`. First waits until
+/// there is such a process. All hosts share the process ids of this machine, so this function
+/// selects processes by their network namespaces.
 pub fn kill(host: &PageHost, text: &str) {
     let script = format!(
         "own=$(readlink /proc/self/ns/net)\n\

@@ -90,7 +90,7 @@ impl ThinDisk {
         assert!(succeeds("fstrim", [self.path().as_os_str()]), "fstrim {}", self.path().display());
     }
 
-    /// Drops all clean pages of the page cache, so that reads return what is on the device.
+    /// Drops all clean pages of the page cache, so that reads return the bytes on the device.
     ///
     /// # Panics
     /// Panics if the kernel refuses to drop the pages.

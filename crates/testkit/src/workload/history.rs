@@ -1,5 +1,5 @@
-//! Stores records of a worker's operations. From these records, derives the states of each name
-//! that are allowed after a crash.
+//! Stores records of a worker's operations, and derives from them the states of each name that are
+//! allowed after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

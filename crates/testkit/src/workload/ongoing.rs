@@ -108,8 +108,8 @@ impl Log {
         Ok(())
     }
 
-    /// Checks the log after a crash, and returns a line for each problem. Then truncates the log to
-    /// the length up to which its bytes had to survive.
+    /// Checks the log after a crash, and returns a line for each problem. Then truncates the log
+    /// after the last byte that had to survive.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {

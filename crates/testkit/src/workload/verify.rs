@@ -81,7 +81,8 @@ fn word(state: &State) -> String {
 
 impl Worker {
     /// Compares all files with the states that are allowed after `crash`, and returns a line for
-    /// each problem. Afterwards the worker continues from the state that the check found.
+    /// each problem. The check also replaces the records of the worker by the found state, so that
+    /// the worker continues from this state.
     pub fn check(&mut self, crash: &Crash) -> Vec<String> {
         let mut found = BTreeMap::new();
         let mut problems = Vec::new();

@@ -46,7 +46,7 @@ pub(crate) struct Cache {
     ignores_flushes: bool,
 }
 
-/// The fate of one unflushed write in a power loss.
+/// The effect of a power loss on one unflushed write.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Dropped,
