@@ -144,6 +144,12 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_FAULTS", 200)), in_ci: false,
     },
     Suite {
+        name: "take-over", about: "the take-over of a metadata group with 100,000 open files",
+        test: "metadata_groups", case: "take_over",
+        programs: &[("python3", "python3")],
+        operations: Some(("SKEP_OPENS", 100_000)), in_ci: false,
+    },
+    Suite {
         name: "miri", about: "undefined behaviour in the buffers of crates/env, by Miri",
         test: "", case: "", programs: &[("rustup", "rustup")],
         operations: None, in_ci: false,

@@ -11,8 +11,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of files that programs have open.
-const OPENS: usize = if cfg!(debug_assertions) { 4_000 } else { 100_000 };
+/// Number of files that programs have open, unless `SKEP_OPENS` sets it.
+const OPENS: usize = 10_000;
 /// Number of open files for each locked file.
 const LOCK_EVERY: usize = 10;
 /// Number of open files for each file that has bytes and no name.
@@ -42,6 +42,10 @@ sys.stdin.readline()\n\
 for file, name in unnamed: assert os.pread(file, 100, 0) == name.encode(), name\n\
 print('checked', flush=True)\n";
 
+fn number_of_opens() -> usize {
+    std::env::var("SKEP_OPENS").map_or(OPENS, |it| it.parse().expect("a number"))
+}
+
 fn name(number: usize) -> String {
     format!("open-{number}")
 }
@@ -54,8 +58,8 @@ struct Holder {
 
 impl Holder {
     /// Starts the program that opens every [`PROGRAMS`]th file, beginning with `first`.
-    fn start(directory: &Path, first: usize) -> Self {
-        let numbers = [first, OPENS, PROGRAMS, LOCK_EVERY, UNNAMED_EVERY].map(|it| it.to_string());
+    fn start(directory: &Path, first: usize, opens: usize) -> Self {
+        let numbers = [first, opens, PROGRAMS, LOCK_EVERY, UNNAMED_EVERY].map(|it| it.to_string());
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).arg(directory).args(numbers);
         let mut program = command
@@ -102,13 +106,15 @@ fn end_of_pause(root: PathBuf, stop: &AtomicBool) -> Instant {
 
 #[test]
 fn new_primary_of_many_opens_and_locks_replies_at_once() {
+    let opens = number_of_opens();
     let mut pair = Pair::begin();
     let [here, there] = MOUNTS.map(|name| pair.scratch.join(name));
     files::create_dir(here.join("probes"));
     let began = Instant::now();
-    let mut holders: Vec<_> = (0..PROGRAMS).map(|first| Holder::start(&here, first)).collect();
+    let mut holders: Vec<_> =
+        (0..PROGRAMS).map(|first| Holder::start(&here, first, opens)).collect();
     holders.iter_mut().for_each(|it| it.expect_line("open"));
-    eprintln!("{OPENS} files created and kept open in {:?}", began.elapsed());
+    eprintln!("{opens} files created and kept open in {:?}", began.elapsed());
 
     let (primary, backup) = pair.roles();
     let stop = AtomicBool::new(false);
@@ -131,7 +137,7 @@ fn new_primary_of_many_opens_and_locks_replies_at_once() {
     let start = first_reply.saturating_duration_since(shown);
     eprintln!("first reply {start:?} after the map with the new primary");
 
-    for number in (0..OPENS).filter(|number| number % LOCK_EVERY == 1) {
+    for number in (0..opens).filter(|number| number % LOCK_EVERY == 1) {
         let file = File::open(there.join(name(number))).expect("the file exists");
         let refused = flock(&file, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(refused, Err(Errno::WOULDBLOCK), "its program still has the lock of {number}");
