@@ -5,6 +5,7 @@
 //! prints results. Libraries do the work.
 
 mod access;
+mod account;
 mod cli;
 mod client_file;
 mod cmd;

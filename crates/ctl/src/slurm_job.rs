@@ -1,7 +1,24 @@
-//! Finds the name and the nodes of the Slurm job that this process belongs to. Uses the environment
-//! variables of the job, and `scontrol`.
+//! Finds the name, the nodes and the script of the Slurm job that this process belongs to, and
+//! holds this job. Uses the environment variables of the job, and `scontrol`.
+//!
+//! # The race between a prolog and the end of its job
+//! slurmd starts the script of a job after the prolog has ended, unless `slurmctld` has already
+//! sent the end of the job. So the script may start although the prolog has held the job. For this
+//! reason, [`Job::refuse`] first creates a file. `deploy/slurm/task-prolog.sh` runs before each
+//! task, and ends the task if this file exists.
+//!
+//! The user of the job chooses its name, its script, and the path of its output. Root opens none of
+//! these paths, and passes them to other programs only as single arguments.
 
+use crate::account::Account;
+use crate::output::warn;
+use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Returns the nodes of the Slurm job of this process.
 ///
@@ -37,17 +54,219 @@ pub(crate) fn job_variable(names: &[&str]) -> Result<String> {
     })
 }
 
+/// Directory with a file for each job on this node whose tasks must not begin. The file has the
+/// number of the job. `deploy/slurm/task-prolog.sh` has the same path. Only root can write to it.
+const REFUSED: &str = "/run/skep-refused-jobs";
+/// Maximum number of characters of a reason in the comment of a job.
+const MOST_REASON: usize = 1000;
+/// Time limit for a line in the output of a job, in seconds. The output may be a pipe that no
+/// program reads.
+const LINE_SECONDS: u32 = 10;
+
+/// The Slurm job of the prolog to which this process belongs.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    id: String,
+    user: u32,
+}
+
+impl Job {
+    /// Returns the job of this process.
+    ///
+    /// # Errors
+    /// `Configuration` if this process does not belong to a prolog.
+    pub(crate) fn of_prolog() -> Result<Self> {
+        let id = number("SLURM_JOB_ID")?.to_string();
+        Ok(Self { id, user: number("SLURM_JOB_UID")? })
+    }
+
+    /// Returns the number of the job.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the user of the job.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// Returns the batch script of the job. The script is empty if the job has none, as a job of
+    /// `salloc`.
+    ///
+    /// # Errors
+    /// `NotFound` if Slurm does not send the script.
+    pub(crate) fn script(&self) -> Result<String> {
+        let result = scontrol(&["write", "batch_script", &self.id, "-"]);
+        if result.is_err() && self.facts().split_whitespace().any(|it| it == "BatchFlag=0") {
+            return Ok(String::new());
+        }
+        result.map_err(|reason| {
+            let what = format!("cannot read the script of job {}: {reason}", self.id);
+            Error::new(ErrorCode::NotFound, what)
+        })
+    }
+
+    /// Returns Slurm's facts about the job. The text is empty if Slurm does not answer.
+    fn facts(&self) -> String {
+        scontrol(&["show", "job", &self.id]).unwrap_or_default()
+    }
+
+    /// Whether the job has ended, for example because its user has cancelled it. A job for which
+    /// Slurm does not answer has not ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        has_ended(&self.facts())
+    }
+
+    /// Lets no task of the job begin on this node, until [`allow_tasks`].
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be written. The prolog must fail then.
+    pub(crate) fn refuse(&self) -> Result<()> {
+        refuse_in(Path::new(REFUSED), &self.id)
+    }
+
+    /// Holds the job, so that Slurm does not start its script, and shows the reason to its user.
+    /// The user corrects the input and releases the job. A job that cannot go back into the queue
+    /// is cancelled. Does nothing to a job that has ended.
+    pub(crate) fn hold(&self, reason: &str) {
+        let facts = self.facts();
+        if has_ended(&facts) {
+            return;
+        }
+        let reason = format!("skep: {reason}");
+        let comment = format!("AdminComment={}", shown(&reason, MOST_REASON));
+        let is_job = format!("JobId={}", self.id);
+        if let Err(error) = scontrol(&["update", &is_job, &comment]) {
+            warn(&format!("cannot write the comment of job {}: {error}", self.id));
+        }
+        if let (Ok(account), Some(output)) = (Account::of(self.user), output_of(&facts)) {
+            append(account, output, &reason);
+        }
+        if scontrol(&["requeuehold", "State=SpecialExit", &self.id]).is_ok() {
+            return;
+        }
+        if let Err(error) = run("scancel", &[&self.id]) {
+            warn(&format!("cannot hold or cancel job {}: {error}", self.id));
+        }
+    }
+}
+
+/// Removes the refusal of the job of this process on this node, if there is one. A job that its
+/// user releases has the same number again.
+///
+/// # Errors
+/// `Configuration` if this process does not belong to a job, and `Io` if the file cannot be
+/// removed.
+pub(crate) fn allow_tasks() -> Result<()> {
+    allow_in(Path::new(REFUSED), &number("SLURM_JOB_ID")?.to_string())
+}
+
+fn refuse_in(directory: &Path, job: &str) -> Result<()> {
+    // A task has the rights of its user and must see the file, whatever umask slurmd has.
+    let write = || {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+        fs::write(directory.join(job), "")
+    };
+    write().map_err(|error| {
+        let what = format!("cannot refuse the tasks of job {job} in {}", directory.display());
+        Error::from(error).within(what)
+    })
+}
+
+fn allow_in(directory: &Path, job: &str) -> Result<()> {
+    match fs::remove_file(directory.join(job)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let what = format!("cannot allow the tasks of job {job} in {}", directory.display());
+            Err(Error::from(error).within(what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the value of a variable of the job that is a number.
+fn number(name: &str) -> Result<u32> {
+    let text = job_variable(&[name])?;
+    text.parse().map_err(|_| {
+        let what = format!("invalid {name} '{text}': expected a number");
+        Error::new(ErrorCode::Configuration, what)
+    })
+}
+
+/// Returns whether Slurm's facts about a job show that it has ended.
+fn has_ended(facts: &str) -> bool {
+    let state = facts.split_whitespace().find_map(|it| it.strip_prefix("JobState="));
+    state.is_some_and(|it| !["PENDING", "CONFIGURING", "RUNNING"].contains(&it))
+}
+
+/// Returns the path of a job's output from Slurm's facts about the job.
+fn output_of(facts: &str) -> Option<&str> {
+    let path = facts.lines().find_map(|it| it.trim_start().strip_prefix("StdOut="))?;
+    path.starts_with('/').then_some(path)
+}
+
+/// Appends a line to a file, with the rights of a user.
+fn append(account: Account, path: &str, line: &str) {
+    let words = ["sh", "-c", "printf '%s\\n' \"$2\" >>\"$1\"", "sh", path, line];
+    let mut command = account.command(LINE_SECONDS, &words.map(str::to_owned));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if !command.status().is_ok_and(|it| it.success()) {
+        warn(&format!("cannot write to the output {}", shown(path, MOST_REASON)));
+    }
+}
+
+/// Runs `scontrol`, and returns its output, or the reason of its failure.
+fn scontrol(arguments: &[&str]) -> Result<String, String> {
+    run("scontrol", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("cannot run {program}: {error}; check that {program} is in the PATH")
+    })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
 /// Expands Slurm's form of a list of nodes, such as `n[1-4]`, with the program `scontrol`.
 fn node_names(list: &str) -> Result<Vec<String>> {
-    let refuse = |reason: String| {
+    let output = scontrol(&["show", "hostnames", list]).map_err(|reason| {
         let what = format!("cannot expand the list of nodes '{list}' with scontrol: {reason}");
         Error::new(ErrorCode::NotFound, format!("{what}; check that scontrol is in the PATH"))
-    };
-    let mut scontrol = std::process::Command::new("scontrol");
-    let output = scontrol.args(["show", "hostnames", list]).output();
-    let output = output.map_err(|error| refuse(error.to_string()))?;
-    if !output.status.success() {
-        return Err(refuse(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    })?;
+    Ok(output.lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_tasks_are_visible_to_users_until_they_are_allowed() {
+        let top = std::env::temp_dir().join(format!("skep-refused-{}", std::process::id()));
+        let directory = top.join("jobs");
+        allow_in(&directory, "7").unwrap();
+        refuse_in(&directory, "7").unwrap();
+        refuse_in(&directory, "7").unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o755);
+        allow_in(&directory, "71").unwrap();
+        assert!(directory.join("7").exists());
+        allow_in(&directory, "7").unwrap();
+        assert!(!directory.join("7").exists());
+        fs::remove_dir_all(&top).unwrap();
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+
+    #[test]
+    fn facts_of_a_job_show_its_end_and_its_output() {
+        let facts = "JobId=7 JobName=a StdOut=/etc/passwd\n   JobState=RUNNING Reason=Prolog\n   \
+            StdErr=/home/a b/err\n   StdOut=/home/a b/out\n   Power=\n";
+        assert!(!has_ended(facts) && !has_ended(""));
+        assert!(has_ended("JobId=7\n JobState=CANCELLED Reason=None"));
+        assert!(has_ended("JobId=7\n JobState=COMPLETING Reason=None"));
+        assert_eq!(output_of(facts), Some("/home/a b/out"));
+        assert_eq!(output_of("   StdOut=\n"), None);
+    }
 }

@@ -12,9 +12,10 @@
 //! - [`ssh`]: sessions of the `ssh` client that is installed on this host
 //! - [`execute`]: runs steps on many hosts at the same time
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
+//! - [`job_lines`]: the lines of a batch script that ask for copies
 //! - [`ondemand`]: file systems of the local disks of a job's hosts
 //!
-//! `facts`, `checks`, `plan`, `config` and `actions` do no I/O. The crate starts the
+//! `facts`, `checks`, `plan`, `config`, `job_lines` and `actions` do no I/O. The crate starts the
 //! program `skep` on hosts, but does not link its libraries. It stores no state on the host that
 //! deploys. Each run observes the hosts again, so the same command continues an interrupted run.
 
@@ -25,6 +26,7 @@ pub mod config;
 pub mod execute;
 pub mod facts;
 pub mod hosts;
+pub mod job_lines;
 pub mod ondemand;
 pub mod plan;
 pub mod ssh;

@@ -1,6 +1,7 @@
 //! Jobs of a real Slurm on four nodes. A line in its script gives a job a file system on demand.
 //! Nothing of the file system may be left after the end of the job, after `scancel`, and after the
-//! death of a node. All nodes together copy the input of a job, and its results.
+//! death of a node. All nodes together copy the input of a job, and its results. Lines of a script
+//! ask for input that the prolog copies with the rights of the user.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::ssh_site::SharedDirectory;
@@ -28,7 +29,7 @@ fn settings() -> String {
         SlurmdPidFile=/srv/slurmd.pid\nProctrackType=proctrack/pgid\nTaskPlugin=task/none\n\
         MpiDefault=none\nReturnToService=2\nSlurmdTimeout=20\nKillWait=2\n\
         SelectType=select/cons_tres\nPrologFlags=Alloc\nProlog=/srv/prolog.sh\n\
-        Epilog=/srv/epilog.sh\n"
+        Epilog=/srv/epilog.sh\nTaskProlog=/srv/task-prolog.sh\n"
         .to_owned();
     for node in 1..=NODES {
         let _ =
@@ -41,8 +42,8 @@ impl Slurm {
     fn new() -> Self {
         let network = PageNetwork::new();
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
-        let [prolog, epilog] =
-            ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));
+        let [prolog, epilog, task_prolog] = ["prolog.sh", "epilog.sh", "task-prolog.sh"]
+            .map(|name| files::read_to_string(directory.join(name)));
         let names: String = (1..=NODES).map(|it| format!("10.0.0.{it} n{it}\n")).collect();
         let names = format!("127.0.0.1 localhost\n10.0.0.99 control\n{names}");
         let settings = settings();
@@ -57,7 +58,8 @@ impl Slurm {
                  echo 'CgroupPlugin=cgroup/v1' >/etc/slurm/cgroup.conf\n\
                  cat >/srv/prolog.sh <<'END OF FILE'\n{prolog}END OF FILE\n\
                  cat >/srv/epilog.sh <<'END OF FILE'\n{epilog}END OF FILE\n\
-                 chmod 755 /srv/prolog.sh /srv/epilog.sh\n\
+                 cat >/srv/task-prolog.sh <<'END OF FILE'\n{task_prolog}END OF FILE\n\
+                 chmod 755 /srv/*.sh\n\
                  (umask 077; printf %032d 7 >/etc/skep/ondemand.secret)\n\
                  mkdir -p /var/lib/munge /var/log/munge; chmod 755 /run/munge\n\
                  chown -R munge /run/munge /var/lib/munge /var/log/munge /etc/munge\n\
@@ -97,6 +99,7 @@ impl Slurm {
     /// Waits until no file, mount or process of an on-demand file system is left on the nodes.
     fn await_removal(&self, nodes: &[usize]) {
         let look = "ls -d /var/lib/skep-ondemand /mnt/ondemand 2>/dev/null || true\n\
+            ls /run/skep-refused-jobs 2>/dev/null || true\n\
             grep fuse.skep /proc/mounts || true; own=$(readlink /proc/self/ns/net)\n\
             for process in /proc/[0-9]*; do\n\
             if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
@@ -155,6 +158,78 @@ fn expect_staging(slurm: &Slurm, all: &[usize]) {
     });
 }
 
+/// Checks jobs of an ordinary user whose scripts ask for input in their lines. A job whose input
+/// cannot be copied is held with the reason, and its nodes are not drained.
+fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
+    let shared = SharedDirectory::new("lines");
+    let top = shared.path();
+    slurm
+        .control
+        .run(&format!(
+            "mkdir {top}/input {top}/secret; cd {top}\n\
+             for number in $(seq 40); do echo $number >input/file-$number; done\n\
+             echo root >secret/file; chmod 600 secret/file; chmod 700 secret\n\
+             ln -s {top}/secret/file input/link; mkdir out; chown daemon out"
+        ))
+        .expect_success();
+    let submit = |lines: &str, commands: &str| {
+        let line = format!(
+            "cat >{top}/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH --constraint=skep\n{lines}\n\
+             {commands}\nEND OF FILE\nchmod 644 {top}/job.sh\n\
+             sbatch --parsable --uid=daemon --gid=daemon -N{NODES} --chdir=/srv \
+             --output={top}/out/%j {top}/job.sh"
+        );
+        slurm.control.run(&line).expect_success().trim().to_owned()
+    };
+    let read = |job: &str| slurm.control.run(&format!("cat {top}/out/{job}")).expect_success();
+    let lines = format!("#SKEP stage-in {top}/input\n#SKEP stage-in {top}/input/file-7:x-%j/y");
+    let job = submit(
+        &lines,
+        "ls /mnt/ondemand/input | wc -l; cat /mnt/ondemand/x-$SLURM_JOB_ID/y\n\
+         stat -c %U /mnt/ondemand/input/file-1\n\
+         srun sh -c 'cat /mnt/ondemand/input/file-40'",
+    );
+    slurm.await_state(&job, "COMPLETED");
+    assert_eq!(read(&job), "41\n7\ndaemon\n40\n40\n40\n40\n");
+    slurm.await_removal(all);
+
+    let cases = [
+        (format!("stage-in {top}/missing"), "missing: it does not exist"),
+        (format!("stage-in {top}/secret"), "ermission denied"),
+        ("stage-in /tmp/$(reboot)".to_owned(), "line 3 of the script"),
+    ];
+    for (line, words) in &cases {
+        let job = submit(&format!("#SKEP {line}"), "echo started");
+        wait_for(&format!("the job of {line} is held"), PATIENCE, || {
+            let shown = slurm.control.run(&format!("scontrol show job {job}")).stdout;
+            let is_held = shown.contains("JobState=SPECIAL_EXIT");
+            (is_held && shown.contains("AdminComment=skep: ")).then_some(())
+        });
+        let output = read(&job);
+        assert!(output.contains(words) && output.starts_with("skep: "), "{line}: {output}");
+        assert!(!output.contains("started"), "{line}: {output}");
+        slurm.await_removal(all);
+        slurm.control.run(&format!("scancel {job}")).expect_success();
+    }
+
+    // Slurm can get the hold after the prolog, and then starts the script. Here it never gets it.
+    let late_hold = "cp /usr/bin/scontrol /srv/scontrol\n\
+        cat >/srv/late-scontrol <<'END OF FILE'\n#!/bin/sh\n\
+        [ \"$1\" != requeuehold ] || exec touch /srv/held\nexec /srv/scontrol \"$@\"\n\
+        END OF FILE\n\
+        chmod 755 /srv/late-scontrol; mount --bind /srv/late-scontrol /usr/bin/scontrol";
+    slurm.nodes[0].run(late_hold).expect_success();
+    let job = submit(&format!("#SKEP stage-in {top}/missing"), "echo started");
+    slurm.await_state(&job, "FAILED");
+    assert!(!read(&job).contains("started"), "{}", read(&job));
+    slurm.nodes[0].run("ls /srv/held; umount /usr/bin/scontrol").expect_success();
+    slurm.await_removal(all);
+    wait_for("no node is drained", PATIENCE, || {
+        let shown = slurm.control.run("sinfo --noheader --states=idle -o %D").stdout;
+        (shown.trim() == NODES.to_string()).then_some(())
+    });
+}
+
 /// Starts a daemon of Slurm. For the daemon, the hostname is the name of the host.
 fn start(host: &mut PageHost, daemon: &str) {
     let name = host.name().to_owned();
@@ -181,6 +256,7 @@ pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
     assert_eq!(output, "n1\nn2\nn3\nn4\n");
     slurm.await_removal(&all);
     expect_staging(&slurm, &all);
+    expect_input_lines(&slurm, &all);
 
     let job = slurm.submit("srun sleep 600", constraint);
     slurm.await_state(&job, "RUNNING");

@@ -2,19 +2,24 @@
 
 use super::store::{Stores, is_store};
 use super::with_progress;
+use crate::account::Account;
 use crate::slurm_job::job_hosts;
 use skep_copy::context::Options;
 use skep_copy::hosts::{Hosts, HostsOutcome, Lost, copy};
+use skep_copy::outcome::Progress;
 use skep_copy::shares::Part;
 use skep_deploy::hosts::Deployment;
 use skep_deploy::ondemand::{deployment, read_hosts};
 use skep_deploy::ssh::Ssh;
+use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 /// Maximum length of a process's error text in a message.
 const MOST_REASON: usize = 500;
+/// Time limit of a process with the rights of a user. A batch system waits for such a process.
+const MOST_SECONDS: u32 = 24 * 3600;
 
 /// How processes are started on the hosts.
 #[derive(Debug)]
@@ -30,6 +35,13 @@ pub(in crate::cmd) enum Transport {
     Slurm {
         /// The nodes of the job.
         nodes: Vec<String>,
+    },
+    /// Processes are started on this host, with the rights of a user.
+    User {
+        /// Name of this host.
+        host: String,
+        /// The user.
+        account: Account,
     },
 }
 
@@ -54,6 +66,7 @@ impl Transport {
                 deployment.hosts.iter().map(|it| it.name.clone()).collect()
             }
             Self::Slurm { nodes } => nodes.clone(),
+            Self::User { host, .. } => vec![host.clone()],
         }
     }
 
@@ -65,6 +78,18 @@ impl Transport {
         destination: &Path,
         options: &Options,
         stores: Option<&Stores>,
+    ) -> Result<HostsOutcome> {
+        with_progress(|report| self.copy_with(sources, destination, options, stores, report))
+    }
+
+    /// Copies with all hosts, and calls `report` about once per second.
+    pub(in crate::cmd) fn copy_with(
+        &self,
+        sources: &[PathBuf],
+        destination: &Path,
+        options: &Options,
+        stores: Option<&Stores>,
+        report: &dyn Fn(&Progress),
     ) -> Result<HostsOutcome> {
         let paths = sources.iter().map(PathBuf::as_path).chain([destination]);
         let paths = paths.map(shared_path).collect::<Result<Vec<_>>>()?;
@@ -79,7 +104,7 @@ impl Transport {
             |host: &str, status: ExitStatus, errors: &str| self.explain(host, status, errors);
         let line = || stores.map(Stores::line).unwrap_or_default();
         let hosts = Hosts { names: &names, command: &command, explain: &explain, line: &line };
-        with_progress(|report| copy(&hosts, report))
+        copy(&hosts, report)
     }
 
     fn command(&self, host: &str, words: &[String]) -> Command {
@@ -95,6 +120,7 @@ impl Transport {
                 step.arg(format!("--nodelist={host}")).args(words);
                 step
             }
+            Self::User { account, .. } => account.command(MOST_SECONDS, words),
         }
     }
 
@@ -110,6 +136,10 @@ impl Transport {
                 // If a node does not answer, `srun` ends although the process on the node may still
                 // run. So an exit of `srun` does not show that the process has ended.
                 Lost { problem: format!("srun: {status}: {errors}"), has_ended: false }
+            }
+            Self::User { .. } => {
+                let problem = format!("{status}: {}", shown(errors.trim(), MOST_REASON));
+                Lost { problem, has_ended: true }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Subcommands of `skep ondemand`, which makes a file system of the local disks of a job's hosts.
 
 mod args;
+mod job_input;
 mod staging;
 mod start;
 mod status;

@@ -25,7 +25,7 @@ pub(super) struct StageIn {
     /// object store.
     pub(super) source: String,
     /// Path below the mount point.
-    destination: String,
+    pub(super) destination: String,
 }
 
 fn invalid(what: String) -> Error {

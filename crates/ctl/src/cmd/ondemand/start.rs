@@ -2,10 +2,11 @@
 //! each host.
 
 use super::args::{OndemandArgs, failure};
-use super::staging;
+use super::{job_input, staging};
 use crate::cmd::copy::store::StoreArgs;
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::slurm_job::allow_tasks;
 use skep_deploy::ondemand::{Command, Reach};
 use skep_types::Result;
 
@@ -70,6 +71,9 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
             return Err(error);
         }
     }
+    if matches!(reach, Reach::Here(_)) {
+        allow_tasks()?;
+    }
     let outcome = system.run(Command::Start, Some(&run), &reach)?;
     if let Some(error) = failure(WHAT, &outcome) {
         // All starts in a job use the same run, so a start that was refused must not remove the
@@ -86,7 +90,13 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
             None => error,
         });
     }
-    staging::run_in(&system, &inputs, stores.as_ref())?;
+    match &reach {
+        Reach::Here(here) if system.hosts.first() == Some(here) => {
+            job_input::copy_all(&system, here)?;
+        }
+        Reach::Here(_) => {}
+        Reach::Ssh => staging::run_in(&system, &inputs, stores.as_ref())?,
+    }
     print(&outcome, |outcome| {
         format!(
             "Mounted {} on {} of {} hosts ({:.1} s)",

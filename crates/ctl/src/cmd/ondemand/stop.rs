@@ -6,6 +6,7 @@ use crate::cmd::copy::store::StoreArgs;
 use crate::failure::PARTIAL;
 use crate::help::{Example, examples};
 use crate::output::print;
+use crate::slurm_job::allow_tasks;
 use skep_deploy::ondemand::{Command, OnDemand, OnDemandOutcome, Reach, Removal};
 use skep_types::{Error, ErrorCode, Result};
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
         (true, _) => system.removal = Removal::All,
         (false, Reach::Ssh) => save(&mut system, args, &reach)?,
         (false, Reach::Here(_)) => {}
+    }
+    if matches!(reach, Reach::Here(_)) {
+        allow_tasks()?;
     }
     let outcome = system.run(Command::Stop, None, &reach)?;
     if outcome.hosts.is_empty()
