@@ -2,7 +2,7 @@
 //!
 //! A modifying request occupies its slot until the reply arrives. A write must not arrive at a
 //! server after a truncation that waited for this write. So if the caller is interrupted and drops
-//! the future, the operation continues as a task of its own.
+//! the future, the operation continues as a separate task.
 
 use std::future::Future;
 use std::pin::Pin;

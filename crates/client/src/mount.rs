@@ -161,7 +161,7 @@ impl Mount {
     }
 
     /// Assigns a worker's range of slots to the caller. Assigns each range only once, since only
-    /// the client that used a slot knows its sequence.
+    /// the client that used a slot has the sequence of the slot.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if index <= self.options.workers && taken.insert(index) {

@@ -146,10 +146,9 @@ impl Client {
     }
 
     /// Waits until metadata has acknowledged all closes of a file by this mount, because `close(2)`
-    /// returns to the program before metadata acknowledges the close. If the close of a handle has
-    /// not begun yet, the program may have closed its descriptor already, since the kernel
-    /// sometimes sends the release of a handle after `close(2)` has returned. For such a handle,
-    /// this function waits for a shorter time.
+    /// returns to the program before metadata acknowledges the close. The kernel sometimes sends
+    /// the release of a handle after `close(2)` has returned. So if the close of a handle has not
+    /// begun yet, this function also waits, but for a shorter time.
     async fn closes_acknowledged(&self, inode: InodeId) {
         let started = skep_env::now();
         loop {

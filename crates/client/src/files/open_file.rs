@@ -71,9 +71,9 @@ impl OpenFile {
         self.is_stale.load(Ordering::Acquire) || self.is_fenced.load(Ordering::Acquire)
     }
 
-    /// Checks that operations through the handle may succeed. Fails if the file could not be opened
-    /// again after its session was lost, if another client may have changed the file since an
-    /// eviction, or if locks of this handle were lost.
+    /// Checks that operations through the handle may succeed. The check fails in three cases: the
+    /// file could not be opened again after its session was lost, another client may have changed
+    /// the file since an eviction, or locks of this handle were lost.
     pub(crate) fn check_live(&self) -> Result<()> {
         if self.has_lost_locks.load(Ordering::Acquire) {
             let text = format!(

@@ -27,8 +27,8 @@ pub(super) struct KernelView {
     /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
     /// the kernel has dropped all pages that it must drop.
     drop: Option<PageDrop>,
-    /// Whether the kernel must check by the modification time whether its pages are up to date,
-    /// because a write has bypassed these pages, or because other clients may have changed the file
+    /// Whether the kernel must compare modification times before it uses its pages. This is
+    /// necessary if a write has bypassed these pages, or if other clients may have changed the file
     /// without a notification.
     must_compare: bool,
 }

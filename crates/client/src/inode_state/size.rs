@@ -67,12 +67,13 @@ pub(super) struct FileSize {
     /// a hole.
     may_leave_holes: bool,
     /// Offset up to which this mount may have extended chunk files without changing the size of the
-    /// file. Failed writes, allocations and writes within the size of a shared file do this.
+    /// file. Failed writes, allocations, and writes within the size of a shared file extend chunk
+    /// files in this way.
     reach: u64,
     /// Number of the last write of this mount to the file.
     writes: u64,
-    /// Number of the last write or truncation that changed more than the times of the file: the end
-    /// of the file, its possible holes, or the possible ends of its chunk files.
+    /// Number of the last write or truncation that changed more than the times of the file. It
+    /// changed the end of the file, its possible holes, or the possible ends of its chunk files.
     moved: u64,
     /// Number of the last write that this mount acknowledged without a confirmation by metadata,
     /// because no other client had the file open.
@@ -241,7 +242,7 @@ impl FileSize {
             self.reported_end = self.reported_end.max(end);
         }
         if is_all_reported {
-            // Count the write as already reported, because metadata knows its size and its times.
+            // Count the write as already reported, because metadata has its size and its times.
             self.count_move();
             self.reported = self.writes;
         }

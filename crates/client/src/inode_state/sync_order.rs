@@ -22,7 +22,7 @@ pub(crate) enum SyncOrder {
     DataFirst,
 }
 
-/// How many changes to names and attributes this mount had made at some moment.
+/// Numbers of changes to names and attributes that this mount had made at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeCount {
     /// Number of changes to names of files whose inode this mount does not know, because metadata's
@@ -32,7 +32,7 @@ pub(crate) struct ChangeCount {
     of_file: u64,
 }
 
-/// Records how many of the changes to a file's name and attributes metadata has synced.
+/// Records the number of changes to a file's name and attributes that metadata has synced.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     /// The changes that this mount had made when metadata last synced names and attributes. `None`

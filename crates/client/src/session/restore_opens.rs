@@ -63,8 +63,8 @@ impl Client {
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (reply, _) = self.router().call(group, &request, options).await?;
         let session = self.session(group).await?;
-        // The target need not have a file open that this mount has closed since it sent the
-        // request.
+        // This mount may have closed files since it sent the request. The target need not have
+        // these files open.
         let now = self.opens_at(group);
         let mut restored = 0;
         for (file, count) in request.files.iter().zip(reply.counts) {
