@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Name of the directory for the files of benchmarks, which is in a target's directory.
 const DIRECTORY: &str = "benchmark";
-/// Interval at which the target checks whether its current run is abandoned.
+/// Interval at which the target checks whether clients still ask about its current run.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The benchmarks of one target. At most one run is in progress.

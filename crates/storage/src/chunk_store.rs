@@ -301,8 +301,8 @@ impl ChunkStore {
         self.space.free_bytes()
     }
 
-    /// Returns whether the target has refused a write for lack of space since the last call. The
-    /// caller then lets the node report its free space to management at once.
+    /// Returns whether the target has refused a write for lack of space since the last call. If so,
+    /// the caller makes the node report its free space to management at once.
     pub fn take_space_refusal(&self) -> bool {
         self.space.take_refusal()
     }

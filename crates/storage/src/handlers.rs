@@ -96,7 +96,7 @@ async fn answer<R: Request>(
     }
 }
 
-/// Logs the error of a refused request. Damage and I/O errors are logged as errors, since an
+/// Logs the error of a refused request. Damage and I/O errors get the level `error`, since an
 /// administrator must handle them. The client handles all other errors.
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {

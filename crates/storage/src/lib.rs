@@ -3,7 +3,7 @@
 //! The crate owns the data of a storage target, and its recovery from crashes and damage
 //! ([`chunk_store`]). Each target belongs to one thread. A thread may own several targets of one
 //! device (`event_loops`). The crate does not own names, directories or files, since a storage
-//! target only knows inode ids.
+//! target has only the ids of inodes.
 
 mod benchmark;
 pub mod chunk_store;

@@ -212,8 +212,9 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
         drop(queued);
-        // The map may have changed during the wait. The sender may have been removed, and then
-        // another client's write to the same range may have been acknowledged.
+        // The map may have changed during the wait, so check the request again. If the sender was
+        // removed meanwhile, a write of another client to the same range may have been
+        // acknowledged.
         if let Err(error) = served.check(&incoming.header, &peer) {
             served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);

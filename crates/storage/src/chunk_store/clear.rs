@@ -33,7 +33,7 @@ struct RegionPart {
     region: Rc<Region>,
 }
 
-/// The work of one step of a clearing.
+/// The work of one step of a clear operation.
 #[derive(Default)]
 struct Plan {
     /// The ranges in regions that have a page.
@@ -53,7 +53,7 @@ impl ChunkStore {
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation than
     ///   `truncate_generation`.
-    /// - `Corrupt` if a page is damaged, or if a granule is damaged that is cleared only in part.
+    /// - `Corrupt` if a page is damaged, or if a granule that is cleared only in part is damaged.
     /// - `DeviceFailed` if a write fails.
     pub async fn clear(
         &self,

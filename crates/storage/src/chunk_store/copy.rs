@@ -24,8 +24,8 @@ impl ChunkStore {
     /// cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// - `Corrupt` if the source is damaged, or if a granule of the destination is damaged that the
-    ///   copy overwrites only in part.
+    /// - `Corrupt` if the source is damaged, or if a granule of the destination that the copy
+    ///   overwrites only in part is damaged.
     /// - `EndMoved`, `NoSpace`, `FileTooLarge` and `DeviceFailed` under the same conditions as
     ///   [`Self::write`].
     ///

@@ -145,7 +145,7 @@ impl OpenFiles {
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
     /// three times. A file with an error for its next sync stays. Files with unsynced changes are
-    /// evicted only in the third pass. Many of these files are evicted at once, so that the next
+    /// evicted only in the third pass. The third pass evicts many of these files, so that the next
     /// evictions need not pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();

@@ -5,8 +5,9 @@
 //! a region, the target accepts the data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
-//! If a region has data but a blank page, the target assumes that a power loss destroyed the page
-//! of a new region, since no record on the device contradicts this. The target logs a warning.
+//! If a region has data but a blank page, the target assumes that the region was new and that a
+//! power loss destroyed its page. No record on the device contradicts this assumption. The target
+//! logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};

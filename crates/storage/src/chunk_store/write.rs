@@ -112,7 +112,7 @@ impl ChunkStore {
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
     ///   file. No data has changed, but holes within the range may have been filled.
-    /// - `Corrupt` if a granule is damaged that the write overwrites only in part.
+    /// - `Corrupt` if a granule that the write overwrites only in part is damaged.
     /// - `DeviceFailed` if a write to the device has failed.
     pub async fn write(&self, to: Destination<'_>, data: &Buf, checksums: &[u32]) -> Result<()> {
         let Destination { key, offset, truncate_generation, must_exist, .. } = to;
