@@ -1,14 +1,14 @@
 //! The authority: the state machine of the cluster behind its replicated log, together with the
 //! information from heartbeats.
 //!
-//! Owns the order of the steps of a command: check the command on a copy of the state, propose it,
-//! wait until it is applied, and publish the new map under the next version. No reply and no map
-//! contains the effect of a command before a majority has synced the command.
+//! Owns the order of the steps of a command. The authority checks the command on a copy of the
+//! state, proposes it, waits until it is applied, and publishes the new map under the next version.
+//! No reply and no map contains the effect of a command before a majority has synced the command.
 //!
-//! Several members of management have an authority each. Only the leader's authority replies to
-//! nodes ([`Authority::check_leader`]), publishes maps, and has the information from heartbeats.
-//! The authorities of the other members have the leader's newest map. [`crate::leadership`] begins
-//! and ends a leadership.
+//! If management has several members, each of them has an authority. Only the leader's authority
+//! replies to nodes ([`Authority::check_leader`]), publishes maps, and has the information from
+//! heartbeats. The authorities of the other members have the leader's newest map.
+//! [`crate::leadership`] begins and ends a leadership.
 //!
 //! # Invariants
 //! A map that this member publishes has a version that belongs to the member's own leadership (see
@@ -131,7 +131,7 @@ impl Authority {
     }
 
     /// Returns the leader according to this member. `None` means that this member knows no leader,
-    /// or that it is the leader itself but no majority has confirmed this lately.
+    /// or that it is the leader itself but no majority has confirmed its leadership lately.
     pub(crate) fn known_leader(&self) -> Option<NodeId> {
         if self.is_elected() {
             return self.check_leader().is_ok().then_some(self.own);

@@ -23,7 +23,7 @@ pub(crate) fn must_prove_again(secrets: &Secrets, peer: Peer, incoming: &Incomin
 }
 
 /// Refuses a registration with a closed token, except a registration of a server with a known uuid.
-/// Only this server and management know the uuid, because no message to another node contains it.
+/// Only this server and management have the uuid, because no message to another node contains it.
 ///
 /// # Errors
 /// - `AuthenticationFailed` for a registration of a client or of an unknown server.

@@ -9,10 +9,10 @@ use crate::limits::NO_LEADER_AFTER;
 use skep_types::NodeId;
 use std::time::Duration;
 
-/// The leader as this member knows it, and the last log line about it.
+/// The leader according to this member, and the last log line about it.
 #[derive(Debug, Default)]
 pub(crate) struct LeaderLog {
-    /// The last leader that this member knew.
+    /// The last leader according to this member.
     last: Option<NodeId>,
     /// Time at which this member lost its leader. `None` while the member has a leader.
     lost_at: Option<Duration>,

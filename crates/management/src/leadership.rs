@@ -2,8 +2,8 @@
 //!
 //! A member serves nodes only while it is the leader ([`Authority::check_leader`]). Its leadership
 //! begins when a majority has confirmed it and has stored the member's `Start` command. It ends
-//! when the member learns that another member leads. At intervals, the leader asks the other
-//! members whether it is still the leader. If no majority has confirmed this for
+//! when the member gets the information that another member leads. At intervals, the leader asks
+//! the other members whether it is still the leader. If no majority has confirmed this for
 //! [`crate::limits::CONFIRMED_FOR`], the leader refuses all requests of nodes until a majority
 //! confirms again, because another member may be the leader.
 //!
@@ -60,8 +60,8 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
         }
         was_leader = is_leader;
         let members = authority.member().voters();
-        // Observe the leader only as a member. A node that was not yet added to the members knows
-        // no members and needs no leader.
+        // Log the leader only if this node is a member. A node that was not yet added to the
+        // members has no list of members, and needs no leader.
         if members.contains(&u64::from(own.node.raw()))
             && let Some(line) = log.observe(authority.known_leader(), skep_env::now())
         {

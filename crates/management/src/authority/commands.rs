@@ -111,8 +111,8 @@ impl Authority {
         }
     }
 
-    /// Records the name of the host on which a server runs. The name is empty if the server does
-    /// not know it.
+    /// Records the name of the host on which a server runs. The name is empty if the server has
+    /// sent no name.
     pub(crate) async fn note_host(&self, node: NodeId, host: &str) -> Result<()> {
         let is_known = self.member.with_state(|it| {
             it.state.hosts().iter().any(|(id, known)| *id == node && known == host)

@@ -1,4 +1,4 @@
-//! `ListMembers`: returns the management nodes, and how much of the log each of them has.
+//! `ListMembers`: returns the management nodes, each with the part of the log that it has.
 
 use crate::authority::Authority;
 use skep_types::{NodeId, Result};
