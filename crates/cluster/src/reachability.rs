@@ -1,9 +1,9 @@
-//! Reachability of nodes, and free space and health of targets, as management learns them from
-//! heartbeats.
+//! Reachability of nodes, and free space and health of targets, as heartbeats report them to
+//! management.
 //!
 //! This state is soft: management does not log it. A restart loses the state, and the heartbeats of
 //! the nodes restore it within one heartbeat interval. Until then a node counts as
-//! `ProbablyOffline`, because management cannot know yet whether the node runs. Times are
+//! `ProbablyOffline`, because management has no information yet whether the node runs. Times are
 //! milliseconds of a clock that never goes back and that continues while the host is suspended.
 //!
 //! Does not own the publication of maps. The methods return whether a change justifies a new map.

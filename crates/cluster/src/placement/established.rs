@@ -3,8 +3,8 @@
 //! policies.
 //!
 //! All these policies choose only from the groups of the best fitness, in the order of their ids,
-//! and ignore free space. A file gets fewer groups than requested rather than groups of lower
-//! fitness.
+//! and ignore free space. If there are too few of these groups, a file gets fewer groups than
+//! requested.
 
 use super::{Candidates, mix, scale};
 use skep_types::GroupId;

@@ -67,7 +67,7 @@ fn repeated_registration_of_a_server_changes_nothing() {
     let first = state.apply(&command).unwrap();
     let before = state.clone();
     // The test assumes that the reply to the first registration was lost, so the server does not
-    // know its ids yet.
+    // have its ids yet.
     let again = state.apply(&command).unwrap();
     assert_eq!(again, Outcome { changed: false, ..first.clone() });
     // The server registers again with the ids from the reply.

@@ -18,8 +18,8 @@ fn with_domains(shape: Shape<'_>) -> ClusterMap {
     map
 }
 
-/// Returns a shape with equal domains: `domains` domains of `servers` servers with `targets`
-/// targets each. The domains alternate from server to server.
+/// Returns a shape with `domains` equal domains. Each domain has `servers` servers, and each server
+/// has `targets` targets. The domains alternate from server to server.
 fn regular(domains: usize, servers: usize, targets: usize) -> Vec<(usize, usize)> {
     (0..domains * servers).map(|server| (1 + server % domains, targets)).collect()
 }
