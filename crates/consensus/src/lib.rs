@@ -6,8 +6,8 @@
 //! the library can be replaced. Does not own the meaning of commands ([`StateMachine`]) and
 //! connections ([`Transport`]).
 //!
-//! `docs/design/0018-replicated-management.md` has the reasons and the failure cases.
-//! `docs/format/consensus.md` describes the files.
+//! `docs/design/0018-replicated-management.md` has the reasons for the design, and the failure
+//! cases. `docs/format/consensus.md` describes the files.
 
 mod limits;
 mod log_contents;

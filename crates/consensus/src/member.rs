@@ -60,7 +60,7 @@ pub enum ProposeError {
     Unknown(Error),
 }
 
-/// The state of a replicated log, as one member knows it.
+/// The state of a replicated log, according to one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogStatus {
     /// The newest term that the member has seen.
@@ -75,7 +75,7 @@ pub struct LogStatus {
     pub members: Vec<MemberStatus>,
 }
 
-/// A member of a replicated log, as another member knows it.
+/// The state of a member of a replicated log, according to another member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Id of the member.
@@ -84,7 +84,7 @@ pub struct MemberStatus {
     pub addresses: Vec<String>,
     /// Whether the member votes. A member without a vote only receives the log.
     pub is_voter: bool,
-    /// Index of the last entry that the member has stored. Only the leader knows the index of other
+    /// Index of the last entry that the member has stored. Only the leader has this index for other
     /// members.
     pub stored: Option<u64>,
 }
@@ -317,7 +317,7 @@ impl<S: StateMachine> Member<S> {
         metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect()
     }
 
-    /// Returns the state of the replicated log, as this member knows it.
+    /// Returns the state of the replicated log, according to this member.
     pub fn status(&self) -> LogStatus {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();

@@ -351,8 +351,8 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         };
         let installed = inner.restore(&snapshot).and_then(|()| inner.store(snapshot));
         installed.map_err(|error| {
-            // The log may wait for this snapshot before it removes entries, so it must learn of the
-            // failure.
+            // The log may wait for this snapshot before it removes entries, so report the failure
+            // to the log.
             inner.end.fail(&error);
             StorageIOError::write_snapshot(None, &error).into()
         })
