@@ -1,5 +1,5 @@
 //! The newest requests that operations of this thread have sent, with the time that each request
-//! took in the network and at its target, and the newest waits for groups that did not answer. A
+//! took in the network and at its target. Also the newest waits for groups that did not answer. A
 //! mount adds these requests and waits to the record of a slow operation.
 //!
 //! Does not own the records of operations (`skep_metrics`), or the times at the target, which the

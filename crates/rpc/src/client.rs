@@ -342,8 +342,8 @@ impl Connection {
         let frame = header.frame(body, data_bytes as u32);
         let (len, longest) = (frame.len() - HEADER_BYTES, bounds(header.message).body_bytes);
         if len > longest {
-            // Without this check, the receiver would end the connection, and the sender would retry
-            // in vain.
+            // Refuse the request here. Otherwise the receiver would end the connection, and each
+            // retry of the sender would fail in the same way.
             let context = format!(
                 "cannot send message {} with a body of {len} bytes: the limit is {longest}",
                 header.message
@@ -361,8 +361,8 @@ impl Connection {
         Ok((tag, receiver))
     }
 
-    /// Sends a request and waits for its reply, which may be an error. `sent_at` is the present
-    /// time for a request of a program whose reply should arrive soon.
+    /// Sends a request and waits for its reply, which may be an error. If a program waits for the
+    /// reply and it should arrive soon, `sent_at` is the present time, otherwise `None`.
     async fn exchange(
         self: &Rc<Self>,
         header: &Header,

@@ -34,8 +34,8 @@ pub(crate) const MAX_HANDSHAKES: usize = 1024;
 /// hundreds of threads of a host connect to the same service at once, some of these connections are
 /// retried.
 pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
-/// Time after which a process may end a handshake in favour of a new one. A node of the cluster
-/// needs a few milliseconds for a handshake.
+/// Time after which a process may end a handshake so that a new one can begin. A node of the
+/// cluster needs a few milliseconds for a handshake.
 pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 /// Divisor of the process's limit of file descriptors. Connections use at most this limit divided
 /// by `CONNECTIONS_SHARE`. The rest stays free for files.

@@ -110,8 +110,8 @@ impl Secret {
         mac
     }
 
-    /// Returns HMAC-SHA-256 over the concatenation of `parts`, keyed with the secret, as two
-    /// little-endian halves: low, then high.
+    /// Returns the HMAC-SHA-256 of the concatenation of `parts`, with the secret as the key. The
+    /// result is two little-endian halves: low, then high.
     pub(crate) fn proof(&self, parts: &[&[u8]]) -> (u128, u128) {
         let bytes: [u8; 32] = self.mac(parts).finalize().into_bytes().into();
         let half = |at: usize| {

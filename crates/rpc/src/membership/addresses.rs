@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-/// The facts about the leader that the replies of members have shown to a sender.
+/// The information about the leader that a sender has from the replies of members.
 #[derive(Debug, Default)]
 pub(super) struct MemberAddresses {
-    /// The address that answered last. `None` after the member at this address has refused a
-    /// request.
+    /// The address whose member answered last. `None` after the member at this address has refused
+    /// a request.
     answered: Option<String>,
     /// The addresses of the leader, as named by the member that refused a request last.
     leader: Vec<String>,

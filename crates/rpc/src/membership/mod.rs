@@ -54,11 +54,11 @@ pub struct Membership {
 pub enum Change {
     /// The [`MapCell`] contains a different map.
     Map,
-    /// Management has registered a service that had started with a cached map. This change precedes
-    /// the first [`Self::Map`].
+    /// The service had started with a cached map, and management has now registered it. This change
+    /// precedes the first [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// Management has refused a service that had started with a cached map. No further change is
-    /// reported.
+    /// The service had started with a cached map, and management has refused it. No further change
+    /// is reported.
     Refused(Error),
     /// Management had removed this service from the cluster, and the service has registered again.
     Rejoined(Box<RegisterReply>),
