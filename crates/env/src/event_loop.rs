@@ -126,8 +126,8 @@ fn with_loop<T>(f: impl FnOnce(&mut Loop) -> T) -> T {
 fn new_ring() -> io::Result<Ring> {
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_cqsize(COMPLETION_ENTRIES);
-    // One thread submits and reaps. So the kernel may defer the work of completions until the loop
-    // enters the kernel, which saves interrupts (Linux 6.1 and later). A flag in shared memory
+    // One thread submits and reaps. So the kernel may defer the work for a completion until the
+    // loop enters the kernel. This saves interrupts (Linux 6.1 and later). A flag in shared memory
     // shows that deferred completions are due, so that spinning needs no system call. Older kernels
     // refuse these settings.
     builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();

@@ -76,8 +76,8 @@ pub(super) struct Round {
     preemptions_before: i64,
 }
 
-/// Returns how often the kernel has given the processor of this thread to another thread although
-/// this thread could have continued.
+/// Returns the number of times that the kernel has given the processor of this thread to another
+/// thread although this thread could have continued.
 fn preemptions_of_thread() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` has the type that the call fills. All bytes were initialised before the call,
