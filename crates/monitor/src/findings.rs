@@ -154,8 +154,8 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
             let is_management = node.kind == NodeKind::Management;
-            // If management does not reply, another finding with another effect reports this. So
-            // this rule omits it.
+            // If management does not reply, another finding reports this, with its effect. So this
+            // rule omits management.
             let is_found = is_management && collected.map_problem.is_some();
             if is_found || has_only_lost_targets(map, node.id) {
                 return None;

@@ -1,7 +1,7 @@
 //! A frame: the load of a cluster in one time interval, in the form that the history stores.
 //!
 //! The module owns the data types, and the addition of frames. The frame of a minute is the sum of
-//! the frames of its seconds, and the frame of an hour is the sum of the frames of its minutes.
+//! the frames of its seconds. The frame of an hour is the sum of the frames of its minutes.
 //! [`crate::codec`] encodes frames for the disk.
 
 use crate::limits::MAX_CAUSES;

@@ -42,8 +42,8 @@ pub const MAX_PENDING: usize = 256;
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten
 /// minutes, and take up to 20 MB on a large cluster.
 pub const MAX_WAITING_COPIES: usize = 60;
-/// Maximum pause after a failed attempt to send copies of the load or of traces, if the interval of
-/// the copies is not longer.
+/// Maximum pause after a failed attempt to send copies of the load or of traces. If the interval of
+/// the copies is longer, the pause is this interval.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Length of the time span before a query of gmetad over which the figures are averaged. It is the
 /// usual interval of these queries.
