@@ -16,8 +16,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Maximum number of bytes of one read.
 const BUFFER: usize = 4 << 20;
-/// Maximum number of bytes of one `copy_file_range`. It is small enough for a smooth rate and
-/// progress.
+/// Maximum number of bytes of one `copy_file_range`. It is so small that the rate and the displayed
+/// progress change smoothly.
 const STEP: usize = 64 << 20;
 
 /// The two files of a copy.

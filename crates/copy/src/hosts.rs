@@ -4,8 +4,8 @@
 //! The process that the user starts copies nothing itself. Here it is called the coordinator. It
 //! first starts a process that creates the directories and begins the large files. Then each host
 //! copies a share of the entries ([`crate::shares`]). A last process checks every entry, and copies
-//! what is missing. If the last process succeeds, the result is the same as that of a copy by one
-//! host.
+//! the missing entries. If the last process succeeds, the result is the same as that of a copy by
+//! one host.
 //!
 //! A process prints its progress and its result as [`Message`]s, with one JSON value per line.
 //! Every [`HEARTBEAT`], the coordinator sends a line to the standard input of each process. A

@@ -77,7 +77,7 @@ fn key(version: Version) -> (u64, u64) {
 }
 
 impl Links {
-    /// Decides what to do with a name of a file that has `names` names. If the name has to wait,
+    /// Decides the next step for a name of a file that has `names` names. If the name has to wait,
     /// moves it from `waiting` to the list of the names that wait for this file.
     pub(crate) fn claim(
         &self,

@@ -1,9 +1,8 @@
 //! The division of one copy among several hosts. This module does no I/O.
 //!
 //! The hosts of a copy do not communicate with each other. Each entry has a key, which is a hash of
-//! its path below the top of the source. The key decides which share the entry belongs to. In this
-//! way, all hosts compute the same division from the number of shares alone, also after an
-//! interruption.
+//! its path below the top of the source. The key determines the share of the entry. In this way,
+//! all hosts compute the same division from the number of shares alone, also after an interruption.
 //!
 //! # Invariants
 //! - Each entry that is not a directory belongs to exactly one share. Each piece of a large file
@@ -32,8 +31,8 @@ pub enum Part {
     Prepare,
     /// Copies one share of the files, and of the pieces of large files.
     Share(Share),
-    /// The last part: checks that every entry is copied, and copies what is missing. Creates hard
-    /// links, sets the attributes of directories, and gives large files their names.
+    /// The last part: checks that every entry is copied, and copies the missing entries. Creates
+    /// hard links, sets the attributes of directories, and gives large files their names.
     Finish,
 }
 

@@ -1,4 +1,4 @@
-//! The walk over the source: decides for each directory and each other entry what has to be done.
+//! The walk over the source: decides the necessary work for each directory and each other entry.
 //!
 //! Each entry is opened once with `O_PATH`, and all decisions about it are based on this
 //! descriptor.
@@ -281,7 +281,7 @@ impl Walk {
         Ok(Copied::Complete(identity))
     }
 
-    /// Returns what this process has to do for an entry that is not a directory.
+    /// Returns the work of this process for an entry that is not a directory.
     fn role(&self, parent: &Directory, entry: &Entry, seen: &Seen) -> Role {
         let has_several_names = seen.metadata.nlink() > 1;
         let is_large = seen.metadata.is_file() && seen.metadata.len() >= LARGE;

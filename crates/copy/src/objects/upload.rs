@@ -1,8 +1,9 @@
 //! Copies trees of files into a bucket.
 //!
-//! Each file is opened in the same way as in copies between file systems. One descriptor decides
-//! what the entry is. The version of the file is compared after its bytes were sent. A directory
-//! becomes an empty object, so that empty directories and the modes of directories are preserved.
+//! Each file is opened in the same way as in copies between file systems. All decisions about an
+//! entry are based on one descriptor. The version of the file is compared after its bytes were
+//! sent. A directory becomes an empty object, so that empty directories and the modes of
+//! directories are preserved.
 
 use super::note;
 use super::parts::{Bytes, Found, Large};
