@@ -132,8 +132,8 @@ impl Runner {
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Returns on which hosts workers are started. With MPI, there is only one worker, on the first
-    /// host. It starts the MPI job for all processes.
+    /// Returns the hosts on which workers are started. With MPI, there is only one worker, on the
+    /// first host. It starts the MPI job for all processes.
     ///
     /// # Errors
     /// `InvalidArgument`. The error lists every option that the program does not support.
@@ -159,8 +159,8 @@ impl Runner {
     }
 }
 
-/// Returns on which hosts workers are started for a plan. `runner` names an external program, and
-/// `None` means the built-in engine.
+/// Returns the hosts on which workers are started for a plan. `runner` names an external program,
+/// and `None` means the built-in engine.
 ///
 /// # Errors
 /// `InvalidArgument`. The error lists every option that the program does not support.

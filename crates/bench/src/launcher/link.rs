@@ -31,8 +31,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts an agent on a host. A thread puts the agent's answers into `inbox`, each with
-    /// `number`.
+    /// Starts an agent on a host. A thread puts the agent's answers into `inbox`, each together
+    /// with the agent's `number`.
     ///
     /// # Errors
     /// Fails if the command that reaches the host cannot be started.

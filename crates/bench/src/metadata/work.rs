@@ -155,8 +155,8 @@ impl Engine for MetadataEngine {
         }
         self.change_tree(act, &top, &mut tally)?;
         // With one tree per process, the last process has to remove the directory that contains all
-        // trees. A process cannot know whether it is the last one, so each of them tries to remove
-        // this directory.
+        // trees. A process cannot find out whether it is the last one, so each process tries to
+        // remove this directory.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}

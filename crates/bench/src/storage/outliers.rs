@@ -2,10 +2,11 @@
 //!
 //! The module compares the median of a target with the median of all other targets, and gives the
 //! difference also in units of the median absolute deviation. A few slow targets hardly affect the
-//! medians or this deviation. The Mann-Whitney test gives the probability that the target's samples
-//! are so far below the other samples, if all samples come from one distribution. This probability
-//! is multiplied by the number of targets, because any of them could look slow by chance
-//! (Bonferroni correction). The test does not assume a particular distribution of the rates.
+//! medians or this deviation. The Mann-Whitney test assumes that all samples come from one
+//! distribution. It gives the probability that the target's samples are at least as far below the
+//! other samples as they were measured. This probability is multiplied by the number of targets,
+//! because any of them could look slow by chance (Bonferroni correction). The test does not assume
+//! a particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};

@@ -146,7 +146,7 @@ mod tests {
         let pid = std::fs::read_to_string(&file).unwrap();
         control.abort();
         assert!(running.join().unwrap().unwrap().contains("aborted"));
-        // The process to which the pipe was passed may not have exited yet.
+        // A process to which the command has passed the pipe may not have exited yet.
         let has_ended = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |it| it.contains(") Z"))
