@@ -1,4 +1,4 @@
-//! Tests what a journal contains after interruptions, damage and full disks.
+//! Tests the contents of a journal after interruptions, damage and full disks.
 
 use super::*;
 use crate::record::CalibratedRecord;

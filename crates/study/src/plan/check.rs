@@ -1,5 +1,5 @@
-//! Checks whether the keys of a plan contradict each other, and whether a system has what the plan
-//! needs.
+//! Checks whether the keys of a plan contradict each other, and whether a system has enough hosts
+//! and targets for the plan.
 
 use super::values::wrong;
 use super::{Condition, Experiment, Level, Plan, Targets};

@@ -28,7 +28,7 @@ pub struct Normality {
 
 /// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors. This form takes into
 /// account that the mean and the standard deviation come from the sample itself. (The original test
-/// assumes that they are known in advance, and would accept nearly every sample as normal.)
+/// assumes that both are known in advance. It would accept nearly every sample as normal.)
 ///
 /// Returns `None` if there are fewer than [`MIN_JUDGED`] values, or if all values are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
