@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub const STATE_ROOT: &str = "/run/skep-lab";
 /// Directory that contains the data directories of labs, if the user names no other directory.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
-/// Directory in which Linux lists the network namespaces by name.
+/// Directory that contains a file for each named network namespace.
 pub const NAMESPACES: &str = "/run/netns";
 /// Environment variable of all processes of a lab. Its value is the name of the lab.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
