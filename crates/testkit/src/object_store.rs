@@ -229,7 +229,7 @@ impl ObjectStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, the store does not support checksums, like older stores.
+    /// Makes the store behave like older stores, which do not support checksums.
     pub fn without_checksums(&self) {
         self.lock().is_plain = true;
     }

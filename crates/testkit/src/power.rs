@@ -7,9 +7,9 @@
 //! simulate a power loss, because the kernel still writes back their dirty pages.
 //!
 //! A test simulates the power loss of a host in one of two ways:
-//! - [`Disk::lose_power`] determines at once which writes the power loss destroys. The processes of
-//!   the host continue to run, but the disk discards their later writes. The test then kills these
-//!   processes, and calls [`Disk::restore`].
+//! - [`Disk::lose_power`] determines immediately which writes the power loss destroys. The
+//!   processes of the host continue to run, but the disk discards their later writes. The test then
+//!   kills these processes, and calls [`Disk::restore`].
 //! - [`Disk::stall`] stops the disk first. From then on the disk completes no request, so no
 //!   process can acknowledge an operation that it must sync first. A test uses this function if
 //!   processes of other hosts continue to run. The test then sends SIGKILL to the processes of the

@@ -1,5 +1,5 @@
-//! HTTP/1.1 and the signatures of the test's object store. This code follows Amazon's documents,
-//! and shares no code with the client.
+//! Reads and writes HTTP/1.1 for the test's object store, and checks signatures. This code follows
+//! Amazon's documents, and shares no code with the client.
 
 use super::{ACCESS, SECRET, TOKEN, hex};
 use sha2::{Digest, Sha256};

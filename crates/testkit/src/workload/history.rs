@@ -221,7 +221,8 @@ struct Inode {
     names: usize,
 }
 
-/// Files by inode number. They show whether an interrupted rename has lost or duplicated a file.
+/// The record of each file, by inode number. The records show whether an interrupted rename has
+/// lost or duplicated a file.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes(BTreeMap<u64, Inode>);
 
