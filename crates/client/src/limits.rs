@@ -68,7 +68,8 @@ pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. The
-/// delay is so short that users do not notice that the space of a removed file is freed later.
+/// space of a removed file is freed after its last close, and this delay is too short for users to
+/// notice.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// Time from an `fsync` to the report of the times to metadata, if nothing else has changed.
 /// Shorter than the time for which other mounts cache attributes. Long enough that a database with

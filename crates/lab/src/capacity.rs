@@ -23,8 +23,8 @@ const SPAN: Duration = Duration::from_millis(500);
 const PIECE: usize = 1 << 20;
 /// Cost of one byte in a lab, relative to one byte in this measurement. The cost is the product of
 /// two factors. The first factor is 4, because this measurement moves about four bytes in the time
-/// in which a lab without rate limits writes one byte. The second factor is 2, because a busy
-/// machine cannot emulate rates, so half of the machine must stay idle.
+/// in which a lab without rate limits writes one byte. The second factor is 2, because half of the
+/// machine must stay idle. A busy machine cannot keep the emulated rates.
 const COST_OF_A_LAB: u64 = 8;
 
 /// Measures the number of bytes per second that a lab on this machine can move now.

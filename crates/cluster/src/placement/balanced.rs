@@ -126,9 +126,9 @@ impl Tier {
         }
     }
 
-    /// Divides `count` groups among the servers. All servers provide the same number, or all their
-    /// groups if they have fewer. For the remainder, some servers that have more groups provide one
-    /// more each.
+    /// Divides `count` groups among the servers. All servers provide the same number of groups, or
+    /// all their groups if they have fewer. If some of the `count` groups are left then, some
+    /// servers that still have a group provide one more group each.
     fn shares<'a>(
         &self,
         count: usize,

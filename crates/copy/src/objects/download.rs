@@ -157,7 +157,8 @@ impl<'a> Run<'a> {
             Folder::above(top, self.context.clone(), (file, number), only).map_err(named)?;
         let above = Arc::new(above);
         let Some(head) = head else {
-            // If the path has no name, `name` is `.`, which is the directory itself.
+            // If the path of the destination has no name, such as `/`, `name` is `.`. The folder is
+            // then the directory itself.
             let folder = above.below(name).map_err(named)?;
             return Ok(Source::Tree { folder, prefix });
         };
