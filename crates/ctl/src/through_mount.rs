@@ -9,11 +9,12 @@ use rustix::io::Errno;
 use skep_client::FileUsers;
 use skep_fuse::{
     ANCESTORS_XATTR, CLUSTER_MAP_XATTR, FollowedOperations, INFO_XATTR, LOAD_XATTR,
-    OPERATIONS_XATTR, USERS_XATTR, UserLoad, WAITING_XATTR, WaitingRequests,
+    OPERATIONS_XATTR, SLOW_OPERATIONS, USERS_XATTR, UserLoad, WAITING_XATTR, WaitingRequests,
 };
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
+use skep_wire::traces::TraceRecord;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -64,6 +65,19 @@ pub(crate) fn operations(path: &Path, after: u64) -> Result<Option<FollowedOpera
         return Ok(None);
     };
     FollowedOperations::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
+}
+
+/// Returns the newest slow operations of this user, or of all users for root, that the mount at
+/// `path` has recorded. `None` means that the mount runs an older version.
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn slow_operations(path: &Path) -> Result<Option<Vec<TraceRecord>>> {
+    let name = format!("{OPERATIONS_XATTR}{SLOW_OPERATIONS}");
+    let Some(bytes) = attribute(path, &name)? else { return Ok(None) };
+    let found = FollowedOperations::from_bytes(&bytes);
+    let found = found.map_err(|error| other_version(path, &error))?;
+    Ok(Some(found.operations.into_iter().map(|it| it.record).collect()))
 }
 
 /// Returns the load that this user causes through the mount at `path`, with one row for each object

@@ -15,7 +15,8 @@
 //!   add its record, or if newer records replaced the record before the program requested it.
 
 use skep_exporter::traces::{Moment, record_of};
-use skep_metrics::KeptOperation;
+use skep_metrics::{KeptOperation, Reason, TraceStore};
+use skep_types::InodeId;
 use skep_types::codec::{Codec, record};
 use skep_wire::traces::TraceRecord;
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Maximum number of records in the ring. If each record contains the maximum number of requests,
-/// the ring takes about 8 MB.
+/// the ring takes about 9 MB.
 const MAX_FOLLOWED: usize = 2048;
 /// Maximum size of a reply. The kernel limits the value of an attribute to 64 KiB.
 const MAX_PAGE_BYTES: usize = 60_000;
@@ -35,11 +36,40 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_FOLLOWERS: usize = 16;
 
 record! {
+    /// The names of entries in a request of the kernel. A name has at most 255 bytes, which a
+    /// program has chosen freely.
+    #[derive(Default)]
+    pub struct EntryNames {
+        /// Name of the entry in the directory whose inode the record of the operation has. Empty if
+        /// the request has no name.
+        pub name: Vec<u8>,
+        /// The directory of `new_name`. Zero if the operation is not a rename.
+        pub new_directory: InodeId,
+        /// The new name of a renamed entry. Empty if the operation is not a rename.
+        pub new_name: Vec<u8>,
+    }
+}
+
+record! {
+    /// An operation of a mount, with the names in the request, which the record of the operation
+    /// does not have.
+    #[derive(Default)]
+    pub struct FollowedOperation {
+        /// The record of the operation.
+        pub record: TraceRecord,
+        /// The names of entries in the request.
+        pub names: EntryNames,
+        /// The kernel's error number in the reply. Zero means that the operation succeeded.
+        pub errno: u32,
+    }
+}
+
+record! {
     /// Operations of a mount that ended after a position.
     #[derive(Default)]
     pub struct FollowedOperations {
         /// The operations that the user may see, in the order of their ends.
-        pub records: Vec<TraceRecord>,
+        pub operations: Vec<FollowedOperation>,
         /// Position for the program's next request. A program begins with zero.
         pub next: u64,
         /// Number of lost operations, of all users, between the position in the request and `next`.
@@ -55,12 +85,21 @@ pub(crate) struct Follower {
     pub(crate) pid: u32,
 }
 
+/// An operation in the ring.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub(crate) kept: KeptOperation,
+    pub(crate) names: EntryNames,
+    /// The kernel's error number in the reply. Zero means success.
+    pub(crate) errno: u32,
+}
+
 #[derive(Debug)]
 struct Ring {
     /// Number of the newest operation. If a worker could not add the record of an operation, its
     /// number is missing in `records`.
     newest: u64,
-    records: VecDeque<KeptOperation>,
+    records: VecDeque<Followed>,
     /// The programs that follow the operations, each with the time of its last request.
     followers: VecDeque<(u32, Duration)>,
 }
@@ -97,9 +136,15 @@ impl Following {
         nanoseconds(now) < self.until_ns.load(Ordering::Relaxed)
     }
 
+    /// Whether the mount records operations now. Reads no clock if no program has followed the
+    /// operations yet.
+    pub(crate) fn is_active_now(&self) -> bool {
+        self.until_ns.load(Ordering::Relaxed) != 0 && self.is_active(skep_env::now())
+    }
+
     /// Adds an operation of the process `pid` to the ring. Leaves out the operations of programs
     /// that follow the operations, because each of their requests is an operation of the mount too.
-    pub(crate) fn keep(&self, pid: u32, mut kept: KeptOperation) {
+    pub(crate) fn keep(&self, pid: u32, mut followed: Followed) {
         let mut ring = match self.ring.try_lock() {
             Ok(ring) => ring,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -112,11 +157,11 @@ impl Following {
             return;
         }
         ring.newest += 1 + self.missed.swap(0, Ordering::Relaxed);
-        kept.number = ring.newest;
+        followed.kept.number = ring.newest;
         if ring.records.len() == MAX_FOLLOWED {
             ring.records.pop_front();
         }
-        ring.records.push_back(kept);
+        ring.records.push_back(followed);
     }
 
     /// Returns the operations after the position `after`. Zero means that the program gets the
@@ -157,15 +202,17 @@ fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
     let mut answer = FollowedOperations { next: ring.newest.max(after), ..Default::default() };
     let mut bytes = answer.to_bytes().len();
     let (mut seen, mut last) = (0, after);
-    for kept in ring.records.iter().filter(|kept| kept.number > after) {
+    for followed in ring.records.iter().filter(|it| it.kept.number > after) {
+        let kept = &followed.kept;
         if uid == 0 || kept.origin.user == Some(uid) {
-            let record = record_of(kept, moment);
-            bytes += record.to_bytes().len();
+            let (names, errno) = (followed.names.clone(), followed.errno);
+            let operation = FollowedOperation { record: record_of(kept, moment), names, errno };
+            bytes += operation.to_bytes().len();
             if bytes > MAX_PAGE_BYTES {
                 answer.next = last;
                 break;
             }
-            answer.records.push(record);
+            answer.operations.push(operation);
         }
         (seen, last) = (seen + 1, kept.number);
     }
@@ -173,14 +220,39 @@ fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
     answer
 }
 
+/// Returns the newest slow operations that the user `uid` may see, as many as fit into a reply. The
+/// mount keeps their records at all times, without the names.
+pub(crate) fn slow_operations(store: &TraceStore, uid: u32) -> FollowedOperations {
+    let moment = Moment::read();
+    let found = store.read(None, 0, usize::MAX);
+    let mut answer = FollowedOperations { next: found.next, ..FollowedOperations::default() };
+    let mut bytes = answer.to_bytes().len();
+    let is_shown = |it: &&KeptOperation| {
+        it.reason == Reason::Slow && (uid == 0 || it.origin.user == Some(uid))
+    };
+    for kept in found.operations.iter().rev().filter(is_shown) {
+        let record = record_of(kept, moment);
+        let operation = FollowedOperation { record, ..FollowedOperation::default() };
+        bytes += operation.to_bytes().len();
+        if bytes > MAX_PAGE_BYTES {
+            break;
+        }
+        answer.operations.push(operation);
+    }
+    answer.operations.reverse();
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_metrics::{Completed, Origin, Reason, TracedCall, TracedCalls};
+    use skep_metrics::{
+        Completed, OperationTable, Origin, Registry, TracedCall, TracedCalls, catalog,
+    };
 
     const START: Duration = Duration::from_secs(100);
 
-    fn operation(object: u64, user: u32, calls: usize) -> KeptOperation {
+    fn operation(object: u64, user: u32, calls: usize) -> Followed {
         let call = TracedCall {
             message: 96,
             target: 7,
@@ -189,7 +261,7 @@ mod tests {
             is_failed: false,
             times_us: None,
         };
-        KeptOperation {
+        let kept = KeptOperation {
             number: 0,
             reason: Reason::Sampled,
             completed: Completed { object, ..Completed::default() },
@@ -198,12 +270,14 @@ mod tests {
             name: "read".into(),
             target: 0,
             calls: TracedCalls { calls: vec![call; calls], left_out: 0, waits: Vec::new() },
-        }
+        };
+        let names = EntryNames { name: vec![b'n'; 255], ..EntryNames::default() };
+        Followed { kept, names, errno: 2 }
     }
 
     fn ask(following: &Following, after: u64, uid: u32) -> (Vec<u64>, u64, u64) {
         let answer = following.ask(after, Follower { uid, pid: 50 }, START);
-        let inodes = answer.records.iter().map(|it| it.inode.raw()).collect();
+        let inodes = answer.operations.iter().map(|it| it.record.inode.raw()).collect();
         (inodes, answer.next, answer.lost)
     }
 
@@ -257,6 +331,31 @@ mod tests {
         // A later follower does not get the operations that were recorded for an earlier follower.
         let later = Follower { uid: 0, pid: 51 };
         let late = following.ask(begin, later, START + PATIENCE * 2);
-        assert_eq!(late.records.len(), 0);
+        assert_eq!(late.operations.len(), 0);
+    }
+    #[test]
+    fn user_sees_only_the_own_slow_operations() {
+        let registry = Registry::new();
+        let name = |_| Some("read".to_owned());
+        let table = OperationTable::new(&registry, &catalog::MOUNT, Vec::new(), name);
+        let end = |object: u64, user: u32, duration_ms: u64, calls: usize| {
+            let duration = Duration::from_millis(duration_ms);
+            let completed = Completed { object, duration, ..Completed::default() };
+            let Followed { kept, .. } = operation(object, user, calls);
+            table.record_with(&completed, &kept.origin, || kept.calls);
+        };
+        end(5, 1000, 900, 0);
+        end(6, 1001, 900, 0);
+        end(7, 1000, 0, 0);
+        let seen = |uid| -> Vec<u64> {
+            let answer = slow_operations(registry.traces(), uid);
+            assert!(answer.to_bytes().len() <= MAX_PAGE_BYTES);
+            answer.operations.iter().map(|it| it.record.inode.raw()).collect()
+        };
+        assert_eq!((seen(1000), seen(0)), (vec![5], vec![5, 6]));
+        // If not all records fit into a reply, it has the newest ones.
+        (100..200).for_each(|object| end(object, 1000, 60_000, 64));
+        let many = seen(1000);
+        assert!(many.len() > 10 && many.len() < 100 && many.last() == Some(&199), "{many:?}");
     }
 }

@@ -4,7 +4,7 @@
 //! request.
 
 use crate::abi::{InHeader, Opcode, operation_name};
-use crate::following::Following;
+use crate::following::{EntryNames, Followed, Following};
 use crate::reply::{Outcome, ReplyBody};
 use skep_client::{Origin, calls_of};
 use skep_env::TimeSpent;
@@ -44,11 +44,12 @@ impl Meter {
         BusyRequest(&self.table)
     }
 
-    /// Counts a completed request. `cause` names the program that caused the request.
+    /// Counts a completed request. `cause` names the program that caused the request, and `names`
+    /// are the names in the request if a program follows the operations.
     pub(crate) fn count(
         &self,
         header: &InHeader,
-        cause: Origin,
+        (cause, names): (Origin, EntryNames),
         outcome: &Outcome,
         spent: &TimeSpent,
     ) {
@@ -97,7 +98,8 @@ impl Meter {
                 target: 0,
                 calls: calls(),
             };
-            self.following.keep(header.pid, kept);
+            let errno = outcome.as_ref().err().map_or(0, |failure| failure.number().unsigned_abs());
+            self.following.keep(header.pid, Followed { kept, names, errno });
         }
     }
 }

@@ -167,33 +167,38 @@ impl From<i32> for Failure {
 }
 
 impl Failure {
+    /// Returns the error number of the failure. Logs nothing.
+    pub(crate) fn number(&self) -> i32 {
+        match self {
+            Self::Errno(errno) => *errno,
+            Self::Error(error) => errno::errno(error.code()),
+        }
+    }
+
     /// Returns the error number of the failure. Also logs errors of a broken cluster or connection,
     /// since the reply to the kernel contains only the error number. A log line names the process
     /// and the user, so that an administrator can warn the user. The mount does not know the path.
     pub(crate) fn errno(&self, header: &InHeader) -> i32 {
-        match self {
-            Self::Errno(errno) => *errno,
-            Self::Error(error) => {
-                let operation = operation_name(header.opcode).unwrap_or_default();
-                let InHeader { pid, uid, .. } = header;
-                let node = InodeId::new(header.nodeid);
-                if errno::is_trouble(error.code(), &operation) {
-                    tracing::warn!(
-                        "{operation} of inode {node} by process {pid} of user {uid} failed: \
-                         {error}; `skep entry path {node}` prints its path"
-                    );
-                }
-                if error.code() == ErrorCode::NoSpace
-                    && NO_SPACE.with(|limit| limit.is_due(skep_env::now()))
-                {
-                    tracing::warn!(
-                        "{operation} of inode {node} by process {pid} of user {uid} fails with \
-                         ENOSPC: {error}; `skep entry path {node}` prints its path"
-                    );
-                }
-                errno::errno(error.code())
+        if let Self::Error(error) = self {
+            let operation = operation_name(header.opcode).unwrap_or_default();
+            let InHeader { pid, uid, .. } = header;
+            let node = InodeId::new(header.nodeid);
+            if errno::is_trouble(error.code(), &operation) {
+                tracing::warn!(
+                    "{operation} of inode {node} by process {pid} of user {uid} failed: {error}; \
+                     `skep entry path {node}` prints its path"
+                );
+            }
+            if error.code() == ErrorCode::NoSpace
+                && NO_SPACE.with(|limit| limit.is_due(skep_env::now()))
+            {
+                tracing::warn!(
+                    "{operation} of inode {node} by process {pid} of user {uid} fails with ENOSPC: \
+                     {error}; `skep entry path {node}` prints its path"
+                );
             }
         }
+        self.number()
     }
 }
 

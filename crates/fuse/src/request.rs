@@ -24,6 +24,7 @@ mod set_attr;
 pub(crate) mod xattrs;
 
 use crate::abi::{Family, IN_HEADER_BYTES, InHeader, Opcode};
+use crate::following::EntryNames;
 use crate::limits;
 use attributes::AttributeRequest;
 use data::DataRequest;
@@ -91,6 +92,15 @@ impl Request {
             Self::Files(FileRequest::Open(_) | FileRequest::Create { .. })
                 | Self::Attributes(AttributeRequest::Set { .. })
         )
+    }
+
+    /// Returns the names of entries in the request.
+    pub(crate) fn names(&self) -> EntryNames {
+        match self {
+            Self::Names(request) => request.names(),
+            Self::Files(request) => request.names(),
+            _ => EntryNames::default(),
+        }
     }
 
     /// Whether a program may wait for the reply although the thread that sent the request has

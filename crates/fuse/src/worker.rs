@@ -34,6 +34,7 @@ use crate::abi::operation_name;
 use crate::callers::Sender;
 use crate::context::Context;
 use crate::file_system::FileSystem;
+use crate::following::EntryNames;
 use crate::limits;
 use crate::meter::Meter;
 use crate::ops;
@@ -275,6 +276,10 @@ async fn serve<F: FileSystem, P: Port>(
                     worker.begun.notify();
                 }
                 let caller = Caller { unique, pid };
+                let names = match worker.context.following.is_active_now() {
+                    true => parsed.names(),
+                    false => EntryNames::default(),
+                };
                 let busy = worker.meter.begin();
                 let cause = Cell::new(Origin::default());
                 // The future of an operation has several KiB, so it is pinned here. Otherwise the
@@ -287,7 +292,7 @@ async fn serve<F: FileSystem, P: Port>(
                 });
                 let (outcome, spent) = skep_env::timed(performing).await;
                 drop(busy);
-                worker.meter.count(&header, cause.get(), &outcome, &spent);
+                worker.meter.count(&header, (cause.get(), names), &outcome, &spent);
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, outcome).await;
                     return;

@@ -159,11 +159,108 @@ fn operations_on_a_directory_are_followed_by_user() {
     let others: Vec<_> = of_user.seen().iter().filter(|it| it["user"] != 60_001).collect();
     assert_eq!(others, [] as [&Value; 0], "only the own operations");
     drop((of_root, of_user));
+    trace_shows_names_and_errors(&directory, &cluster.path().join("other"));
     let path = directory.display().to_string();
     let ended = cluster::skep(["trace", "--path", &path, "--for", "200ms"]);
     assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
     let outside = cluster::skep(["trace", "--path", "/proc/self"]).expect_failure();
     assert!(outside.contains("not in a mount of Skep"), "{outside}");
+}
+
+/// Checks the lines about a missing name, a rename, and a name with a control character.
+fn trace_shows_names_and_errors(directory: &Path, other: &Path) {
+    let mut command = Command::new(cluster::program());
+    command.args(["trace", "--output", "ndjson"]).current_dir(directory);
+    let mut follower = Follower::start(command);
+    let changes = [
+        ("rename2", "t1", "t2"),
+        ("lookup", "missing", ""),
+        ("create", "a\nforged\u{1b}[2J", ""),
+        ("symlink", "link", ""),
+        ("unlink", "link", ""),
+    ];
+    let mut number = 0;
+    let found = wait_for("the operations have names", PATIENCE, || {
+        number += 1;
+        let _ = std::fs::remove_file(directory.join("t2"));
+        write_file(&directory.join("t1"), 1);
+        // GNU `mv` uses `renameat2`.
+        let moved = Command::new("mv").args(["-n", "t1", "t2"]).current_dir(directory).status();
+        assert!(moved.expect("mv runs").success());
+        assert!(!directory.join("missing").exists());
+        let name = "a\nforged\u{1b}[2J";
+        write_file(&directory.join(name), 1);
+        files::remove_file(directory.join(name));
+        files::symlink("t2", directory.join("link"));
+        files::remove_file(directory.join("link"));
+        let foreign = format!("from-outside-{number}");
+        write_file(&other.join("file"), 1);
+        files::rename(other.join("file"), directory.join(&foreign));
+        files::remove_file(directory.join(&foreign));
+        let seen = follower.seen();
+        let of = |(operation, name, new_name): (&str, &str, &str)| {
+            let is_such = |it: &&Value| {
+                it["operation"].text().trim_end_matches('2') == operation.trim_end_matches('2')
+                    && it["name"] == name
+                    && it["new_name"] == new_name
+            };
+            seen.iter().find(is_such).cloned()
+        };
+        let from_outside = |it: &&Value| {
+            let new_name = it["new_name"].text();
+            new_name.starts_with("from-outside-") && it["name"].text().starts_with('[')
+        };
+        seen.iter().find(from_outside)?;
+        changes.into_iter().map(of).collect::<Option<Vec<_>>>()
+    });
+    let errors: Vec<_> = found.iter().map(|it| it["error"].text()).collect();
+    assert_eq!(errors, ["", "No such file or directory", "", "", ""], "{found:#?}");
+}
+
+/// Command: skep why.
+#[test]
+fn user_gets_the_own_slow_operations_and_their_parts() {
+    const USER: &str = "60001";
+    let more = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
+    let cluster = Cluster::start(Shape { more, ..Shape::small() });
+    let [directory, other] = ["run", "other"].map(|name| cluster.path().join(name));
+    for path in [&directory, &other] {
+        files::create_dir(path);
+        files::set_permissions(path, std::fs::Permissions::from_mode(0o777));
+    }
+    let scratch = Scratch::new();
+    files::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755));
+    files::copy(cluster::program(), scratch.join("skep"));
+    let user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--clear-groups"]).args(words).current_dir(&directory);
+        command.output().expect("setpriv runs")
+    };
+    let program = scratch.join("skep").display().to_string();
+    let ask = |words: &[&str]| -> Value {
+        let output = user(&[&[program.as_str()], words, &["--output", "json"]].concat());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    };
+    // The slow operations of root belong to another user.
+    write_file(&directory.join("root"), 2 << 20);
+    let script = "dd if=/dev/zero of=own bs=1M count=2 conv=fsync status=none";
+    assert!(user(&["sh", "-c", script]).status.success());
+    let report = ask(&["why", ".", "--interval", "200ms"]);
+    schema::check("why", &report);
+    let slowest = report["slowest"].list();
+    assert!(!slowest.is_empty() && slowest.iter().all(|it| it["user"] == 60_001), "{report:#}");
+    let trace = slowest[0]["trace"].text();
+    for words in [&["why", "--op", trace][..], &["why", "--op", trace, "."]] {
+        let operation = ask(words);
+        schema::check("why-op", &operation);
+        assert_eq!(operation["parts"].list()[0]["stage"], "disk", "{operation:#}");
+    }
+    let elsewhere = ask(&["why", &other.display().to_string(), "--interval", "200ms"]);
+    assert_eq!(elsewhere["slowest"].list(), [] as [Value; 0]);
+    let unknown = user(&[&program, "why", "--op", "77"]);
+    let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(message.contains("has no record of a slow operation of this user"), "{message}");
 }
 
 #[test]

@@ -9,11 +9,13 @@ pub(crate) mod names;
 
 use crate::access::{block_on, entry_at};
 use crate::cmd::stats::interval;
+use crate::failure::without_errno;
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, milliseconds, say, utc, warn};
 use crate::through_mount;
 use names::WatchedNames;
 use serde::Serialize;
+use skep_fuse::FollowedOperation;
 use skep_stats::operation::mainly;
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, Timestamp};
@@ -30,7 +32,7 @@ const EXAMPLES: &[Example] = &[
         "print the operations of ten seconds as JSON, for a script",
         "skep trace --path /mnt/skep/run --for 10s --output ndjson",
     ),
-    ("show only operations that take 50 ms or more", "skep trace --path /mnt/skep/run --slow 50ms"),
+    ("show only operations here that take 50 ms or more", "skep trace --slow 50ms"),
 ];
 
 /// Time between two questions to the mount for new records. The mount keeps the last 2,048
@@ -48,7 +50,7 @@ const EVERY: Duration = Duration::from_millis(100);
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {
     /// A file, or a directory whose direct entries count too, in a mount
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", default_value = ".")]
     path: PathBuf,
     /// End after this time, such as 10s
     #[arg(long = "for", value_name = "TIME", value_parser = interval)]
@@ -74,14 +76,20 @@ struct TraceLine {
     /// The trace id, for `skep why --op`.
     trace: String,
     operation: String,
-    /// The id of the file or directory, in the form that other commands show.
+    /// The id of the file or directory, in the form that other commands show. If the request names
+    /// an entry of a directory, the id of the directory.
     entry_id: String,
-    /// The name of the entry below the path in the arguments. Empty for that path itself.
+    /// The name of the entry below the path in the arguments. Empty for that path itself. An entry
+    /// of another directory has the directory's id in brackets before its name.
     name: String,
+    /// The new name of an entry that was renamed. Empty for other operations.
+    new_name: String,
     user: Option<u32>,
     ms: f64,
     bytes: u64,
     is_failed: bool,
+    /// The error that the program received. Empty if there was none.
+    error: String,
     /// The phase that took most of the operation's time, with its share of the time.
     mainly: String,
     requests: Vec<RequestPart>,
@@ -129,17 +137,17 @@ async fn follow(
         }
         let is_empty = found.next == after;
         after = found.next;
-        for record in &found.records {
-            if is_wanted(args, record)
-                && let Some(name) = names.name_of(record.inode, skep_env::now())
+        for operation in &found.operations {
+            if is_wanted(args, &operation.record)
+                && let Some(shown) = ShownNames::of(operation, &mut names)
             {
-                print(record, &name, map)?;
+                print(operation, shown, map)?;
             }
         }
         if end.is_some_and(|end| skep_env::now() >= end) {
             return Ok(());
         }
-        if is_empty || found.records.is_empty() {
+        if is_empty || found.operations.is_empty() {
             skep_env::sleep(EVERY).await;
         }
     }
@@ -151,8 +159,49 @@ fn is_wanted(args: &TraceArgs, record: &TraceRecord) -> bool {
         && args.user.is_none_or(|user| record.user == Some(user))
 }
 
-fn print(record: &TraceRecord, name: &str, map: &ClusterMap) -> Result<()> {
-    let line = line(record, name, map);
+/// The names of an operation, relative to the path in the arguments.
+#[derive(Debug, Default)]
+struct ShownNames {
+    name: String,
+    new_name: String,
+}
+
+impl ShownNames {
+    /// Returns the names of an operation. `None` if neither its inode nor the new directory of a
+    /// rename is watched.
+    fn of(operation: &FollowedOperation, watched: &mut WatchedNames) -> Option<Self> {
+        let FollowedOperation { record, names, .. } = operation;
+        let is_rename = !names.new_name.is_empty();
+        let base = watched.name_of(record.inode, skep_env::now());
+        let new_base = match is_rename {
+            true => watched.name_of(names.new_directory, skep_env::now()),
+            false => None,
+        };
+        if base.is_none() && new_base.is_none() {
+            return None;
+        }
+        let new_name = match is_rename {
+            true => joined(new_base, names.new_directory, &names.new_name),
+            false => String::new(),
+        };
+        Some(Self { name: joined(base, record.inode, &names.name), new_name })
+    }
+}
+
+/// Returns the name of an entry of the inode with the path `base`. `None` means that the inode is
+/// not watched. An empty `name` means the inode itself.
+fn joined(base: Option<String>, inode: InodeId, name: &[u8]) -> String {
+    let base = base.unwrap_or_else(|| format!("[{inode}]"));
+    let name = String::from_utf8_lossy(name);
+    match (base.is_empty(), name.is_empty()) {
+        (true, _) => name.into_owned(),
+        (false, true) => base,
+        (false, false) => format!("{base}/{name}"),
+    }
+}
+
+fn print(operation: &FollowedOperation, names: ShownNames, map: &ClusterMap) -> Result<()> {
+    let line = line(operation, names, map);
     if format() == OutputFormat::Table {
         return say(&as_text(&line));
     }
@@ -162,7 +211,8 @@ fn print(record: &TraceRecord, name: &str, map: &ClusterMap) -> Result<()> {
     say(&serde_json::to_string(&line).map_err(unwritable)?)
 }
 
-fn line(record: &TraceRecord, name: &str, map: &ClusterMap) -> TraceLine {
+fn line(operation: &FollowedOperation, names: ShownNames, map: &ClusterMap) -> TraceLine {
+    let FollowedOperation { record, errno, .. } = operation;
     let ms = |us: u64| us as f64 / 1e3;
     let requests = record.calls.iter().map(|call| RequestPart {
         request: skep_wire::catalog::metric_name(call.message)
@@ -177,14 +227,24 @@ fn line(record: &TraceRecord, name: &str, map: &ClusterMap) -> TraceLine {
         trace: format!("{:032x}", record.trace),
         operation: record.operation.clone(),
         entry_id: record.inode.to_string(),
-        name: name.to_owned(),
+        name: names.name,
+        new_name: names.new_name,
         user: record.user,
         ms: ms(record.duration_us),
         bytes: record.bytes,
         is_failed: record.is_failed,
+        error: error_text(*errno),
         mainly: mainly(record, map),
         requests: requests.collect(),
         requests_left_out: record.calls_left_out,
+    }
+}
+
+/// Returns the text of an error number, as C programs print it. Empty for zero.
+fn error_text(errno: u32) -> String {
+    match i32::try_from(errno) {
+        Ok(0) | Err(_) => String::new(),
+        Ok(errno) => without_errno(&std::io::Error::from_raw_os_error(errno).to_string()),
     }
 }
 
@@ -201,13 +261,24 @@ fn as_text(line: &TraceLine) -> String {
         0 => String::new(),
         bytes => format!(" {bytes} bytes"),
     };
-    let failed = if line.is_failed { " failed" } else { "" };
+    // The kernel has two opcodes for renames.
+    let operation = if line.operation == "rename2" { "rename" } else { &line.operation };
     let name = if line.name.is_empty() { "." } else { &line.name };
+    let new_name = match &*line.new_name {
+        "" => String::new(),
+        new_name => format!(" -> {new_name}"),
+    };
+    let failed = match (&*line.error, line.is_failed) {
+        ("", true) => "failed, ".to_owned(),
+        ("", false) => String::new(),
+        (error, _) => format!("{error}, "),
+    };
     format!(
-        "{} {} {}{user}{bytes}{failed}: {}, {}",
+        "{} {} {}{}{user}{bytes}: {failed}{}, {}",
         line.time,
-        escape_controls(&line.operation),
+        escape_controls(operation),
         escape_controls(name),
+        escape_controls(&new_name),
         milliseconds(line.ms),
         escape_controls(&line.mainly)
     )
@@ -219,7 +290,9 @@ pub(crate) type Inode = InodeId;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_fuse::EntryNames;
     use skep_types::ClusterId;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn line_of_an_operation_shows_no_control_characters() {
@@ -236,11 +309,41 @@ mod tests {
             ..TraceRecord::default()
         };
         let map = ClusterMap::empty(ClusterId::default());
-        let line = line(&record, "a\nforged\u{1b}[2J", &map);
+        let operation = FollowedOperation { record, errno: 28, ..FollowedOperation::default() };
+        let name = "a\nforged\u{1b}[2J".to_owned();
+        let line = line(&operation, ShownNames { name, ..ShownNames::default() }, &map);
         assert_eq!(line.time, "2023-11-14T22:13:20.123Z");
         let text = as_text(&line);
         let begin = "2023-11-14T22:13:20.123Z write a\\nforged";
         assert!(text.starts_with(begin) && !text.contains(['\n', '\u{1b}']), "{text}");
-        assert!(text.contains("user 1000 4096 bytes failed: 4.2 ms, 100 %"), "{text}");
+        let end = "user 1000 4096 bytes: No space left on device, 4.2 ms, 100 %";
+        assert!(text.contains(end), "{text}");
+    }
+
+    #[test]
+    fn rename_line_shows_old_and_new_name() {
+        let place = tempfile::tempdir().unwrap();
+        let inode = InodeId::new(std::fs::metadata(place.path()).unwrap().ino());
+        let mut watched = WatchedNames::of(place.path(), inode).unwrap();
+        let other = InodeId::new(u64::MAX);
+        let mut shown = |from: InodeId, to: InodeId| {
+            let names = EntryNames {
+                name: b"t\x1b1".to_vec(),
+                new_directory: to,
+                new_name: b"t2\xff".to_vec(),
+            };
+            let record =
+                TraceRecord { operation: "rename2".into(), inode: from, ..TraceRecord::default() };
+            let operation = FollowedOperation { record, names, errno: 0 };
+            let names = ShownNames::of(&operation, &mut watched)?;
+            let map = ClusterMap::empty(ClusterId::default());
+            Some(as_text(&line(&operation, names, &map)))
+        };
+        let here = shown(inode, inode).unwrap();
+        assert!(here.contains(" rename t\\u{1b}1 -> t2\u{fffd}: "), "{here}");
+        let out = shown(inode, other).unwrap();
+        assert!(out.contains(&format!(" -> [{other}]/t2")), "{out}");
+        assert!(shown(other, inode).unwrap().contains(&format!(" rename [{other}]/t")));
+        assert_eq!(shown(other, other), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::monitor_address::{MonitorAddress, not_a_monitor};
 use crate::mounts::mount_of;
 use crate::output::{milliseconds, print, warn};
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
-use skep_stats::operation::SlowOperation;
+use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Focus, Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, InodeId, Result};
@@ -59,7 +59,8 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
-/// of slow operations, and of one in 1,024 other operations, for a limited time.
+/// of slow operations, and of one in 1,024 other operations, for a limited time. A user without the
+/// token sees the slow operations of this user, as the mount has recorded them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct WhyArgs {
@@ -87,9 +88,9 @@ pub(crate) struct WhyArgs {
     /// Explain this past span, such as 30s or 5m, as the monitor has measured it; at most 10m
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "interval")]
     since: Option<Duration>,
-    /// Explain one operation: its trace id
+    /// Explain one operation: its trace id. PATH only names the mount or the cluster
     #[arg(long, value_name = "ID", value_parser = traces::trace_id)]
-    #[arg(conflicts_with_all = ["path", "client", "user", "job", "target", "interval", "since"])]
+    #[arg(conflicts_with_all = ["client", "user", "job", "target", "interval", "since"])]
     op: Option<u128>,
     #[command(flatten)]
     monitor: MonitorAddress,
@@ -98,9 +99,7 @@ pub(crate) struct WhyArgs {
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
     if let Some(trace) = args.op {
         args.monitor.refuse_without("--since")?;
-        let access = args.query.access(None)?;
-        let report = crate::cmd::block_on(async move { operation::explain(&access, trace).await })?;
-        return print(&report, operation::as_text);
+        return print(&explain_operation(&args, trace)?, operation::as_text);
     }
     match args.since {
         None => args.monitor.refuse_without("--since")?,
@@ -135,6 +134,19 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         }
     })?;
     print(&report, as_text)
+}
+
+/// Explains one operation: from the records of all services, or for a user without the token from
+/// the records of the mount.
+fn explain_operation(args: &WhyArgs, trace: u128) -> Result<OperationReport> {
+    let place = args.path.as_deref().map(entry_or_mount).transpose()?.map(|(_, place)| place);
+    match args.query.access(place.as_deref()) {
+        Ok(access) => crate::cmd::block_on(async move { operation::explain(&access, trace).await }),
+        Err(error) => match place.or_else(mount_of_user).filter(|_| !args.query.is_explicit()) {
+            Some(place) => own::explain_operation(&place, trace),
+            None => Err(error),
+        },
+    }
 }
 
 /// Returns the inode at `path`, and a path on the same mount. If the lookup of the path waits for a

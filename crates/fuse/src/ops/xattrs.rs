@@ -9,7 +9,8 @@
 //! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
 //! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file. The page begins after
 //!   this session and inode.
-//! - `user.skep.operations.POSITION`: the operations of the mount after a position.
+//! - `user.skep.operations.POSITION`: the operations of the mount after a position. The position
+//!   `slow` means the slow operations of the last minutes.
 //! - `user.skep.load.OBJECTS.SECONDS`: the load that a user causes, with one row for each object of
 //!   the kind `OBJECTS` (such as target). The mount continues to count for `SECONDS` seconds.
 //! - `user.skep.waiting`: the requests of a user to which the mount has not replied.
@@ -20,7 +21,7 @@
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
-use crate::following::Follower;
+use crate::following::{Follower, slow_operations};
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
 use crate::user_load::Question;
@@ -62,6 +63,10 @@ pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 /// follows the prefix. A program begins with the position zero. Every file and directory has these
 /// attributes.
 pub const OPERATIONS_XATTR: &str = "user.skep.operations.";
+
+/// The position after [`OPERATIONS_XATTR`] that means the newest slow operations of the user that
+/// requests the attribute.
+pub const SLOW_OPERATIONS: &str = "slow";
 
 /// Prefix of the attributes whose values are the load of the user that requests the attribute. The
 /// prefix is followed by `target`, `operation`, `user`, `group` or `job`, a dot, and the number of
@@ -148,7 +153,11 @@ fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8
         let groups = skep_client::failing_groups(now);
         return Some(context.waiting.answer(by.uid, groups, now).to_bytes());
     }
-    let after = name.strip_prefix(OPERATIONS_XATTR)?.parse().ok()?;
+    let position = name.strip_prefix(OPERATIONS_XATTR)?;
+    if position == SLOW_OPERATIONS {
+        return Some(slow_operations(context.options.metrics.traces(), by.uid).to_bytes());
+    }
+    let after = position.parse().ok()?;
     Some(context.following.ask(after, by, now).to_bytes())
 }
 

@@ -5,6 +5,7 @@
 
 use super::{RawRequest, has_flag, open_mode};
 use crate::abi::Opcode;
+use crate::following::EntryNames;
 use skep_client::{CreateRequest, HandleId, NewInode, OpenMode};
 use skep_types::codec::record;
 use skep_types::{FileKind, InodeId};
@@ -125,6 +126,15 @@ impl FileRequest {
             Opcode::SyncFs => Self::SyncAll,
             other => other.is_of_another_family(),
         })
+    }
+
+    pub(super) fn names(&self) -> EntryNames {
+        match self {
+            Self::Create { request, .. } => {
+                EntryNames { name: request.name.to_vec(), ..EntryNames::default() }
+            }
+            _ => EntryNames::default(),
+        }
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. This is never

@@ -5,6 +5,7 @@
 
 use super::{RawRequest, checked_name, inode, split_name};
 use crate::abi::{Opcode, unpack_device};
+use crate::following::EntryNames;
 use skep_client::{CreateRequest, NewInode, OpenMode};
 use skep_types::codec::record;
 use skep_types::{FileKind, InodeId};
@@ -121,6 +122,25 @@ impl NameRequest {
             }
             other => other.is_of_another_family(),
         })
+    }
+
+    pub(super) fn names(&self) -> EntryNames {
+        let one = |name: &[u8]| EntryNames { name: name.to_vec(), ..EntryNames::default() };
+        match self {
+            Self::Lookup { name, .. }
+            | Self::MakeSymlink { name, .. }
+            | Self::MakeDirectory { name, .. }
+            | Self::Unlink { name, .. }
+            | Self::RemoveDirectory { name, .. }
+            | Self::Link { name, .. } => one(name),
+            Self::MakeNode { request } => one(&request.name),
+            Self::Rename(rename) => EntryNames {
+                name: rename.from_name.clone(),
+                new_directory: rename.to_directory,
+                new_name: rename.to_name.clone(),
+            },
+            Self::ReadLink { .. } => EntryNames::default(),
+        }
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. False for

@@ -55,10 +55,15 @@ pub(super) async fn slowest(access: &Access, map: &ClusterMap, focus: Focus) -> 
         |record: &TraceRecord| focus.client.is_none_or(|id| record.client.raw() == id);
     let is_of_user = |record: &TraceRecord| focus.user.is_none_or(|id| record.user == Some(id));
     records.retain(|record| is_of_client(record) && is_of_user(record));
+    recent_slowest(&records, map)
+}
+
+/// Returns the slowest operations in `records` that ended recently.
+pub(super) fn recent_slowest(records: &[TraceRecord], map: &ClusterMap) -> Vec<SlowOperation> {
     let now = skep_env::wall_time();
     let now_us = u64::try_from(now.seconds).unwrap_or(0) * 1_000_000;
     let since_us = now_us.saturating_sub(RECENT.as_micros() as u64);
-    operation::slowest(&records, map, since_us, MAX_SLOWEST)
+    operation::slowest(records, map, since_us, MAX_SLOWEST)
 }
 
 pub(super) fn as_text(report: &OperationReport) -> String {

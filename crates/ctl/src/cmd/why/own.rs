@@ -3,13 +3,14 @@
 //!
 //! The report comes from `skep_stats::operation`.
 
+use super::operation::recent_slowest;
 use super::{subtree, waits};
 use crate::cmd::trace::names::WatchedNames;
 use crate::mounts::mount_of;
 use crate::through_mount;
-use skep_stats::operation::of_mount;
+use skep_stats::operation::{self, OperationReport, Usual, of_mount};
 use skep_stats::why::Report;
-use skep_types::{InodeId, Result};
+use skep_types::{Error, ErrorCode, InodeId, Result};
 use skep_wire::traces::TraceRecord;
 use std::collections::HashSet;
 use std::path::Path;
@@ -43,12 +44,13 @@ pub(super) async fn explain(
             .ok_or_else(|| through_mount::no_records(place))?;
         after = found.next;
         lost += found.lost;
-        let is_empty = found.records.is_empty();
+        let is_empty = found.operations.is_empty();
         // If the path is the root of the mount, operations on all files of the mount are included.
-        records.extend(found.records.into_iter().map(|it| {
+        records.extend(found.operations.into_iter().map(|it| {
+            let record = it.record;
             let is_on_path =
-                inode == InodeId::ROOT || names.name_of(it.inode, skep_env::now()).is_some();
-            (it, is_on_path)
+                inode == InodeId::ROOT || names.name_of(record.inode, skep_env::now()).is_some();
+            (record, is_on_path)
         }));
         if is_empty {
             skep_env::sleep(EVERY).await;
@@ -56,26 +58,35 @@ pub(super) async fn explain(
     }
     let span = skep_env::now().saturating_sub(begin);
     let waiting = through_mount::waiting(place)?.unwrap_or_default();
-    let mut is_direct = |waiting: InodeId| {
-        inode == InodeId::ROOT || names.name_of(waiting, skep_env::now()).is_some()
+    let mut is_direct = |inode_of_request: InodeId| {
+        inode == InodeId::ROOT || names.name_of(inode_of_request, skep_env::now()).is_some()
     };
     let direct: HashSet<_> =
         waiting.requests.iter().map(|it| it.inode).filter(|it| is_direct(*it)).collect();
+    let slow: Vec<(TraceRecord, bool)> = through_mount::slow_operations(place)?
+        .unwrap_or_default()
+        .into_iter()
+        .map(|record| {
+            let is_on_path = is_direct(record.inode);
+            (record, is_on_path)
+        })
+        .collect();
     let below = match is_directory && inode != InodeId::ROOT {
         true => {
             let waiting = waiting.requests.iter().map(|it| it.inode);
-            let others = records.iter().filter(|it| !it.1).map(|(record, _)| record.inode);
+            let recorded = slow.iter().chain(&records).filter(|it| !it.1);
+            let others = recorded.map(|(record, _)| record.inode);
             let unknown = waiting.filter(|it| !direct.contains(it)).chain(others);
             subtree::below(place, inode, unknown)
         }
         false => HashSet::new(),
     };
-    let on_path: Vec<_> = records
-        .into_iter()
-        .filter(|(record, is_on_path)| *is_on_path || below.contains(&record.inode))
-        .map(|(record, _)| record)
-        .collect();
-    let mut report = of_mount(&on_path, &map, span);
+    let on_path = |records: Vec<(TraceRecord, bool)>| -> Vec<TraceRecord> {
+        let is_shown = |it: &(TraceRecord, bool)| it.1 || below.contains(&it.0.inode);
+        records.into_iter().filter(is_shown).map(|(record, _)| record).collect()
+    };
+    let mut report = of_mount(&on_path(records), &map, span);
+    report.slowest = recent_slowest(&on_path(slow), &map);
     let mount = mount_of(&std::path::absolute(place)?).map(|(point, _)| point);
     report.waiting = waits::of_mount(&waiting, &map, mount.as_deref(), |waiting| {
         direct.contains(&waiting) || below.contains(&waiting)
@@ -86,4 +97,26 @@ pub(super) async fn explain(
             .push(format!("{lost} operations, because the mount could not keep their records"));
     }
     Ok(report)
+}
+
+/// Explains the operation with the trace id `trace`, if it was slow and the mount at `place` has
+/// recorded it for this user.
+///
+/// # Errors
+/// - `NotFound` if the mount has no such record.
+/// - `Unsupported` if the mount is of an older version.
+/// - Errors of the mount.
+pub(super) fn explain_operation(place: &Path, trace: u128) -> Result<OperationReport> {
+    let map = through_mount::cluster_map(place)?.ok_or_else(|| through_mount::no_records(place))?;
+    let mut records = through_mount::slow_operations(place)?.unwrap_or_default();
+    records.retain(|record| record.trace == trace);
+    operation::explain(&records, &map, &Usual::default()).ok_or_else(|| {
+        let what = format!(
+            "cannot explain operation {trace:032x}: the mount at {} has no record of a slow \
+             operation of this user with this id; `skep why PATH` lists the slowest operations. An \
+             administrator, who can use the cluster's token, can ask all services",
+            place.display()
+        );
+        Error::new(ErrorCode::NotFound, what)
+    })
 }
