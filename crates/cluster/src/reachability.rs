@@ -36,6 +36,9 @@ struct Contact {
     /// may be silent for longer than `silent_since_ms` shows.
     is_unheard: bool,
     reachability: Reachability,
+    /// The last outage, which ended with the heartbeat after which the node is `Online` now. `None`
+    /// if the node has not been away since the start of management.
+    last_outage: Option<Outage>,
 }
 
 /// The condition of a target that does not serve all requests.
@@ -92,6 +95,7 @@ impl SoftState {
             silent_since_ms: now_ms,
             is_unheard: true,
             reachability: Reachability::ProbablyOffline,
+            last_outage: None,
         };
         let nodes = state.map().nodes.iter().map(|node| (node.id, unknown)).collect();
         Self {
@@ -129,14 +133,25 @@ impl SoftState {
     /// Handles a registration or a heartbeat of a node. Returns whether the node becomes `Online`
     /// now, which justifies a new map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
+        let before = self.nodes.get(&node);
+        let is_return = before.is_none_or(|before| before.reachability != Reachability::Online);
+        let outage = |contact: &Contact| Outage {
+            since_ms: now_ms.saturating_sub(contact.silent_since_ms),
+            may_be_longer: contact.is_unheard,
+        };
+        let last_outage = match is_return {
+            true => before.map(outage),
+            false => before.and_then(|it| it.last_outage),
+        };
         let contact = Contact {
             last_ms: Some(now_ms),
             silent_since_ms: now_ms,
             is_unheard: false,
             reachability: Reachability::Online,
+            last_outage,
         };
-        let before = self.nodes.insert(node, contact);
-        before.is_none_or(|before| before.reachability != Reachability::Online)
+        self.nodes.insert(node, contact);
+        is_return
     }
 
     /// Records the capacity that a target has reported. Returns whether the change is large enough
@@ -187,6 +202,7 @@ impl SoftState {
             silent_since_ms: now_ms,
             is_unheard: false,
             reachability: Reachability::Offline,
+            last_outage: None,
         };
         self.nodes
             .insert(node, contact)
@@ -215,6 +231,12 @@ impl SoftState {
             let since_ms = now_ms.saturating_sub(contact.silent_since_ms);
             (*node, Outage { since_ms, may_be_longer: contact.is_unheard })
         })
+    }
+
+    /// Returns the last outage of a node that is `Online`. `None` means that the node was always
+    /// online while management ran.
+    pub fn last_outage(&self, node: NodeId) -> Option<Outage> {
+        self.nodes.get(&node)?.last_outage
     }
 
     /// Returns the targets that do not serve all requests, with the time since which they have

@@ -383,7 +383,8 @@ impl Authority {
         self.member.with_state(|it| it.state.mark_closed(&mut map));
         lead.published_changes = changes;
         lead.is_soft_newer = false;
-        for line in map_log::reachability_lines(published, &map) {
+        for line in map_log::reachability_lines(published, &map, |node| lead.soft.last_outage(node))
+        {
             line.write();
         }
         // Update the capacity here too, and not only at each tick, because a client that mounts

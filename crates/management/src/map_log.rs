@@ -6,9 +6,10 @@
 
 use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
 use skep_cluster::problems::target_kind_word;
+use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Condition, Reachability, TargetHealth};
-use skep_types::{ClusterMap, Node, NodeKind, TargetId};
+use skep_types::{ClusterMap, Node, NodeId, NodeKind, TargetId};
 
 /// The level of a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +38,43 @@ impl Line {
     }
 }
 
-/// Returns the lines about the servers whose reachability differs between two maps.
-pub(crate) fn reachability_lines(before: &ClusterMap, now: &ClusterMap) -> Vec<Line> {
+/// Returns the lines about the servers whose reachability differs between two maps. `last_outage`
+/// returns the last outage of a server that is online now.
+pub(crate) fn reachability_lines(
+    before: &ClusterMap,
+    now: &ClusterMap,
+    last_outage: impl Fn(NodeId) -> Option<Outage>,
+) -> Vec<Line> {
     let servers = now.nodes.iter().filter(|node| node.kind != NodeKind::Client);
-    servers.filter_map(|node| reachability_line(before, now, node)).collect()
+    servers.filter_map(|node| reachability_line(before, now, node, last_outage(node.id))).collect()
 }
 
-fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Option<Line> {
+/// Returns the line about a server that is online. `None` means that the server was never seen
+/// offline: its first heartbeat since the start of management has arrived.
+fn online_line(server: &str, former: Reachability, outage: Option<Outage>) -> Option<Line> {
+    let text = match outage {
+        Some(Outage { may_be_longer: true, .. }) if former == Reachability::ProbablyOffline => {
+            return None;
+        }
+        None => format!("{server} is online"),
+        Some(Outage { since_ms, may_be_longer }) => {
+            let at_least = if may_be_longer { "at least " } else { "" };
+            format!("{server} is online again, after {at_least}{}", seconds(since_ms))
+        }
+    };
+    Some(Line(Level::Info, text))
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{} s", ms / 1_000, ms % 1_000 / 100)
+}
+
+fn reachability_line(
+    before: &ClusterMap,
+    map: &ClusterMap,
+    node: &Node,
+    last_outage: Option<Outage>,
+) -> Option<Line> {
     let former = before.node(node.id)?.reachability;
     if former == node.reachability {
         return None;
@@ -52,14 +83,10 @@ fn reachability_line(before: &ClusterMap, map: &ClusterMap, node: &Node) -> Opti
     let OutageEffect { is_blocking, is_group_absent, text: effect } = effect_of_outage(map, node);
     let level = if is_blocking { Level::Error } else { Level::Warn };
     match (former, node.reachability) {
-        (_, Reachability::Online) => Some(Line(Level::Info, format!("{server} is online"))),
+        (_, Reachability::Online) => online_line(&server, former, last_outage),
         (Reachability::Online, Reachability::ProbablyOffline) => {
-            let span_ms = map.policy.lease_ms;
-            let text = format!(
-                "{server} has sent no heartbeat for {}.{} s; {effect}",
-                span_ms / 1_000,
-                span_ms % 1_000 / 100
-            );
+            let silent = seconds(map.policy.lease_ms.into());
+            let text = format!("{server} has sent no heartbeat for {silent}; {effect}");
             // A short absence of one server may be a restart, so its line is a warning. But if all
             // members of a group are absent, no member can take over, so the line is an error.
             Some(Line(if is_group_absent { Level::Error } else { Level::Warn }, text))

@@ -62,7 +62,7 @@ fn line(id: NodeId, from: Reachability, to: Reachability) -> Line {
     let (mut before, mut now) = (cluster(), cluster());
     set(&mut before, id, from);
     set(&mut now, id, to);
-    let mut lines = reachability_lines(&before, &now);
+    let mut lines = reachability_lines(&before, &now, |_| None);
     assert_eq!(lines.len(), 1, "{lines:?}");
     lines.remove(0)
 }
@@ -91,6 +91,23 @@ fn absent_target_is_logged_as_an_error_if_operations_wait() {
 }
 
 #[test]
+fn returning_server_is_logged_with_the_length_of_its_outage() {
+    use Reachability::{Offline, Online, ProbablyOffline};
+    let text = |from, outage| {
+        let (mut before, now) = (cluster(), cluster());
+        set(&mut before, STORAGE, from);
+        let mut lines = reachability_lines(&before, &now, |_| outage);
+        lines.pop().map(|Line(_, text)| text)
+    };
+    let outage = |may_be_longer| Some(Outage { since_ms: 20_340, may_be_longer });
+    let again = |after| Some(format!("storage-1 (n4) at 10.0.0.4:7400 is online again, {after}"));
+    assert_eq!(text(ProbablyOffline, outage(false)), again("after 20.3 s"));
+    assert_eq!(text(Offline, outage(true)), again("after at least 20.3 s"));
+    assert_eq!(text(ProbablyOffline, outage(true)), None, "only management was away");
+    assert_eq!(text(Online, outage(false)), None);
+}
+
+#[test]
 fn shutdown_of_a_server_is_not_logged_as_an_error() {
     use Reachability::{Offline, Online};
     let Line(level, text) = line(STORAGE, Online, Offline);
@@ -108,7 +125,7 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     set(&mut before, METADATA[0], Reachability::Offline);
     let mut now = before.clone();
     set(&mut now, METADATA[1], Reachability::ProbablyOffline);
-    let lines = reachability_lines(&before, &now);
+    let lines = reachability_lines(&before, &now, |_| None);
     let effect = "operations on files of t2 wait, since all members of the group are absent: one \
                   of t1, t2 is enough to serve it";
     assert!(lines[0].1.ends_with(effect), "{lines:?}");
@@ -116,7 +133,7 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
     let before = cluster();
     let mut now = before.clone();
     METADATA.iter().for_each(|id| set(&mut now, *id, Reachability::ProbablyOffline));
-    let lines = reachability_lines(&before, &now);
+    let lines = reachability_lines(&before, &now, |_| None);
     assert!(lines.len() == 2 && lines.iter().all(|it| it.0 == Level::Error), "{lines:?}");
     assert!(lines.iter().all(|it| it.1.contains("one of t1, t2 is enough")), "{lines:?}");
 }
