@@ -43,11 +43,11 @@ use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waiting::Waiter;
 use crate::waits::{Caller, WaitEvent};
-use long_waits::{Line, LongWaits, SILENT_AFTER, UnansweredRequest};
+use long_waits::{Causes, Line, LongWaits, SILENT_AFTER, UnansweredRequest};
 use skep_client::{Origin, with_origin};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
-use skep_types::{InodeId, TargetId};
+use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -375,7 +375,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let own_number = worker.context.waiting.new_worker();
     loop {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
-            log_waits(&mut long_waits, &[], &[]);
+            log_waits(&mut long_waits, &[], Causes::default());
             report.set(None);
             worker.context.waiting.set(own_number, Vec::new());
             worker.is_watched.set(false);
@@ -407,9 +407,11 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
             }
         }
         let silent = skep_client::silent_targets(SILENT_AFTER);
-        log_waits(&mut long_waits, &unanswered, &silent);
+        let failing = skep_client::failing_groups(skep_env::now());
+        let causes = Causes { silent: &silent, failing: &failing };
+        log_waits(&mut long_waits, &unanswered, causes);
         worker.context.waiting.set(own_number, waiters);
-        report.set(LongWaits::summary(&unanswered, &silent, skep_env::now()));
+        report.set(LongWaits::summary(&unanswered, causes, skep_env::now()));
     }
 }
 
@@ -433,8 +435,8 @@ fn waiter(current: &RequestUnderWay, since: Duration, is_for_lock: bool) -> Wait
     }
 }
 
-fn log_waits(long_waits: &mut LongWaits, unanswered: &[UnansweredRequest], silent: &[TargetId]) {
-    match long_waits.line(unanswered, silent, skep_env::now()) {
+fn log_waits(long_waits: &mut LongWaits, unanswered: &[UnansweredRequest], causes: Causes<'_>) {
+    match long_waits.line(unanswered, causes, skep_env::now()) {
         Some(Line::Wait(text)) => tracing::warn!("{text}"),
         Some(Line::End(text)) => tracing::info!("{text}"),
         None => {}

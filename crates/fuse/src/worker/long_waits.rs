@@ -5,7 +5,9 @@
 //! progress. `meter.rs` logs a slow request after its end. Requests that wait for file locks cause
 //! no lines, since their purpose is to wait.
 
+use skep_types::text::escape_controls;
 use skep_types::{InodeId, TargetId};
+use skep_wire::management::RequestWait;
 use std::time::Duration;
 
 /// Time without a reply after which the mount logs a request.
@@ -47,12 +49,22 @@ pub(super) struct LongWaits {
     last_line: Option<Duration>,
 }
 
+/// The targets that explain why requests wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Causes<'a> {
+    /// The targets that have accepted requests of this worker and have not replied for long.
+    pub(super) silent: &'a [TargetId],
+    /// The groups to which requests of the mount fail, the longest outage first. The error of each
+    /// names the target.
+    pub(super) failing: &'a [RequestWait],
+}
+
 impl LongWaits {
-    /// Returns the requests that have waited for long, for a report to management. `unanswered` and
-    /// `silent` are as in [`Self::line`].
+    /// Returns the requests that have waited for long, for a report to management. `unanswered` is
+    /// as in [`Self::line`].
     pub(super) fn summary(
         unanswered: &[UnansweredRequest],
-        silent: &[TargetId],
+        causes: Causes<'_>,
         now: Duration,
     ) -> Option<skep_client::Unanswered> {
         let long = unanswered.iter().filter(|request| request.age >= WORTH_A_LINE);
@@ -61,17 +73,16 @@ impl LongWaits {
         Some(skep_client::Unanswered {
             requests: u32::try_from(long.count()).unwrap_or(u32::MAX),
             since: now.saturating_sub(*age),
-            oldest: format!("{operation} of inode {inode} by process {pid}{}", cause(silent)),
+            oldest: format!("{operation} of inode {inode} by process {pid}{}", causes.words()),
         })
     }
 
     /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight in
-    /// any order, without the requests that wait for locks. `silent` are the targets that have not
-    /// replied for long to requests of this worker.
+    /// any order, without the requests that wait for locks.
     pub(super) fn line(
         &mut self,
         unanswered: &[UnansweredRequest],
-        silent: &[TargetId],
+        causes: Causes<'_>,
         now: Duration,
     ) -> Option<Line> {
         let is_long = |request: &&UnansweredRequest| request.age >= WORTH_A_LINE;
@@ -90,20 +101,31 @@ impl LongWaits {
              {operation} of inode {inode} by process {pid}, for {} s{}; `skep health check` shows \
              the service or target that does not answer",
             age.as_secs(),
-            cause(silent)
+            causes.words()
         )))
     }
 }
 
-/// Returns the clause that names the targets without a reply.
-fn cause(silent: &[TargetId]) -> String {
-    let names: Vec<_> = silent.iter().take(MAX_NAMED).map(ToString::to_string).collect();
-    match (&names[..], silent.len().saturating_sub(MAX_NAMED)) {
-        ([], _) => String::new(),
-        ([one], _) => format!(", without a reply from target {one}"),
-        (several, 0) => format!(", without a reply from targets {}", several.join(", ")),
-        (several, more) => {
-            format!(", without a reply from targets {} and {more} more", several.join(", "))
+impl Causes<'_> {
+    /// Returns the clause that names the targets without a reply. A target that refuses connections
+    /// is named with its error.
+    fn words(self) -> String {
+        let Self { silent, failing } = self;
+        let names: Vec<_> = silent.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        match (&names[..], silent.len().saturating_sub(MAX_NAMED), failing) {
+            ([], _, []) => String::new(),
+            ([], _, [first, rest @ ..]) => {
+                let more = match rest.len() {
+                    0 => String::new(),
+                    more => format!(" (and {more} more groups)"),
+                };
+                format!(", without a reply from {}{more}", escape_controls(&first.error))
+            }
+            ([one], ..) => format!(", without a reply from target {one}"),
+            (several, 0, _) => format!(", without a reply from targets {}", several.join(", ")),
+            (several, more, _) => {
+                format!(", without a reply from targets {} and {more} more", several.join(", "))
+            }
         }
     }
 }
@@ -111,6 +133,7 @@ fn cause(silent: &[TargetId]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_types::GroupId;
 
     fn unanswered(pid: u32, seconds: u64) -> UnansweredRequest {
         UnansweredRequest {
@@ -123,22 +146,38 @@ mod tests {
 
     #[test]
     fn summary_counts_long_waits_and_names_the_oldest() {
-        let now = Duration::from_secs(105);
+        let (none, now) = (Causes::default(), Duration::from_secs(105));
         let found =
-            LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], &[], now);
+            LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], none, now);
         let found = found.unwrap();
         assert_eq!((found.requests, found.since), (2, Duration::from_secs(99)));
         assert_eq!(found.oldest, "open of inode 0-9 by process 8");
-        assert_eq!(LongWaits::summary(&[unanswered(9, 4)], &[], now), None);
+        assert_eq!(LongWaits::summary(&[unanswered(9, 4)], none, now), None);
     }
 
     #[test]
     fn cause_of_a_wait_names_at_most_five_targets() {
         let targets: Vec<_> = (1..8).map(TargetId::new).collect();
+        let cause = |silent| Causes { silent, failing: &[] }.words();
         assert_eq!(cause(&[]), "");
         assert_eq!(cause(&targets[..1]), ", without a reply from target t1");
         let many = cause(&targets);
         assert!(many.ends_with("targets t1, t2, t3, t4, t5 and 2 more"), "{many}");
+    }
+
+    #[test]
+    fn cause_of_a_wait_names_a_target_that_refuses_connections() {
+        let wait = |group| RequestWait {
+            group: GroupId::new(group),
+            since_ms: 20_000,
+            requests: 1,
+            error: "target t3 on storage-1: 10.0.0.5:7420: Connection refused".into(),
+        };
+        let words = |failing: &[RequestWait]| Causes { silent: &[], failing }.words();
+        let one =
+            ", without a reply from target t3 on storage-1: 10.0.0.5:7420: Connection refused";
+        assert_eq!(words(&[wait(1)]), one);
+        assert_eq!(words(&[wait(1), wait(2)]), format!("{one} (and 1 more groups)"));
     }
 
     #[test]
@@ -147,7 +186,7 @@ mod tests {
         let silent = [3, 5].map(TargetId::new);
         let mut line = |requests: &[UnansweredRequest], at| match waits.line(
             requests,
-            &silent,
+            Causes { silent: &silent, failing: &[] },
             Duration::from_secs(at),
         ) {
             Some(Line::Wait(text)) => text,
