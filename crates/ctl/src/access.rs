@@ -74,11 +74,22 @@ impl ClusterArgs {
     /// Finds the cluster. `near` is a path from the command's arguments. If `near` is in a mount,
     /// the cluster of this mount is used, unless an option names another cluster.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
+        self.access_or(near, ASK_ADMINISTRATOR)
+    }
+
+    /// Like [`Self::access`]. `without_token` is what a user who may not read the token can do
+    /// instead of this command.
+    pub(crate) fn access_or(
+        &self,
+        near: Option<&Path>,
+        without_token: &'static str,
+    ) -> Result<Access> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let query = ClusterQuery {
             token_file: self.token_file.clone(),
             environment: (variable(CLUSTER_VARIABLE), variable(TOKEN_VARIABLE).map(PathBuf::from)),
             file: ClientFile::read()?,
+            without_token,
         };
         let mut access = query.find(self.cluster.as_deref(), near)?;
         access.learned = known_management::learned_addresses(access.token.cluster);
@@ -95,6 +106,8 @@ struct ClusterQuery {
     environment: (Option<String>, Option<PathBuf>),
     /// The merged `client.toml` files of this user and this host.
     file: ClientFile,
+    /// The way out for a user who may not read the token.
+    without_token: &'static str,
 }
 
 impl ClusterQuery {
@@ -106,14 +119,14 @@ impl ClusterQuery {
             return self.named(name);
         }
         if let Some(token_file) = &self.token_file {
-            return by_token(token_file);
+            return self.by_token(token_file);
         }
         if let Some(source) = near.and_then(mounted_at) {
             return self.named(&source);
         }
         match &self.environment {
             (Some(name), _) => return self.named(name),
-            (None, Some(token_file)) => return by_token(token_file),
+            (None, Some(token_file)) => return self.by_token(token_file),
             (None, None) => {}
         }
         if let Some(source) = std::env::current_dir().ok().and_then(|path| mounted_at(&path)) {
@@ -137,7 +150,9 @@ impl ClusterQuery {
                  `cluster` in client.toml",
                 names.join(", ")
             ))),
-            (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => by_token(Path::new(TOKEN_OF_HOST)),
+            (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => {
+                self.by_token(Path::new(TOKEN_OF_HOST))
+            }
             (None, []) => Err(unknown(
                 "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
                  /etc/skep/client.toml nor /etc/skep/token exists; name the data directory of a \
@@ -150,7 +165,7 @@ impl ClusterQuery {
         if let Some(cluster) = self.file.clusters.get(name) {
             let token_file = self.token_file.clone();
             let token_file = token_file.unwrap_or_else(|| cluster.token_file.clone());
-            let mut token = token_in(&token_file)?;
+            let mut token = token_in(&token_file, self.without_token)?;
             if !cluster.management.is_empty() {
                 token.addresses = cluster.addresses();
             }
@@ -158,7 +173,7 @@ impl ClusterQuery {
         }
         let path = Path::new(name);
         if path.exists() {
-            return from_path(path);
+            return from_path(path, self.without_token);
         }
         if name.contains('/') || name.starts_with('.') || name.is_empty() {
             return Err(unknown(format!(
@@ -190,16 +205,16 @@ impl ClusterQuery {
                 if is_plain { ", and no file or directory has that name" } else { "" },
             )));
         };
-        let mut token = token_in(&token_file)?;
+        let mut token = token_in(&token_file, self.without_token)?;
         token.addresses = addresses;
         Ok(Access::new(token, name, token_file))
     }
-}
 
-fn by_token(file: &Path) -> Result<Access> {
-    let token = token_in(file)?;
-    let name = token.addresses.join(",");
-    Ok(Access::new(token, &name, file.to_owned()))
+    fn by_token(&self, file: &Path) -> Result<Access> {
+        let token = token_in(file, self.without_token)?;
+        let name = token.addresses.join(",");
+        Ok(Access::new(token, &name, file.to_owned()))
+    }
 }
 
 /// Whether a text has the form `host:port`. Does not check that the host exists.
@@ -220,48 +235,25 @@ fn is_closed(file: &Path) -> bool {
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Number of words of the command line that decide which command may work without the token.
-const MAX_COMMAND_WORDS: usize = 16;
+/// The way out for a user who may not read the token, if the command has no form for users.
+const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, such as `skep health df \
+     PATH` and `skep why PATH`, need a path in a mount and no token";
 
-/// Returns the error for a token file that this user may not read. The error names the form of this
-/// command that needs no token, if there is one.
-fn not_readable(file: &Path) -> Error {
-    let words: Vec<String> = std::env::args().skip(1).take(MAX_COMMAND_WORDS).collect();
+/// Returns the error for a token file that this user may not read. `without_token` is what this
+/// user can do instead.
+fn not_readable(file: &Path, without_token: &str) -> Error {
     let what = format!(
-        "cannot read the token file {}: only root or its owner may read this file; {}",
-        file.display(),
-        without_token(&words)
+        "cannot read the token file {}: only root or its owner may read this file; {without_token}",
+        file.display()
     );
     Error::new(ErrorCode::PermissionDenied, what)
 }
 
-/// Returns what a user without the token can do instead of the command line `words`.
-fn without_token(words: &[String]) -> &'static str {
-    let has = |option: &str| words.iter().any(|it| it.split('=').next() == Some(option));
-    let word = |index: usize| words.get(index).map_or("", String::as_str);
-    match (word(0), word(1)) {
-        ("health", "df") => "name a path in a mount: `skep health df PATH`",
-        ("lock", "list") => "name a file in a mount: `skep lock list PATH`",
-        ("stats", _) => "name a path in a mount: `skep stats --mount PATH` shows your operations",
-        ("why", _) if has("--op") => {
-            "ask an administrator to run this command; `skep why PATH` and `skep trace --path \
-             PATH` show your operations on a mount"
-        }
-        ("why", _) => {
-            "`skep why PATH` without other options shows your operations on the mount of this path"
-        }
-        _ => {
-            "ask an administrator to run this command; the commands for users, such as `skep \
-             health df PATH` and `skep why PATH`, need a path in a mount and no token"
-        }
-    }
-}
-
 /// Reads the token from a file that an option, an environment variable or `client.toml` names.
-fn token_in(file: &Path) -> Result<JoinToken> {
+fn token_in(file: &Path, without_token: &str) -> Result<JoinToken> {
     match std::fs::File::open(file).map(drop) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(not_readable(file))
+            Err(not_readable(file, without_token))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unknown(format!(
             "cannot read the token file {}: no such file; `skep cluster token --cluster DIRECTORY` \
@@ -272,7 +264,7 @@ fn token_in(file: &Path) -> Result<JoinToken> {
     }
 }
 
-fn from_path(path: &Path) -> Result<Access> {
+fn from_path(path: &Path, without_token: &str) -> Result<Access> {
     let path = path.canonicalize().map_err(|error| Error::from(error).within(path.display()))?;
     let candidates =
         [path.join("management").join(TOKEN_FILE), path.join(TOKEN_FILE), path.clone()];
@@ -286,7 +278,7 @@ fn from_path(path: &Path) -> Result<Access> {
             path.display()
         )));
     };
-    Ok(Access::new(token_in(file)?, &path.display().to_string(), file.clone()))
+    Ok(Access::new(token_in(file, without_token)?, &path.display().to_string(), file.clone()))
 }
 
 impl Access {
@@ -368,9 +360,9 @@ impl Access {
                     "; check that it is running: `skep up` starts a cluster on this host"
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
-                    "; check the address, and that management is running: on its host, `skep \
-                     cluster token --cluster DIRECTORY` prints the token with the address. If the \
-                     cluster has other management nodes, name one of them with --cluster ADDRESS"
+                    "; start management on its host if it does not run, and otherwise check the \
+                     address and the network. If the cluster has other management nodes, name one \
+                     of them with --cluster ADDRESS"
                 }
                 ErrorCode::AuthenticationFailed
                     if !error.context().contains("skep cluster token") =>
@@ -525,7 +517,8 @@ mod tests {
         assert!(refused("/nowhere", None).contains("no such file"));
         assert!(refused("10.0.0.1:7400", Some("/nowhere")).contains("/nowhere"));
         assert!(refused("a b", Some("/nowhere")).contains("host:port"));
-        let closed = not_readable(Path::new("/etc/skep/token")).context().to_owned();
+        let closed = not_readable(Path::new("/etc/skep/token"), ASK_ADMINISTRATOR);
+        let closed = closed.context().to_owned();
         let words = ["only root", "skep health df PATH"];
         assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
         let blank = tempfile::tempdir().unwrap();
@@ -564,19 +557,5 @@ mod tests {
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");
         assert_eq!(query.find(Some("work"), None).unwrap().name, "work");
-    }
-
-    #[test]
-    fn refused_token_leads_to_the_form_for_users_of_this_command() {
-        let way_out = |line: &str| {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            without_token(&words)
-        };
-        assert!(way_out("health df").contains("`skep health df PATH`"));
-        assert!(way_out("lock list").contains("`skep lock list PATH`"));
-        assert!(way_out("why --op=2a").starts_with("ask an administrator"));
-        assert!(way_out("why --since 5m .").contains("without other options"));
-        assert!(way_out("target list").starts_with("ask an administrator to run this command"));
-        assert!(way_out("").starts_with("ask an administrator"));
     }
 }

@@ -96,6 +96,13 @@ pub(crate) struct WhyArgs {
     monitor: MonitorAddress,
 }
 
+/// The way out for a user without the token.
+const WITHOUT_TOKEN: &str =
+    "`skep why PATH` without other options shows your operations on the mount of this path";
+/// The way out for a user without the token who uses `--op`.
+const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op ID PATH` explains your own \
+     operations, and an administrator can explain all";
+
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
     if let Some(trace) = args.op {
         args.monitor.refuse_without("--since")?;
@@ -112,19 +119,21 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         Some(_) => {}
     }
     let place = args.path.as_deref().map(entry_or_mount).transpose()?;
-    let access = match args.query.access(place.as_ref().map(|(_, place)| place.as_path())) {
-        Ok(access) => access,
-        Err(error) => {
-            let path = match &place {
-                Some((None, mount)) => Some(mount.clone()),
-                _ => args.path.clone().or_else(mount_of_user),
-            };
-            return match path.filter(|_| args.is_answered_by_mount()) {
-                Some(path) => explain_own(path, args.interval),
-                None => Err(error),
-            };
-        }
-    };
+    let access =
+        match args.query.access_or(place.as_ref().map(|(_, place)| place.as_path()), WITHOUT_TOKEN)
+        {
+            Ok(access) => access,
+            Err(error) => {
+                let path = match &place {
+                    Some((None, mount)) => Some(mount.clone()),
+                    _ => args.path.clone().or_else(mount_of_user),
+                };
+                return match path.filter(|_| args.is_answered_by_mount()) {
+                    Some(path) => explain_own(path, args.interval),
+                    None => Err(error),
+                };
+            }
+        };
     let report = crate::cmd::block_on(async move {
         let inode = place.and_then(|(inode, _)| inode);
         let found = scope::of(&access, &args, inode).await?;
@@ -140,7 +149,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
 /// the records of the mount.
 fn explain_operation(args: &WhyArgs, trace: u128) -> Result<OperationReport> {
     let place = args.path.as_deref().map(entry_or_mount).transpose()?.map(|(_, place)| place);
-    match args.query.access(place.as_deref()) {
+    match args.query.access_or(place.as_deref(), OPERATION_WITHOUT_TOKEN) {
         Ok(access) => crate::cmd::block_on(async move { operation::explain(&access, trace).await }),
         Err(error) => match place.or_else(mount_of_user).filter(|_| !args.query.is_explicit()) {
             Some(place) => own::explain_operation(&place, trace),

@@ -31,6 +31,9 @@ pub(crate) struct DfArgs {
     paths: Vec<PathBuf>,
 }
 
+/// The way out for a user without the token who names no path.
+const WITHOUT_TOKEN: &str = "name a path in a mount: `skep health df PATH`";
+
 pub(crate) fn run(args: DfArgs) -> Result<()> {
     let DfArgs { query, paths } = args;
     let here = Path::new(".");
@@ -43,7 +46,7 @@ pub(crate) fn run(args: DfArgs) -> Result<()> {
     let map = match map {
         Some(map) => map,
         None => {
-            let access = query.access(near)?;
+            let access = query.access_or(near, WITHOUT_TOKEN)?;
             block_on(async move { access.map().await })?
         }
     };

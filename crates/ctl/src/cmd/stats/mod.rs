@@ -131,13 +131,17 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The way out for a user without the token who does not use `--mount`.
+const WITHOUT_TOKEN: &str =
+    "name a path in a mount: `skep stats --mount PATH` shows your operations";
+
 pub(crate) fn run(args: StatsArgs) -> Result<()> {
     show(&args.query, args.by, args.span)
 }
 
 /// Shows the load of a cluster. `skep client stats` and `skep target stats` call this function too.
 pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<()> {
-    let mount = match (&span.mount, query.access(None)) {
+    let mount = match (&span.mount, query.access_or(None, WITHOUT_TOKEN)) {
         (Some(mount), _) => mount.clone(),
         (None, Ok(access)) => {
             return crate::cmd::block_on(async move { follow(&access, by, &span).await });
