@@ -49,7 +49,7 @@ fn check_groups(map: &ClusterMap, component: &ComponentRequest) -> Result<()> {
 
 fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
     let denied = |setting: &str, what: String| {
-        let what = format!("{what}; `skep config get {setting}` shows the setting");
+        let what = format!("{what}; an administrator can change the setting {setting}");
         Err(Error::new(ErrorCode::PermissionDenied, what))
     };
     if policy.user_patterns == UserPatterns::No {

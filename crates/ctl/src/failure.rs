@@ -38,11 +38,18 @@ struct Details<'a> {
     exit_code: u8,
 }
 
+/// Error number of the kernel (ENOTCONN) for a path in a mount whose process has ended.
+const ENDED_MOUNT: &str = "(os error 107)";
+
 /// Returns the message for people. The context of the error already contains the object, and a hint
 /// on how to fix the problem.
 pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
+        context if context.ends_with(ENDED_MOUNT) => format!(
+            "{context}: the process of the mount has ended; an administrator can mount again over \
+             it with `skep mount`"
+        ),
         context => context.to_owned(),
     }
 }
@@ -143,6 +150,13 @@ pub(crate) fn code_of_exit(exit_code: i32) -> ErrorCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_in_an_ended_mount_leads_to_a_new_mount() {
+        let error = std::io::Error::from_raw_os_error(107);
+        let message = describe(&Error::from(error).within("/mnt/skep/file"));
+        assert!(message.starts_with("/mnt/skep/file: ") && message.contains("`skep mount`"));
+    }
 
     #[test]
     fn message_for_people_has_no_error_numbers() {

@@ -59,6 +59,9 @@ pub(crate) fn check() -> Result<()> {
     PROBLEM.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
 }
 
+/// First cell of the row that has the sums of the other rows. This row is always the last one.
+pub(crate) const TOTAL: &str = "total";
+
 impl TableLayout {
     fn apply(&self, table: &mut Table) -> Result<()> {
         let titles: Vec<String> = cells(table.header()).collect();
@@ -82,9 +85,11 @@ impl TableLayout {
                 None => (name.as_str(), false),
             };
             let by = find(name)?;
+            let is_total = |row: &[String]| row.first().is_some_and(|it| it == TOTAL);
             rows.sort_by(|one, other| {
                 let order = compare(&one[by], &other[by]);
-                if is_descending { order.reverse() } else { order }
+                let order = if is_descending { order.reverse() } else { order };
+                is_total(one).cmp(&is_total(other)).then(order)
             });
         }
         let kept: Vec<usize> = match columns.is_empty() {
@@ -169,6 +174,7 @@ fn value(cell: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::table as new_table;
 
     fn shown(layout: &TableLayout) -> Result<String> {
         let mut shown = Table::new();
@@ -195,6 +201,22 @@ mod tests {
         let layout = TableLayout { columns: columns(&["size"]), ..all };
         let refused = shown(&layout).unwrap_err();
         assert!(refused.context().ends_with("the columns NAME, FREE, LAST SEEN"), "{refused}");
+    }
+
+    #[test]
+    fn row_of_the_sums_stays_the_last_one() {
+        let sort = |column: &str| {
+            let mut table = new_table(&["TARGET", ">FREE"]);
+            for row in [["t1", "1GiB"], ["t2", "2GiB"], [TOTAL, "3GiB"]] {
+                table.add_row(row);
+            }
+            let layout = TableLayout { sort: Some(column.into()), ..TableLayout::default() };
+            layout.apply(&mut table).unwrap();
+            let first = |row: &Row| cells(Some(row)).next().unwrap();
+            table.row_iter().map(first).collect::<Vec<_>>()
+        };
+        assert_eq!(sort("-free"), ["t2", "t1", TOTAL]);
+        assert_eq!(sort("free"), ["t1", "t2", TOTAL]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Lists the nodes and targets of the cluster map in the form in which commands print them.
 
 use crate::output::{count, percent, render, size, table};
+use crate::table_layout::TOTAL;
 use serde::Serialize;
 pub(crate) use skep_cluster::problems::{
     reachability_word as reachability, target_kind_word as target_kind,
@@ -277,7 +278,7 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
             let id = line.id.to_string();
             add([&id, &line.node_name], [line.state(), line.pool], line.capacity);
         }
-        add(["total", "-"], ["-", "-"], Capacity::sum(of_kind().map(|line| line.capacity)));
+        add([TOTAL, "-"], ["-", "-"], Capacity::sum(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS")

@@ -415,7 +415,7 @@ fn users_can_set_patterns_of_own_files_within_limits() {
     assert_eq!(pattern_of(&others), None);
     let denied = |arguments: &[&str]| {
         let failed = as_user(&[&["create"], arguments].concat(), &own.join("none"));
-        assert_refusal(&failed, "PermissionDenied", "skep config get user-");
+        assert_refusal(&failed, "PermissionDenied", "change the setting user-");
         assert!(!own.join("none").exists(), "{arguments:?}");
     };
     let id = targets(&cluster, &own.join("file"))[0].to_string();

@@ -86,6 +86,25 @@ fn users_query_their_files_through_the_mount() {
         assert!(info.contains(&format!("Path: {path}\n")) && info.contains(kind), "{info}");
     }
 
+    let of_link = user.skep(&["entry", "who", &link]).expect_failure();
+    assert!(of_link.contains("it is a symbolic link"), "{of_link}");
+    let locks = user.skep(&["lock", "list", &file, "--output", "json"]).expect_success();
+    let locks: Value = serde_json::from_str(&locks).expect("JSON");
+    assert_eq!(locks[0]["path"], *file, "JSON has the path that the user named");
+
+    // A refused token leads to the form of the same command for users.
+    let data = text(cluster.data());
+    for (command, way_out) in [
+        (&["health", "df"][..], "`skep health df PATH`"),
+        (&["lock", "list"], "`skep lock list PATH`"),
+        (&["why", "--op", "2a"], "`skep why --op ID PATH`"),
+        (&["why", "--since", "5m"], "without other options"),
+        (&["target", "list"], "ask an administrator to run this command"),
+    ] {
+        let refused = user.skep(&[command, &["--cluster", &data]].concat()).expect_failure();
+        assert!(refused.contains("only root") && refused.contains(way_out), "{refused}");
+    }
+
     // The mount refuses queries about a file that the user may not read.
     files::set_permissions(Path::new(&file), Permissions::from_mode(0o600));
     for question in [&["entry", "who"][..], &["lock", "list"], &["entry", "info"]] {

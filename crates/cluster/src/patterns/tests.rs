@@ -111,7 +111,7 @@ fn pattern_limits_apply_to_users_and_not_to_root() {
     check(&map, &component(0, 0, 0)).unwrap();
     refused(&map, &component(0, 0, 9), "more than 8 targets");
     refused(&map, &component(0, 64 * KIB, 1), "less than 131072");
-    refused(&map, &component(0, 2 * MIB, 1), "skep config get user-chunk-size-max");
+    refused(&map, &component(0, 2 * MIB, 1), "change the setting user-chunk-size-max");
     refused(&map, &of_two, "only root may list targets");
     map.policy.user_patterns = UserPatterns::Targets;
     check(&map, &of_two).unwrap();

@@ -63,8 +63,8 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 pub(crate) struct AdviseArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Directories or files in a mount
-    #[arg(value_name = "PATH", required_unless_present = "job")]
+    /// Directories or files in a mount [default: the working directory, without --job]
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The load of this batch job only, on mounts with the option `job_accounting`
     #[arg(long, value_name = "ID")]
@@ -116,7 +116,10 @@ struct Known {
     own: Option<Layout>,
 }
 
-pub(crate) fn run(args: AdviseArgs) -> Result<()> {
+pub(crate) fn run(mut args: AdviseArgs) -> Result<()> {
+    if args.paths.is_empty() && args.job.is_none() {
+        args.paths.push(".".into());
+    }
     if args.history.is_none() {
         args.monitor.refuse_without("--history")?;
     }

@@ -39,7 +39,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct InfoArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Also show chunk files, size, links and open sessions
+    /// Also show chunk files, links and open sessions
     #[arg(long)]
     verbose: bool,
     /// Also show all files and directories below the given directories
@@ -412,8 +412,8 @@ fn as_text(info: &Info, verbose: bool) -> String {
             "Metadata node: none, since no metadata target serves the shard of this inode".into(),
         ),
     }
+    line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
     if verbose {
-        line(format!("Size: {} ({})", info.size_bytes, size(info.size_bytes)));
         line(format!("Links: {}", info.links));
         line(format!("Open sessions: {}", info.open_sessions));
     }

@@ -180,8 +180,8 @@ fn not_allowed(path: &Path, text: &str) -> String {
     match map.and_then(|map| limit_of(&map, text, uid)) {
         Some(limit) => limit,
         None => format!(
-            "pattern '{text}' exceeds the limits that root has set for users; `skep config list`, \
-             run by root, shows these settings (user-...)"
+            "pattern '{text}' exceeds the limits that the administrator has set for users \
+             (settings user-...)"
         ),
     }
 }
@@ -203,6 +203,12 @@ fn user_name(uid: u32) -> String {
     names.get(&uid.to_string()).cloned().unwrap_or_else(|| format!("user {uid}"))
 }
 
+/// Returns the directory of a path, for a command that shows all targets of the file system.
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+    if path.is_dir() { path } else { parent.unwrap_or(Path::new(".")) }
+}
+
 /// Converts an errno of the mount to an error with a text. The text contains the meaning of the
 /// errno for this command, and a hint on how to fix the problem.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
@@ -212,8 +218,9 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
         Errno::NXIO => (
             ErrorCode::NotFound,
             format!(
-                "pattern '{text}' names an unknown target or group; `skep target list` and `skep \
-                 group list` show all ids"
+                "pattern '{text}' names an unknown target or group; `skep health df {}` shows the \
+                 ids of all targets",
+                directory_of(path).display()
             ),
         ),
         Errno::BUSY => (
@@ -233,9 +240,11 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
         Errno::NOENT => (ErrorCode::NotFound, "no such file or directory".to_owned()),
         Errno::NOSPC => (
             ErrorCode::NoSpace,
-            "no storage target has free space, or the pattern lists a target that is lost or \
-             closed; `skep health check` and `skep target list` show the targets"
-                .to_owned(),
+            format!(
+                "no storage target has free space, or the pattern lists a target that is lost or \
+                 closed; `skep health df {}` shows the targets",
+                directory_of(path).display()
+            ),
         ),
         other => (ErrorCode::Io, other.to_string()),
     };

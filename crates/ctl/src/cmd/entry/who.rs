@@ -47,7 +47,18 @@ pub(crate) fn run(args: &WhoArgs) -> Result<()> {
     let mut lines = Vec::new();
     for path in paths {
         let (inode, place) = entry_at(path)?;
-        if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        let found = std::fs::symlink_metadata(path);
+        if found.as_ref().is_ok_and(std::fs::Metadata::is_symlink) {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                format!(
+                    "cannot list the clients of {}: it is a symbolic link, and programs open the file \
+                     to which it leads; name that file",
+                    path.display()
+                ),
+            ));
+        }
+        if !found.is_ok_and(|found| found.is_file()) {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(

@@ -186,8 +186,8 @@ pub(super) fn management_unreachable(error: &Error) -> Problem {
         rule: "management-unreachable",
         what: format!("management does not answer: {}", error.context()),
         remedy: "I/O on files continues, but new mounts and changes of the cluster wait, and this \
-                 command cannot show the states of targets. Read the log of `skep management` on \
-                 its host, and start it there"
+                 command cannot show the states of targets. The log of `skep management` on its \
+                 host says why it has ended"
             .into(),
         ..Problem::default()
     }

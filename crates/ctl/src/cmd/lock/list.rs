@@ -48,28 +48,32 @@ struct LockEntry {
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let ListArgs { query, with_paths, paths } = args;
     let with_paths = with_paths || paths.len() > 1;
+    // The user named the paths, so JSON always has them.
     let lines = match paths.is_empty() {
         true => of_cluster(&query, with_paths)?,
-        false => of_files(&query, &paths, with_paths)?,
+        false => of_files(&query, &paths)?,
     };
     print(&lines, |lines| as_table(lines, with_paths))
 }
 
-fn of_files(query: &ClusterArgs, paths: &[PathBuf], with_paths: bool) -> Result<Vec<LockEntry>> {
+/// The way out for a user without the token who names no path.
+const WITHOUT_TOKEN: &str = "name a file in a mount: `skep lock list PATH`";
+
+fn of_files(query: &ClusterArgs, paths: &[PathBuf]) -> Result<Vec<LockEntry>> {
     let mut lines = Vec::new();
     for path in paths {
         let (inode, place) = entry_at(path)?;
         let (uses, clients) = users_of_file(query, inode, &place)?;
-        let shown = with_paths.then(|| path.display().to_string());
+        let shown = path.display().to_string();
         for used in &uses {
-            lines.extend(Lock::all_of(used).map(|it| line(&clients, used, shown.as_deref(), it)));
+            lines.extend(Lock::all_of(used).map(|it| line(&clients, used, Some(&shown), it)));
         }
     }
     Ok(lines)
 }
 
 fn of_cluster(query: &ClusterArgs, with_paths: bool) -> Result<Vec<LockEntry>> {
-    let access = query.access(None)?;
+    let access = query.access_or(None, WITHOUT_TOKEN)?;
     block_on(async move {
         let users = Users::of(&access).await?;
         let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
