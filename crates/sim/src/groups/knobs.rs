@@ -138,7 +138,9 @@ impl GroupKnobs {
             pause_micros: random.within(5_000, 250_000),
             segment_bytes: random.within(600, 20_000) as usize,
             log_kept: random.within(0, 60_000) as usize,
-            copy_rate: random.within(2_000, 200_000),
+            // With 2,000 bytes per second, the copies of a large store to two members did not end
+            // within the time limit for a group to become whole (seed 40005183).
+            copy_rate: random.within(10_000, 200_000),
             faults,
             mean_fault_pause: random.micros(200_000, 3_000_000),
             plant,
