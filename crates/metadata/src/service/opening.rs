@@ -22,9 +22,9 @@ pub(super) struct Contents {
     pub(super) records: Vec<Record>,
     /// Epoch of the last log record.
     pub(super) epoch: Epoch,
-    /// Epoch of the last record that is in the store. Zero means that it is not known, or that the
-    /// log still has this record.
-    pub(super) epoch_of_stored: Epoch,
+    /// Number and epoch of the record before `records`. Epoch zero means that it is not known, or
+    /// that the log still has this record.
+    pub(super) previous: (Lsn, Epoch),
     /// The last log record that is on the device. `None` means that all records are on the device.
     pub(super) synced: Option<Lsn>,
     /// When the target may reply to clients as the primary.
@@ -79,10 +79,9 @@ fn open_log(path: &Path, owner: LogOwner, engine: FjallEngine) -> Result<(Log, C
             owner.target
         );
     }
-    let (epoch_of_stored, succession) = (Epoch::default(), Succession::default());
+    let (previous, succession) = ((Lsn::default(), Epoch::default()), Succession::default());
     let (synced, is_restored) = (None, false);
-    let contents =
-        Contents { engine, records, epoch, epoch_of_stored, synced, succession, is_restored };
+    let contents = Contents { engine, records, epoch, previous, synced, succession, is_restored };
     Ok((log, contents))
 }
 

@@ -248,12 +248,12 @@ impl Parts<'_> {
     }
 
     fn contents_of(&self, stopped: Stopped<FjallEngine>) -> Contents {
-        let Stopped { engine, records, epoch_before, synced, succession } = stopped;
+        let Stopped { engine, records, previous, synced, succession } = stopped;
         Contents {
-            epoch: records.last().map_or(epoch_before, |record| record.epoch),
+            epoch: records.last().map_or(previous.1, |record| record.epoch),
             engine,
             records,
-            epoch_of_stored: epoch_before,
+            previous,
             synced: Some(synced),
             is_restored: false,
             succession,
@@ -265,7 +265,7 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<MetadataTarget<FjallEngine>> {
-        let Contents { engine, records, epoch, epoch_of_stored, synced, succession, .. } = contents;
+        let Contents { engine, records, epoch, previous, synced, succession, .. } = contents;
         let group = membership.map.group(membership.group);
         let since = group.map(|group| group.primary_since).unwrap_or_default();
         self.shell.router.hold_term(since);
@@ -276,8 +276,9 @@ impl Parts<'_> {
         let counted = membership.counted(&self.mark.counted());
         let start = start_of(membership, self.policy, (epoch, synced), counted);
         let mut target = MetadataTarget::open(engine, records, start)?;
-        if epoch_of_stored > Epoch::default() {
-            target.set_epoch_of_stored(epoch_of_stored);
+        let (lsn, epoch) = previous;
+        if epoch > Epoch::default() {
+            target.set_epoch_of(lsn, epoch);
         }
         target.succeed(succession);
         self.shell.marks.apply(&mut target)?;

@@ -80,8 +80,8 @@ pub struct Stopped<E> {
     pub engine: E,
     /// The log records that are not yet in the store.
     pub records: Vec<Record>,
-    /// Epoch of the last record in the store, or zero if it is not known.
-    pub epoch_before: Epoch,
+    /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
+    pub previous: (Lsn, Epoch),
     /// Last record that the member has synced.
     pub synced: Lsn,
     /// When the member may reply to clients as the primary of the group.
@@ -203,7 +203,7 @@ impl<E: Engine> Backup<E> {
         Stopped {
             engine: self.engine,
             records,
-            epoch_before: self.records.epoch_before(),
+            previous: (self.records.before(), self.records.epoch_before()),
             synced: self.sync.synced(),
             succession: self.silence.succession(self.own.epoch(), after),
         }

@@ -42,7 +42,7 @@ impl RecordWindow {
         let mut window = Self::after(before);
         for record in records {
             if record.lsn == before {
-                window.set_epoch_before(record.epoch);
+                window.set_epoch_of(record.lsn, record.epoch);
             }
             if record.lsn <= before {
                 continue;
@@ -63,9 +63,13 @@ impl RecordWindow {
         self.before
     }
 
-    /// Sets the epoch of the record before the first record of the window.
-    pub(crate) fn set_epoch_before(&mut self, epoch: Epoch) {
-        self.before_epoch = epoch;
+    /// Sets the epoch of the record `lsn`, if this is the record before the first record of the
+    /// window. The window may have removed records since the caller found `lsn`, and then another
+    /// record precedes its first one.
+    pub(crate) fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
+        if lsn == self.before {
+            self.before_epoch = epoch;
+        }
     }
 
     /// Returns the epoch of the record before the first record of the window, or zero if it is not
@@ -243,5 +247,9 @@ mod tests {
         assert_eq!(window.epoch_before(), Epoch::new(3), "nothing was removed");
         window.take_up_to(Lsn::new(9));
         assert_eq!(window.epoch_before(), Epoch::default(), "record 9 was never here");
+        window.set_epoch_of(Lsn::new(7), Epoch::new(3));
+        assert_eq!(window.epoch_before(), Epoch::default(), "record 7 is not the one before");
+        window.set_epoch_of(Lsn::new(9), Epoch::new(4));
+        assert_eq!(window.epoch_before(), Epoch::new(4));
     }
 }

@@ -70,9 +70,9 @@ impl Shipper {
         self.counted_before = members;
     }
 
-    /// Sets the epoch of the record before the first record in memory.
-    pub(crate) fn set_epoch_before(&mut self, epoch: Epoch) {
-        self.window.set_epoch_before(epoch);
+    /// Sets the epoch of the record `lsn`, if this is the record before the first record in memory.
+    pub(crate) fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
+        self.window.set_epoch_of(lsn, epoch);
     }
 
     /// Begins an epoch, and forgets the progress of all members.

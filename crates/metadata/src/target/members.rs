@@ -11,7 +11,7 @@ use crate::target::{Action, MetadataTarget};
 use crate::tx::operation::ConnectionId;
 use skep_types::codec::Codec;
 use skep_types::group_change::GroupChange;
-use skep_types::{Epoch, Result};
+use skep_types::{Epoch, Lsn, Result};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
 
@@ -22,10 +22,11 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.succeed(succession);
     }
 
-    /// Sets the epoch of the last record that was in the store at the start. The caller calls this
-    /// before the first event.
-    pub fn set_epoch_of_stored(&mut self, epoch: Epoch) {
-        self.shipper.set_epoch_before(epoch);
+    /// Sets the epoch of the record `lsn`, which precedes the records of the start. The target may
+    /// have removed some of these records from its memory already; it then ignores the epoch. The
+    /// caller calls this before the first event.
+    pub fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
+        self.shipper.set_epoch_of(lsn, epoch);
     }
 
     /// Whether the target may reply to clients now. If not, another member may be the primary

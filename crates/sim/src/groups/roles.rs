@@ -29,7 +29,8 @@ struct Opened {
     engine: MemoryEngine,
     records: Vec<Record>,
     epoch: Epoch,
-    epoch_of_stored: Epoch,
+    /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
+    previous: (Lsn, Epoch),
     synced: Option<Lsn>,
     succession: Succession,
 }
@@ -117,8 +118,8 @@ impl Cluster {
             true => Succession::at(now + self.knobs.limits.members.leases.take_over_after),
             false => Succession::default(),
         };
-        let (epoch_of_stored, synced) = (Epoch::default(), None);
-        let opened = Opened { engine, records, epoch, epoch_of_stored, synced, succession };
+        let (previous, synced) = ((Lsn::default(), Epoch::default()), None);
+        let opened = Opened { engine, records, epoch, previous, synced, succession };
         if self.may_lead(index, epoch) {
             self.open_primary(index, opened)
         } else {
@@ -150,7 +151,7 @@ impl Cluster {
     }
 
     fn open_primary(&mut self, index: usize, opened: Opened) -> Result<()> {
-        let Opened { engine, mut records, epoch, epoch_of_stored, synced, succession } = opened;
+        let Opened { engine, mut records, epoch, previous, synced, succession } = opened;
         if let Some(synced) = synced
             && self.knobs.plant == Some(GroupBug::DropUnsynced)
         {
@@ -173,8 +174,9 @@ impl Cluster {
             self.ledger.begin_primary(process, member.term, (&engine, &records[..]), lost_power);
         self.check(begun);
         let mut primary = MetadataTarget::open(engine, records, start)?;
-        if epoch_of_stored > Epoch::default() {
-            primary.set_epoch_of_stored(epoch_of_stored);
+        let (lsn, epoch) = previous;
+        if epoch > Epoch::default() {
+            primary.set_epoch_of(lsn, epoch);
         }
         primary.succeed(succession);
         self.note(|| format!("{} begins as the primary", process.0));
@@ -188,12 +190,12 @@ impl Cluster {
         else {
             return;
         };
-        let Stopped { engine, records, epoch_before, synced, succession } = backup.into_stopped();
+        let Stopped { engine, records, previous, synced, succession } = backup.into_stopped();
         let opened = Opened {
-            epoch: records.last().map_or(epoch_before, |record| record.epoch),
+            epoch: records.last().map_or(previous.1, |record| record.epoch),
             engine,
             records,
-            epoch_of_stored: epoch_before,
+            previous,
             synced: Some(synced),
             succession,
         };

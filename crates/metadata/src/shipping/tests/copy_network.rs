@@ -221,7 +221,7 @@ impl Source {
             is_without_pairs: false,
         };
         source.store(count);
-        source.shipper.set_epoch_before(Epoch::new(u64::from(count > 0)));
+        source.shipper.set_epoch_of(Lsn::new(count), Epoch::new(u64::from(count > 0)));
         source.shipper.set_members(&[], &[BACKUP]);
         source
     }
@@ -255,7 +255,7 @@ impl Source {
         self.log[kept as usize..].iter().for_each(|record| window.push(record.clone()));
         self.shipper = Shipper::new(Epoch::new(self.epoch), window);
         if let Some(before) = (kept as usize).checked_sub(1) {
-            self.shipper.set_epoch_before(self.log[before].epoch);
+            self.shipper.set_epoch_of(Lsn::new(kept), self.log[before].epoch);
         }
         self.shipper.set_members(&[], &[BACKUP]);
         let is_request = |message: &Message| matches!(message, Message::Request(..));
