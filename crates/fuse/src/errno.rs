@@ -55,7 +55,7 @@ pub fn errno(code: ErrorCode) -> i32 {
 /// not log a query about an inode that does not exist either, because the user chose the inode.
 pub(crate) fn is_trouble(code: ErrorCode, operation: &str) -> bool {
     if code == ErrorCode::Stale
-        && ["lookup", "get_attr", "stat_x", "open", "set_attr", "get_xattr"].contains(&operation)
+        && ["lookup", "get_attr", "stat_x", "open", "get_xattr"].contains(&operation)
     {
         return false;
     }

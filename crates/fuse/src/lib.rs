@@ -36,7 +36,6 @@ mod mount_flags;
 mod mount_point;
 mod ops;
 mod origin;
-mod repeated_calls;
 mod reply;
 mod request;
 mod session;

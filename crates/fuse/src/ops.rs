@@ -8,7 +8,6 @@ mod attributes;
 mod data;
 mod directories;
 mod files;
-mod holds;
 mod ioctl;
 mod jobs;
 mod locks;
@@ -24,17 +23,6 @@ use crate::waits::Caller;
 
 /// Performs a request. Cancel-safe if [`Request::may_be_dropped`] returns true.
 pub(crate) async fn perform<F: FileSystem>(
-    context: &Context<F>,
-    request: Request,
-    caller: Caller,
-) -> Outcome {
-    let ends_call = request.ends_call_on_name();
-    let outcome = dispatch(context, request, caller).await;
-    holds::note(context, &outcome, ends_call, caller).await;
-    outcome
-}
-
-async fn dispatch<F: FileSystem>(
     context: &Context<F>,
     request: Request,
     caller: Caller,

@@ -84,16 +84,6 @@ impl Request {
         }
     }
 
-    /// Whether this is the last request of a system call that uses the file of a name (`open`,
-    /// `chmod`, `truncate`).
-    pub(crate) fn ends_call_on_name(&self) -> bool {
-        matches!(
-            self,
-            Self::Files(FileRequest::Open(_) | FileRequest::Create { .. })
-                | Self::Attributes(AttributeRequest::Set { .. })
-        )
-    }
-
     /// Returns the names of entries in the request.
     pub(crate) fn names(&self) -> EntryNames {
         match self {

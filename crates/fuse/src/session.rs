@@ -12,7 +12,6 @@ use crate::init::KernelFeatures;
 use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
-use crate::repeated_calls::RepeatedCalls;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
@@ -136,7 +135,6 @@ where
     let following = Arc::new(Following::default());
     let load = Arc::new(RequestLoad::default());
     let waiting = Arc::new(Waiting::default());
-    let repeated_calls = Arc::new(RepeatedCalls::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -151,7 +149,6 @@ where
             following: Arc::clone(&following),
             load: Arc::clone(&load),
             waiting: Arc::clone(&waiting),
-            repeated_calls: Arc::clone(&repeated_calls),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -191,7 +188,6 @@ struct WorkerStart {
     following: Arc<Following>,
     load: Arc<RequestLoad>,
     waiting: Arc<Waiting>,
-    repeated_calls: Arc<RepeatedCalls>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -226,7 +222,6 @@ where
                 following: start.following,
                 load: start.load,
                 waiting: start.waiting,
-                repeated_calls: start.repeated_calls,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

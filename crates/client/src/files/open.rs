@@ -80,14 +80,6 @@ pub trait Opens {
         mode: OpenMode,
         truncate: bool,
     ) -> impl Future<Output = Result<OpenedFile>>;
-
-    /// Opens a regular file for the mount itself, so that programs can still open it after it has
-    /// lost its last name. The mount does not send this handle to the kernel, so the mount's
-    /// records of the kernel's caches do not change. The caller must close the handle.
-    ///
-    /// # Errors
-    /// The errors of [`Self::open`].
-    fn hold(&self, inode: InodeId) -> impl Future<Output = Result<HandleId>>;
 }
 
 impl Opens for Client {
@@ -155,14 +147,6 @@ impl Opens for Client {
         };
         let opened = drive(opening, orphan).await?;
         self.add_handle(opened, mode, before)
-    }
-
-    async fn hold(&self, inode: InodeId) -> Result<HandleId> {
-        self.mount().handles.check_limit()?;
-        let before = self.mount().notifications.position();
-        let how = ModifyOptions::default();
-        let opened = self.send_open(inode, OpenMode::Read, false, how).await?;
-        self.insert_handle(opened, OpenMode::Read, before).map(|(handle, _)| handle)
     }
 }
 
@@ -247,31 +231,15 @@ impl Client {
         Box::pin(self.open_again(opened, open)).await
     }
 
-    /// Adds a handle of the kernel for an opened file, by [`Self::insert_handle`].
+    /// Adds a handle for an opened file. The caller must not await between the reply and this call.
+    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
+    /// position in the sequence of notifications when the caller sent the open.
     fn add_handle(
         &self,
         opened: OpenReply,
         mode: OpenMode,
         before: Position,
     ) -> Result<OpenedFile> {
-        let (id, version) = (opened.attributes.inode, opened.attributes.change_counter);
-        let (handle, is_shared) = self.insert_handle(opened, mode, before)?;
-        let caches = &self.mount().caches;
-        let are_attributes_shown = caches.is_shown(id, version);
-        let keep_cache = caches.opened(id, version);
-        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
-    }
-
-    /// Adds a handle for an opened file. The caller must not await between the reply and this call.
-    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
-    /// position in the sequence of notifications when the caller sent the open. Returns the handle,
-    /// and whether the file is shared.
-    fn insert_handle(
-        &self,
-        opened: OpenReply,
-        mode: OpenMode,
-        before: Position,
-    ) -> Result<(HandleId, bool)> {
         let OpenReply { attributes, pattern, is_shared, truncated, synced, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
@@ -291,7 +259,11 @@ impl Client {
         }
         let is_shared = inode.is_shared();
         self.note_xattrs(&attributes);
-        Ok((mount.handles.insert(OpenFile::new(inode, mode, pattern)), is_shared))
+        let version = attributes.change_counter;
+        let are_attributes_shown = mount.caches.is_shown(attributes.inode, version);
+        let keep_cache = mount.caches.opened(attributes.inode, version);
+        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
     }
 }
 

@@ -1,9 +1,7 @@
 //! An in-memory file system to mount, as simple as possible, with one lock for all its state.
 //!
 //! Operations on some names wait, as on a dead server. A lookup of `never...` waits for ever. A
-//! creation of `slow` waits until a file `go` exists in the root directory. Just before a program
-//! opens or changes the file of a name `replaced...`, another file gets this name, as if another
-//! host renamed it there.
+//! creation of `slow` waits until a file `go` exists in the root directory.
 
 mod attributes;
 mod data;
@@ -54,8 +52,6 @@ struct Tree {
     next: u64,
     /// Number of waiting creations of `slow`.
     waiting: u64,
-    /// Number of files that have got a name `replaced...`.
-    replacements: u64,
 }
 
 /// The file system. Clones share its state, and may be sent to other threads.
@@ -164,27 +160,6 @@ impl Tree {
             self.node(directory)?.attributes.links += 1;
         }
         Ok(inode)
-    }
-
-    /// Gives the name of the inode to a new file, if the name is `replaced...`.
-    fn replace_name_of(&mut self, inode: InodeId) -> Result<()> {
-        let entries = &self.node(InodeId::ROOT)?.entries;
-        let is_found = |(name, (_, of)): &(&Vec<u8>, &(u64, InodeId))| {
-            *of == inode && name.starts_with(b"replaced")
-        };
-        let Some(name) = entries.iter().find(is_found).map(|(name, _)| name.clone()) else {
-            return Ok(());
-        };
-        self.replacements += 1;
-        let text = format!("file {}", self.replacements);
-        let new = NewInode { permissions: 0o644, umask: 0, uid: 0, gid: 0 };
-        self.remove_entry(InodeId::ROOT, &name)?;
-        self.drop_link(inode)?;
-        let newest = self.make(InodeId::ROOT, &name, FileKind::Regular, new)?;
-        let node = self.node(newest)?;
-        node.data = text.into_bytes();
-        node.attributes.size = node.data.len() as u64;
-        Ok(())
     }
 
     fn open(&mut self, inode: InodeId) -> Result<HandleId> {

@@ -35,7 +35,6 @@ impl InodeAttributes for Memory {
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {
         self.with(|tree| {
-            tree.replace_name_of(change.inode)?;
             let node = tree.node(change.inode)?;
             if let Some(size) = change.size {
                 node.attributes.is_sparse |= size > node.attributes.size;

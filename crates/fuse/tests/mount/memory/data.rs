@@ -49,7 +49,6 @@ impl Opens for Memory {
 
     async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.with(|tree| {
-            tree.replace_name_of(inode)?;
             if truncate {
                 Tree::resize(tree.node(inode)?, 0);
             }
@@ -57,10 +56,6 @@ impl Opens for Memory {
             let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
             Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
         })
-    }
-
-    async fn hold(&self, inode: InodeId) -> Result<HandleId> {
-        self.with(|tree| tree.open(inode))
     }
 }
 
