@@ -4,6 +4,7 @@
 //! Credentials of containers and instances expire. The provider gets new credentials some minutes
 //! before the old ones expire, or when the object store refuses the old ones.
 
+use crate::retry::Attempts;
 use crate::settings::{Environment, Settings};
 use crate::time::parse_iso;
 use crate::transport::nearby;
@@ -287,23 +288,42 @@ fn instance_url(environment: &Environment) -> String {
     url.trim_end_matches('/').to_owned()
 }
 
-/// Sends a request to a metadata service, and returns the text of the reply.
+/// Sends a request to a metadata service, and returns the text of the reply. If the service closes
+/// the connection without a reply, or is overloaded, the request is retried: all these requests may
+/// be repeated.
 fn ask(agent: &Agent, method: &str, url: &str, headers: &[(&str, &str)]) -> Result<String> {
     let failed = |reason: String| {
         let reason = format!("{url} does not give them ({})", shown(&reason, 200));
         no_keys(&reason)
     };
-    let mut request = ureq::http::Request::builder().method(method).uri(url);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(()).map_err(|error| failed(error.to_string()))?;
-    let mut reply = agent.run(request).map_err(|error| failed(error.to_string()))?;
+    // Without a length, a PUT would have a chunked body, which not every metadata service reads.
+    let length = (method == "PUT").then_some(("content-length", "0"));
+    let mut attempts = Attempts::new(false);
+    let mut reply = loop {
+        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        for (name, value) in headers.iter().chain(&length) {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(()).map_err(|error| failed(error.to_string()))?;
+        match agent.run(request) {
+            Err(ureq::Error::Io(error)) if is_lost(&error) && attempts.again(None) => {}
+            Err(error) => return Err(failed(error.to_string())),
+            Ok(reply) if reply.status().is_server_error() && attempts.again(None) => {}
+            Ok(reply) => break reply,
+        }
+    };
     if reply.status().as_u16() != 200 {
         return Err(failed(format!("status {}", reply.status().as_u16())));
     }
     let body = reply.body_mut().with_config().limit(MOST_REPLY).read_to_string();
     body.map_err(|error| failed(error.to_string()))
+}
+
+/// Returns whether the service has closed the connection before its reply. A refused connection or
+/// a missed time limit is another case: then probably no metadata service exists here.
+fn is_lost(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 /// Parses credentials in the JSON form that the metadata services of containers and instances have

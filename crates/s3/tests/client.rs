@@ -176,15 +176,16 @@ fn uploads_in_parts_are_completed_and_removed() {
 }
 
 #[test]
-fn instance_credentials_are_renewed_when_they_expire() {
+fn expiring_credentials_are_renewed_despite_lost_connections() {
     let store = ObjectStore::start();
     store.put("a", Stored::new(b"x", &[]));
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", service.local_addr().unwrap());
     // The first credentials that the server returns are about to expire. All later ones are valid.
+    // The server answers the first request of each kind only when it is repeated.
     let server = std::thread::spawn(move || {
         let mut times = 0;
-        let mut asked = Vec::new();
+        let mut asked: Vec<String> = Vec::new();
         for stream in service.incoming() {
             let mut stream = stream.unwrap();
             let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -194,11 +195,16 @@ fn instance_credentials_are_renewed_when_they_expire() {
                 head.push(std::mem::take(&mut line));
             }
             let first = head.remove(0);
+            if !asked.contains(&first) {
+                asked.push(first);
+                continue;
+            }
+            // A server may close the connection after the header. An unread body would then reset
+            // the connection.
+            let has = |text: &str| head.iter().any(|it| it.to_ascii_lowercase().contains(text));
+            assert!(!has("transfer-encoding"), "{head:?}");
             if first.starts_with("GET") {
-                assert!(
-                    head.iter().any(|it| it.contains("x-aws-ec2-metadata-token: tok")),
-                    "{head:?}"
-                );
+                assert!(has("x-aws-ec2-metadata-token: tok"), "{head:?}");
             }
             let body = if first.contains("api/token") {
                 "tok".to_owned()
@@ -231,5 +237,5 @@ fn instance_credentials_are_renewed_when_they_expire() {
     assert_eq!(read(&client, "a").unwrap(), b"x");
     assert_eq!(read(&client, "a").unwrap(), b"x");
     let asked = server.join().unwrap();
-    assert_eq!(asked.iter().filter(|it| it.contains("credentials/role")).count(), 2);
+    assert_eq!(asked.iter().filter(|it| it.contains("credentials/role")).count(), 3);
 }
