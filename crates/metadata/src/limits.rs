@@ -255,6 +255,12 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// If a member has received no request of the primary for this time, it asks management to make it
 /// the primary. The time exceeds [`LEASE`] by more than the clocks of two hosts can drift apart.
 pub const TAKE_OVER_AFTER: Duration = Duration::from_millis(2500);
+/// A member waits for this time longer than the lease that it grants, in addition to
+/// [`CLOCK_DRIFT`]. The time covers a batch of the primary that began while the lease was valid.
+pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
+/// The clocks of two hosts differ by less than one part in this number. Both rates are within 1 %
+/// of the true rate.
+pub const CLOCK_DRIFT: u32 = 40;
 /// If the primary has sent a member no request for this time, it sends one, so that the primary's
 /// lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
@@ -348,6 +354,15 @@ pub struct LeaseTimes {
     pub lease: Duration,
     /// By default [`TAKE_OVER_AFTER`].
     pub take_over_after: Duration,
+}
+
+impl LeaseTimes {
+    /// Returns the longest lease that a member may grant: it must end before
+    /// [`Self::take_over_after`] has passed on the member's clock.
+    pub fn granted_lease(&self) -> Duration {
+        let without_margin = self.take_over_after.saturating_sub(LEASE_MARGIN);
+        without_margin / (CLOCK_DRIFT + 1) * CLOCK_DRIFT
+    }
 }
 
 impl Default for LeaseTimes {

@@ -385,6 +385,7 @@ impl World {
             is_behind: false,
             needs_copy: false,
             process: 0,
+            lease_ms: 0,
         };
         process.inbox.push(Event::MemberReply { member, number: 0, result: Ok(held) });
         self.wake_target(index);

@@ -241,6 +241,7 @@ mod tests {
             held: Lsn::new(1),
             safe: Lsn::new(1),
             syncs_at_once: true,
+            wait_ms: 1,
         });
         let message = Bytes(vec![0; MAX_MEMBER_MESSAGE_BYTES]);
         check(&cs::AskMember { to: NodeId::new(1), message });

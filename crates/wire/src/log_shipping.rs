@@ -51,6 +51,10 @@ record! {
         pub safe: Lsn,
         /// Whether the member must sync its log at once, because a reply waits for the sync.
         pub syncs_at_once: bool,
+        /// Time in milliseconds for which the primary still waits before it replies to clients,
+        /// because an earlier primary may have a lease. Zero means that all earlier leases have
+        /// ended. If this member becomes the next primary, it waits for these leases too.
+        pub wait_ms: u32,
     }
 }
 
@@ -91,6 +95,10 @@ record! {
         /// A number that the member's process has chosen at its start. Another process has another
         /// number.
         pub process: u64,
+        /// The lease that the member grants, in milliseconds. The primary may rely on this reply
+        /// until this time has passed since it sent the request. Zero means that the member grants
+        /// no lease.
+        pub lease_ms: u32,
     }
 }
 

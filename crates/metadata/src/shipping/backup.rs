@@ -30,7 +30,7 @@ use super::completeness::Completeness;
 use super::own_group::OwnGroup;
 use super::record_window::RecordWindow;
 use super::silence::Silence;
-use super::succession::Succession;
+use super::succession::{Succession, milliseconds};
 use super::sync_waits::{SyncWait, SyncWaits};
 use crate::engine::{Engine, Mutations};
 use crate::limits::{LONGEST_WAIT, Limits};
@@ -103,6 +103,7 @@ impl<E: Engine> Backup<E> {
         let stored = engine.applied()?.unwrap_or_default();
         let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.unwrap_or(window.last()).min(window.last());
+        let promise = start.limits.members.leases.take_over_after;
         let newest = start.epoch.max(window.last_epoch().unwrap_or_default());
         Ok(Self {
             engine,
@@ -115,7 +116,7 @@ impl<E: Engine> Backup<E> {
             checkpoints: CheckpointTrigger::default(),
             limits: start.limits,
             shortage: None,
-            silence: Silence::new(start.now),
+            silence: Silence::new(start.now, promise),
             completeness: Completeness::of_process(start.now, start.wall),
             now: start.now,
             actions: Vec::new(),
@@ -199,13 +200,12 @@ impl<E: Engine> Backup<E> {
     /// Ends the role, and returns the store and the log records of the member.
     pub fn into_stopped(self) -> Stopped<E> {
         let records = self.records.from(Lsn::default()).cloned().collect();
-        let after = self.limits.members.leases.take_over_after;
         Stopped {
             engine: self.engine,
             records,
             previous: (self.records.before(), self.records.epoch_before()),
             synced: self.sync.synced(),
-            succession: self.silence.succession(self.own.epoch(), after),
+            succession: self.silence.succession(self.own.epoch()),
         }
     }
 
@@ -246,6 +246,7 @@ impl<E: Engine> Backup<E> {
             is_behind: false,
             needs_copy: false,
             process: self.completeness.process,
+            lease_ms: milliseconds(self.limits.members.leases.granted_lease()),
         }
     }
 
@@ -296,7 +297,11 @@ impl<E: Engine> Backup<E> {
         Ok(())
     }
 
+    /// Replies to a request of the primary. A successful reply grants a lease.
     fn reply(&mut self, connection: ConnectionId, request: Header, reply: Result<LogHeld>) {
+        if reply.is_ok() {
+            self.silence.promise(self.now + self.limits.members.leases.take_over_after);
+        }
         let result = reply.map(|held| held.to_bytes());
         self.actions.push(Action::Reply { connection, request, result });
     }

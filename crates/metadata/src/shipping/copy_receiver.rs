@@ -99,7 +99,7 @@ impl<E: Engine> CopyReceiver<E> {
             checkpoint: None,
             added_bytes: 0,
             shortage: None,
-            silence: Silence::new(start.now),
+            silence: Silence::new(start.now, start.limits.members.leases.take_over_after),
             limits: start.limits,
             now: start.now,
             actions: Vec::new(),

@@ -59,6 +59,8 @@ pub(crate) struct GroupLog {
     /// Last record that a member must sync soon, since a reply, call or operation waits for this
     /// sync.
     pub(crate) sync_wanted: Lsn,
+    /// Time in milliseconds for which the primary still waits before it replies to clients.
+    pub(crate) wait_ms: u32,
 }
 
 /// A `ShipLog` request that has no reply yet.
@@ -158,7 +160,7 @@ impl MemberLink {
             return None;
         };
         let sent = awaited.as_ref().map(|it| it.sent).or(shipped.as_ref().map(|it| it.sent));
-        self.standing.acknowledge(sent);
+        self.standing.acknowledge(sent, Duration::from_millis(held.lease_ms.into()));
         self.process = held.process;
         if !was_awaited {
             // A reply to `AwaitLogSync` does not count here. Such replies keep arriving even if the
@@ -451,6 +453,7 @@ impl MemberLink {
             held: log.held,
             safe: log.safe,
             syncs_at_once,
+            wait_ms: log.wait_ms,
         }
     }
 

@@ -130,7 +130,8 @@ impl Shipper {
     }
 
     /// Whether the primary may reply to clients at the time `now`. For this, each member for which
-    /// replies wait must have acknowledged a request that the primary sent less than `lease` ago. A
+    /// replies wait must have acknowledged a request that the primary sent less than `lease` ago,
+    /// and the lease that the member has granted must not have ended. A
     /// `lease` of `Duration::MAX` means that there are no leases.
     pub(crate) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
         if now < self.answers_from() {
@@ -140,7 +141,7 @@ impl Shipper {
             return true;
         }
         let mut counted = self.links.values().filter(|link| link.standing.role != LinkRole::Absent);
-        counted.all(|link| link.standing.acknowledged().is_some_and(|sent| now < sent + lease))
+        counted.all(|link| link.standing.holds_lease(lease, now))
     }
 
     /// Begins a batch at the time `now`. If this process was stopped since the previous batch,
@@ -330,7 +331,8 @@ impl Shipper {
         let mut requests = Vec::new();
         // An operation may wait for a record that this batch has not completed yet, so no request
         // can ask for its sync.
-        let log = &GroupLog { sync_wanted: log.sync_wanted.min(self.window.last()), ..*log };
+        let sync_wanted = log.sync_wanted.min(self.window.last());
+        let log = &GroupLog { sync_wanted, wait_ms: self.succession.wait_ms(now), ..*log };
         for (member, link) in &mut self.links {
             let made = link.requests(log, &self.window, &mut self.next_number, now);
             let addressed = |(number, message): (u64, MemberMessage)| MemberRequest {

@@ -6,6 +6,11 @@
 //! requests of the old primary, and each acknowledgement renews the old primary's lease. So a
 //! member that has become the primary waits before it replies to clients ([`super::succession`]).
 //!
+//! # Promises
+//! With each acknowledgement, the member promises that it replies to no client as the primary
+//! before a certain time. This time is later than the end of the lease that the acknowledgement
+//! grants. The latest promise counts.
+//!
 //! [`LeaseTimes::take_over_after`]: crate::limits::LeaseTimes::take_over_after
 
 use super::succession::{ReceivedTerm, Succession};
@@ -16,12 +21,12 @@ use std::time::Duration;
 /// Since when the primary is silent, and when the backup asks management to make it the primary.
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// Time at which the member last received a request of a primary. Its reply renews the
-    /// primary's lease.
-    received_at: Duration,
-    /// The term of that request. `None` means that this process has received no request.
+    /// The end of the member's latest promise. Never falls.
+    promised_until: Duration,
+    /// The term of the last request of a primary. `None` means that this process has received no
+    /// request.
     term: Option<ReceivedTerm>,
-    /// Time at which the primary's silence began. Never earlier than [`Self::received_at`].
+    /// Time at which the primary's silence began.
     began: Duration,
     /// Earliest time at which the member asks management again to make it the primary.
     ask_at: Duration,
@@ -29,9 +34,10 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Creates the state for a process that starts at `now`. The previous process of the member may
-    /// have acknowledged a request of the primary just before that time.
-    pub(super) fn new(now: Duration) -> Self {
-        Self { received_at: now, term: None, began: now, ask_at: now }
+    /// have acknowledged a request of the primary just before that time, with a promise for at most
+    /// the time `promise`.
+    pub(super) fn new(now: Duration, promise: Duration) -> Self {
+        Self { promised_until: now + promise, term: None, began: now, ask_at: now }
     }
 
     /// Begins a batch at the time `now`. `before` is the time of the previous batch.
@@ -45,14 +51,28 @@ impl Silence {
 
     /// Handles the arrival of a request of the primary. `group` is the group in the member's map.
     pub(super) fn received(&mut self, group: Option<&Group>, now: Duration) {
-        (self.received_at, self.began) = (now, now);
-        self.term = group.map(|group| ReceivedTerm::after_request(self.term, group, now));
+        self.began = now;
+        self.term = group.map(|group| ReceivedTerm::after_request(self.term, group));
+    }
+
+    /// Handles the time in a request for which its sender still waits for the leases of earlier
+    /// primaries.
+    pub(super) fn note_wait(&mut self, wait_ms: u32, now: Duration) {
+        if let Some(term) = &mut self.term {
+            term.note_wait(wait_ms, now);
+        }
+    }
+
+    /// Promises that the member replies to no client as the primary before the time `until`. The
+    /// member sends an acknowledgement with this promise.
+    pub(super) fn promise(&mut self, until: Duration) {
+        self.promised_until = self.promised_until.max(until);
     }
 
     /// Returns when the member may reply to clients, if it becomes the primary in the group epoch
     /// `epoch`.
-    pub(super) fn succession(&self, epoch: Epoch, after: Duration) -> Succession {
-        Succession::of_backup(self.received_at, self.term, epoch, after)
+    pub(super) fn succession(&self, epoch: Epoch) -> Succession {
+        Succession::of_backup(self.promised_until, self.term, epoch)
     }
 
     /// Begins an epoch. The primary of this epoch may not have received the map yet, so its silence

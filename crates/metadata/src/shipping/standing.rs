@@ -7,8 +7,9 @@
 //!
 //! # Lease
 //! The lease begins when the primary *sends* a request that the member acknowledges. While it
-//! lasts, the primary may reply to clients. The member waits for a longer time, from the moment it
-//! has received the request, before it asks management to make it the primary.
+//! lasts, the primary may reply to clients. The member decides how long its acknowledgement counts.
+//! It promises to reply to no client for a longer time, which begins with its acknowledgement
+//! ([`super::silence`]).
 
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE};
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(super) struct Standing {
     /// Time at which the primary sent the newest request that the member has acknowledged in this
     /// epoch. `None` means that it has acknowledged no request.
     acknowledged: Option<Duration>,
+    /// The end of the latest lease that the member has granted in this epoch. Never falls.
+    granted_until: Duration,
     /// Time of the first request that the primary has sent since the member last confirmed records.
     /// `None` means that the primary has sent no request since then.
     unconfirmed_since: Option<Duration>,
@@ -49,6 +52,7 @@ impl Standing {
         Self {
             role,
             acknowledged: None,
+            granted_until: Duration::ZERO,
             unconfirmed_since: None,
             needs_copy: false,
             may_serve: false,
@@ -63,9 +67,18 @@ impl Standing {
     }
 
     /// Handles an acknowledgement of the member. `sent` is the time at which the primary sent the
-    /// request.
-    pub(super) fn acknowledge(&mut self, sent: Option<Duration>) {
+    /// request, and `granted` is the lease that the member grants.
+    pub(super) fn acknowledge(&mut self, sent: Option<Duration>, granted: Duration) {
         self.acknowledged = self.acknowledged.max(sent);
+        self.granted_until =
+            sent.map_or(self.granted_until, |sent| self.granted_until.max(sent + granted));
+    }
+
+    /// Whether the primary may rely on this member at the time `now`. `lease` is the longest time
+    /// since an acknowledged request for which the primary wants to reply to clients.
+    pub(super) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
+        let is_wanted = self.acknowledged.is_some_and(|sent| now < sent + lease);
+        is_wanted && now < self.granted_until
     }
 
     /// Remembers that the primary has sent a request to which the member must reply.

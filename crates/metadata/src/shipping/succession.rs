@@ -1,8 +1,7 @@
 //! When a new primary may reply to clients, although another target was the primary before.
 //!
 //! The former primary may send replies until its lease ends. So the new primary normally waits
-//! until [`LeaseTimes::take_over_after`] has passed since it last received a request of the former
-//! primary.
+//! until its own promises end ([`super::silence`]). Each promise covers one lease that it granted.
 //!
 //! # Release
 //! The wait ends earlier if the former primary itself confirms that it has left its role. A
@@ -15,13 +14,12 @@
 //!
 //! - The new term follows directly on the last epoch in which this process received requests. So no
 //!   third target was the primary between the two.
-//! - [`LeaseTimes::take_over_after`] has passed since this process received the first request of
-//!   the former primary's term. So the leases of all primaries before the former one have ended.
-//!   The former primary may have waited for them itself, without a reply to any client.
+//! - The leases of all primaries before the former one have ended. The former primary had to wait
+//!   for them itself, and its requests contain the rest of this wait.
 //!
-//! [`LeaseTimes::take_over_after`]: crate::limits::LeaseTimes::take_over_after
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 
+use crate::limits::CLOCK_DRIFT;
 use skep_types::{Epoch, Group, TargetId};
 use std::time::Duration;
 
@@ -33,18 +31,32 @@ pub(super) struct ReceivedTerm {
     since: Epoch,
     /// Group epoch at the last request.
     epoch: Epoch,
-    /// Time of the first request of the term that this process has received.
-    began: Duration,
+    /// Time at which the leases of all earlier primaries have ended. `None` means that no request
+    /// has contained the wait of the primary.
+    earlier_end: Option<Duration>,
 }
 
 impl ReceivedTerm {
-    /// Returns the term after a request of the primary of `group`, which arrived at `now`. `before`
-    /// is the term before the request.
-    pub(super) fn after_request(before: Option<Self>, group: &Group, now: Duration) -> Self {
+    /// Returns the term after a request of the primary of `group`. `before` is the term before the
+    /// request.
+    pub(super) fn after_request(before: Option<Self>, group: &Group) -> Self {
         let Group { primary, primary_since: since, epoch, .. } = *group;
         let same = before.filter(|it| (it.primary, it.since) == (primary, since));
-        Self { primary, since, epoch, began: same.map_or(now, |it| it.began) }
+        Self { primary, since, epoch, earlier_end: same.and_then(|it| it.earlier_end) }
     }
+
+    /// Handles the rest of the primary's wait in a request that arrived at `now`. The earliest end
+    /// counts, since each request proves its own end.
+    pub(super) fn note_wait(&mut self, wait_ms: u32, now: Duration) {
+        let wait = Duration::from_millis(wait_ms.into());
+        let end = now + wait + wait / CLOCK_DRIFT;
+        self.earlier_end = Some(self.earlier_end.map_or(end, |earlier| earlier.min(end)));
+    }
+}
+
+/// Returns a time in milliseconds, rounded down, for a message.
+pub(super) fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// The time from which a primary may reply to clients. A time of zero means that it need not wait.
@@ -62,23 +74,28 @@ impl Succession {
         Self { answers_from: at, former: None }
     }
 
-    /// Creates the state of a member that becomes the primary in the group epoch `epoch`. It last
-    /// received a request of a primary at `received_at`, and `term` is the term of that request.
-    /// `after` is [`crate::limits::LeaseTimes::take_over_after`].
+    /// Creates the state of a member that becomes the primary in the group epoch `epoch`. Its
+    /// promises end at `promised_until`, and `term` is the term of the last request that it has
+    /// received.
     pub(super) fn of_backup(
-        received_at: Duration,
+        promised_until: Duration,
         term: Option<ReceivedTerm>,
         epoch: Epoch,
-        after: Duration,
     ) -> Self {
         let direct = term.filter(|it| it.epoch.raw().checked_add(1) == Some(epoch.raw()));
-        let former = direct.map(|it| (it.primary, it.began + after));
-        Self { answers_from: received_at + after, former }
+        let former = direct.and_then(|it| Some((it.primary, it.earlier_end?)));
+        Self { answers_from: promised_until, former }
     }
 
     /// Returns the time before which the primary replies to no client.
     pub fn answers_from(&self) -> Duration {
         self.answers_from
+    }
+
+    /// Returns the rest of the wait at the time `now` in milliseconds, rounded up.
+    pub(super) fn wait_ms(&self, now: Duration) -> u32 {
+        let nearly = Duration::from_nanos(999_999);
+        milliseconds(self.answers_from.saturating_sub(now).saturating_add(nearly))
     }
 
     /// Handles a report of `member` in an epoch of this primary.

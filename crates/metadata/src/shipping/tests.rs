@@ -3,6 +3,7 @@
 mod backup;
 mod copies;
 mod copy_network;
+mod leases;
 mod members;
 mod network;
 

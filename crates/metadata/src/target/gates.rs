@@ -183,6 +183,7 @@ impl SyncGates {
     /// Returns the state of the log that the shipper's requests report to the other members.
     pub(crate) fn group_log(&self) -> GroupLog {
         GroupLog {
+            wait_ms: 0,
             epoch: self.epoch,
             held: self.watermarks.held(),
             safe: self.safe(),

@@ -242,6 +242,7 @@ impl Cluster {
             appended: last,
             synced: last,
             ship_after: last,
+            lease_ms: 2_000,
             ..LogHeld::default()
         })
     }

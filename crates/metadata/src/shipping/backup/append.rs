@@ -33,6 +33,7 @@ impl<E: Engine> Backup<E> {
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
         self.completeness.note_request(ship.process, ship.last);
+        self.silence.note_wait(ship.wait_ms, self.now);
         if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
             return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
         }

@@ -25,6 +25,7 @@ fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLo
         held: Lsn::new(safe),
         safe: Lsn::new(safe),
         syncs_at_once: false,
+        wait_ms: 0,
     }
 }
 
@@ -289,12 +290,21 @@ fn member_reports_lost_records_after_skipped_epochs() {
     assert_eq!(silent, Some(true), "management chooses the longest log");
 }
 
+/// A request of a primary that still waits for one second, because of an earlier primary.
+fn waiting_beat(member: &mut Member, now: Duration) {
+    let beat = ShipLog { wait_ms: 1000, ..ship(3..3, 3, 0) };
+    member.handle(vec![arrival(1, 3, &beat)], now);
+}
+
+/// The wait in [`waiting_beat`], on a clock that may be faster than that of the primary.
+const WAIT: Duration = Duration::from_millis(1025);
+
 /// Returns when a backup that received its first request at `began`, and its last one at `last`,
 /// may reply to clients as the primary in `epoch`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
-    beat(&mut member, 3, 2, began);
-    beat(&mut member, 3, 2, last);
+    waiting_beat(&mut member, began);
+    waiting_beat(&mut member, last);
     member.handle(vec![Event::Map(map(epoch))], last);
     member.backup.into_stopped().succession
 }
@@ -307,7 +317,7 @@ fn release_of_the_former_primary_ends_the_wait() {
     succession.on_report(BACKUP);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER, "another member");
     succession.on_report(PRIMARY);
-    assert_eq!(succession.answers_from(), NOW + TAKE_OVER_AFTER, "before the present");
+    assert_eq!(succession.answers_from(), NOW + WAIT, "before the present");
 }
 
 /// The former primary may itself have waited for the end of its predecessor's lease.
@@ -316,7 +326,50 @@ fn release_of_a_new_primary_does_not_release_its_predecessor() {
     let last = NOW + TAKE_OVER_AFTER / 4;
     let mut succession = succession(NOW, last, 4);
     succession.on_report(PRIMARY);
-    assert_eq!(succession.answers_from(), NOW + TAKE_OVER_AFTER);
+    assert_eq!(succession.answers_from(), NOW + WAIT);
+}
+
+/// A request that the primary sends after the end of its wait proves this end.
+#[test]
+fn release_counts_at_once_after_the_primary_has_waited() {
+    let mut member = with_log(&[3, 3]);
+    waiting_beat(&mut member, NOW);
+    let later = NOW + WAIT / 2;
+    beat(&mut member, 3, 2, later);
+    member.handle(vec![Event::Map(map(4))], later);
+    let mut succession = member.backup.into_stopped().succession;
+    succession.on_report(PRIMARY);
+    assert_eq!(succession.answers_from(), later);
+}
+
+#[test]
+fn promise_covers_the_granted_lease_at_all_clock_rates() {
+    for take_over_ms in (1_250..75_000).step_by(25) {
+        let take_over_after = Duration::from_millis(take_over_ms);
+        let times = LeaseTimes { take_over_after, ..LeaseTimes::default() };
+        let granted = times.granted_lease();
+        let latest_end = granted.mul_f64(1.0 / 0.99);
+        let earliest_answer = take_over_after.mul_f64(1.0 / 1.01);
+        let margin = earliest_answer.saturating_sub(latest_end);
+        assert!(margin >= Duration::from_millis(198), "{take_over_ms} ms: {margin:?}");
+    }
+    let granted = LeaseTimes::default().granted_lease();
+    assert!(granted > LeaseTimes::default().lease, "{granted:?}");
+}
+
+/// The member replies to `AwaitLogSync` later than it receives the request.
+#[test]
+fn promise_begins_with_the_reply_that_grants_the_lease() {
+    let mut member = with_log(&[3, 3]);
+    let request = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::new(2) };
+    member.handle(vec![arrival(1, 3, &request)], NOW);
+    assert!(member.replies.is_empty(), "the member waits for a sync");
+    let later = NOW + Duration::from_millis(300);
+    member.handle(vec![Event::Tick], later);
+    let (_, reply) = member.replies.pop().expect("the time for the reply has passed");
+    assert_eq!(reply.unwrap().lease_ms, 2243);
+    let succession = member.backup.into_stopped().succession;
+    assert_eq!(succession.answers_from(), later + TAKE_OVER_AFTER);
 }
 
 #[test]
@@ -336,11 +389,11 @@ fn a_second_term_of_a_primary_begins_its_time_anew() {
     back.groups[0].primary_since = Epoch::new(5);
     let later = NOW + 4 * TAKE_OVER_AFTER;
     member.handle(vec![Event::Map(Arc::new(back.clone()))], later);
-    let request = ShipLog { epoch: Epoch::new(5), ..ship(3..3, 3, 0) };
+    let request = ShipLog { epoch: Epoch::new(5), wait_ms: 1000, ..ship(3..3, 3, 0) };
     member.handle(vec![arrival(1, 5, &request)], later);
     (back.groups[0].epoch, back.version) = (Epoch::new(6), MapVersion::new(6));
     member.handle(vec![Event::Map(Arc::new(back))], later);
     let mut succession = member.backup.into_stopped().succession;
     succession.on_report(PRIMARY);
-    assert_eq!(succession.answers_from(), later + TAKE_OVER_AFTER);
+    assert_eq!(succession.answers_from(), later + WAIT);
 }

@@ -290,7 +290,14 @@ impl Source {
             self.parts += 1;
         }
         let (epoch, safe) = (Epoch::new(self.epoch), Lsn::new(self.log.len() as u64));
-        let log = GroupLog { epoch, held: safe, safe, synced: safe, sync_wanted: Lsn::default() };
+        let log = GroupLog {
+            epoch,
+            held: safe,
+            safe,
+            synced: safe,
+            sync_wanted: Lsn::default(),
+            wait_ms: 0,
+        };
         for MemberRequest { number, message, .. } in self.shipper.requests(&log, self.now) {
             self.network.push((self.now + delay, Message::Request(number, message)));
         }

@@ -1,5 +1,4 @@
-//! Tests of the primary's lease, and of the changes of its group that the primary requests from
-//! management.
+//! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
 use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL, MEMBER_PAUSE};
@@ -9,32 +8,32 @@ use skep_types::group_change::MemberChange;
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
 
 /// The shipper of a primary whose records all have epoch 4.
-struct Primary {
-    shipper: Shipper,
+pub(super) struct Primary {
+    pub(super) shipper: Shipper,
     last: u64,
     /// Last record that the primary has synced.
     synced: u64,
-    now: Duration,
+    pub(super) now: Duration,
 }
 
 impl Primary {
-    fn begin(count: u64) -> Self {
+    pub(super) fn begin(count: u64) -> Self {
         let mut window = RecordWindow::after(Lsn::default());
         (1..=count).for_each(|lsn| window.push(record(lsn, 4)));
         let shipper = Shipper::new(Epoch::new(4), window);
         Self { shipper, last: count, synced: count, now: Duration::from_secs(100) }
     }
 
-    fn requests(&mut self) -> Vec<MemberRequest> {
+    pub(super) fn requests(&mut self) -> Vec<MemberRequest> {
         self.shipper.begin_batch(self.now);
         let last = Lsn::new(self.last);
         let (epoch, synced) = (Epoch::new(4), Lsn::new(self.synced));
-        let log = GroupLog { epoch, held: last, safe: last, synced, sync_wanted: last };
+        let log = GroupLog { epoch, held: last, safe: last, synced, sync_wanted: last, wait_ms: 0 };
         self.shipper.requests(&log, self.now)
     }
 
     /// Replies to all requests as a member that has the records up to `appended`.
-    fn reply(&mut self, requests: &[MemberRequest], appended: u64, is_behind: bool) {
+    pub(super) fn reply(&mut self, requests: &[MemberRequest], appended: u64, is_behind: bool) {
         let lsn = Lsn::new(appended);
         let held = LogHeld {
             epoch: Epoch::new(4),
@@ -44,13 +43,14 @@ impl Primary {
             is_behind,
             needs_copy: false,
             process: 0,
+            lease_ms: 2243,
         };
         for request in requests {
             self.shipper.on_reply(BACKUP, request.number, &Ok(held), self.now);
         }
     }
 
-    fn holds_lease(&self) -> bool {
+    pub(super) fn holds_lease(&self) -> bool {
         self.shipper.holds_lease(LEASE, self.now)
     }
 
@@ -58,64 +58,6 @@ impl Primary {
         let held = Lsn::new(self.last);
         let changes = self.shipper.changes(held, &Limits::default(), self.now);
         changes.into_iter().map(|(change, _)| change).collect()
-    }
-}
-
-#[test]
-fn lease_begins_when_the_acknowledged_request_was_sent() {
-    let mut primary = Primary::begin(3);
-    assert!(primary.holds_lease(), "a group of one needs no lease");
-    primary.shipper.set_members(&[BACKUP], &[]);
-    assert!(!primary.holds_lease(), "nothing is acknowledged yet");
-    let requests = primary.requests();
-    primary.now += LEASE - Duration::from_millis(1);
-    primary.reply(&requests, 3, false);
-    assert!(primary.holds_lease());
-    primary.now += Duration::from_millis(1);
-    assert!(!primary.holds_lease());
-    primary.shipper.set_members(&[], &[BACKUP]);
-    assert!(primary.holds_lease(), "the member does not serve");
-}
-
-/// A report of an earlier epoch does not show that the former primary has left its role.
-#[test]
-fn new_primary_waits_for_a_report_of_its_own_epoch() {
-    let mut member = Member::begin(3);
-    let request = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
-    let began = Duration::from_secs(50);
-    member.handle(vec![arrival(1, 3, &request)], began);
-    member.handle(vec![arrival(2, 3, &request)], Duration::from_secs(100));
-    member.handle(vec![Event::Map(map(4))], Duration::from_secs(100));
-    let mut primary = Primary::begin(3);
-    primary.shipper.succeed(member.backup.into_stopped().succession);
-    primary.shipper.set_members(&[PRIMARY], &[]);
-    for (epoch, holds) in [(3, false), (4, true)] {
-        let held = LogHeld {
-            epoch: Epoch::new(epoch),
-            appended: Lsn::new(3),
-            synced: Lsn::new(3),
-            ship_after: Lsn::new(3),
-            ..LogHeld::default()
-        };
-        for request in primary.requests() {
-            primary.shipper.on_reply(PRIMARY, request.number, &Ok(held), primary.now);
-        }
-        assert_eq!(primary.holds_lease(), holds, "a report of epoch {epoch}");
-        primary.now += MEMBER_PAUSE;
-    }
-}
-
-#[test]
-fn primary_of_an_idle_group_renews_its_lease() {
-    let mut primary = Primary::begin(3);
-    primary.shipper.set_members(&[BACKUP], &[]);
-    for _ in 0..20 {
-        let requests = primary.requests();
-        primary.reply(&requests, 3, false);
-        assert!(primary.holds_lease());
-        let due = primary.shipper.next_due(Lsn::new(3)).expect("a next request");
-        assert!(due <= primary.now + LEASE_RENEWAL, "{due:?}");
-        primary.now = due;
     }
 }
 

@@ -61,6 +61,7 @@ impl Pair {
     fn ship(&mut self, delay: Duration) -> usize {
         self.shipper.release(self.known.synced, KEPT_FOR_ABSENT_BYTES);
         let log = GroupLog {
+            wait_ms: 0,
             epoch: Epoch::new(self.epoch),
             held: self.known.appended,
             safe: self.known.synced,
@@ -262,6 +263,7 @@ fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
         is_behind: false,
         needs_copy: false,
         process: 0,
+        lease_ms: 0,
     };
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }

@@ -53,6 +53,7 @@ fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
         is_behind: false,
         needs_copy: false,
         process: 0,
+        lease_ms: 0,
     };
     Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }

@@ -23,6 +23,7 @@ pub(super) fn examples() -> Vec<Example> {
         held: Lsn::new(0x0102_0304_0506_0705),
         safe: Lsn::new(0x0102_0304_0506_0703),
         syncs_at_once: true,
+        wait_ms: 250,
     };
     let held = LogHeld {
         epoch: Epoch::new(4),
@@ -32,6 +33,7 @@ pub(super) fn examples() -> Vec<Example> {
         is_behind: false,
         needs_copy: false,
         process: 0x1112_1314_1516_1718,
+        lease_ms: 2243,
     };
     let member = MemberProgress {
         target: TargetId::new(5),
