@@ -1,7 +1,7 @@
 //! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
-use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL, MEMBER_PAUSE};
+use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL};
 use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_types::group_change::MemberChange;
