@@ -279,10 +279,15 @@ impl InodeState {
         self.with(|parts| parts.handles.opened_for_writing());
     }
 
+    /// Records that a handle that is already counted is a hold (`Opens::hold`).
+    pub(crate) fn held(&self) {
+        self.with(|parts| parts.handles.held());
+    }
+
     /// Records that the close of a handle has begun. `is_writer` means that the handle is open for
-    /// writing.
-    pub(crate) fn closing(&self, is_writer: bool) {
-        self.with(|parts| parts.handles.closing(is_writer));
+    /// writing, and `is_hold` that it is a hold.
+    pub(crate) fn closing(&self, is_writer: bool, is_hold: bool) {
+        self.with(|parts| parts.handles.closing(is_writer, is_hold));
     }
 
     /// Records that a close has ended. Returns whether the file has no other handle.
@@ -296,7 +301,7 @@ impl InodeState {
         self.with(|parts| parts.handles.life())
     }
 
-    /// Returns whether the file has a handle that is not being closed.
+    /// Returns whether the file has a handle that is neither being closed nor a hold.
     pub(crate) fn has_live_handles(&self) -> bool {
         self.with(|parts| parts.handles.has_live_handles())
     }

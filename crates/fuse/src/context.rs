@@ -3,6 +3,7 @@
 use crate::checked_files::CheckedFiles;
 use crate::following::Following;
 use crate::init::KernelFeatures;
+use crate::repeated_opens::RepeatedOpens;
 use crate::waiting::Waiting;
 use crate::waits::Waits;
 use skep_client::RequestLoad;
@@ -41,6 +42,8 @@ pub(crate) struct Context<F> {
     /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
     /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
+    /// The opens that the kernel repeats, of all workers.
+    pub(crate) repeated_opens: Arc<RepeatedOpens>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
     /// The requests of all workers to which the mount has not replied.

@@ -36,6 +36,7 @@ mod mount_flags;
 mod mount_point;
 mod ops;
 mod origin;
+mod repeated_opens;
 mod reply;
 mod request;
 mod session;

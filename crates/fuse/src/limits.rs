@@ -85,3 +85,13 @@ pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
 /// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
 pub(crate) const MAX_JOB_LOOKUPS: usize = 16;
+/// How long the mount expects that the kernel repeats an open that failed with `ESTALE`, and how
+/// long it holds a file for this open. The kernel repeats the open at once, but the thread may have
+/// to wait for a processor or for a server.
+pub(crate) const REPEATED_OPEN_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of threads whose opens the kernel repeats at the same time. Opens of further
+/// threads may fail with `ESTALE`.
+pub(crate) const MAX_REPEATED_OPENS: usize = 1024;
+/// Maximum number of files that a repeated lookup tries to hold. An attempt fails only if another
+/// client replaces the file between two requests.
+pub(crate) const MAX_HOLD_ATTEMPTS: usize = 16;

@@ -8,6 +8,7 @@ mod attributes;
 mod data;
 mod directories;
 mod files;
+mod holds;
 mod ioctl;
 mod jobs;
 mod locks;
@@ -27,6 +28,9 @@ pub(crate) async fn perform<F: FileSystem>(
     request: Request,
     caller: Caller,
 ) -> Outcome {
+    if !request.may_be_part_of_open() {
+        holds::end(context, caller).await;
+    }
     match request {
         Request::Names(request) => names::perform(context, request, caller).await,
         Request::Files(request) => files::perform(context, request, caller).await,

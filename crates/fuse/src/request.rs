@@ -93,6 +93,20 @@ impl Request {
         }
     }
 
+    /// Whether the kernel may send this request between its two attempts to open one name.
+    pub(crate) fn may_be_part_of_open(&self) -> bool {
+        match self {
+            Self::Names(request) => {
+                matches!(request, NameRequest::Lookup { .. } | NameRequest::ReadLink { .. })
+            }
+            Self::Attributes(request) => {
+                matches!(request, AttributeRequest::Get { .. } | AttributeRequest::Statx { .. })
+            }
+            Self::Files(request) => matches!(request, FileRequest::Open(_)),
+            _ => false,
+        }
+    }
+
     /// Whether a program may wait for the reply although the thread that sent the request has
     /// ended.
     pub(crate) fn may_be_asynchronous(&self) -> bool {

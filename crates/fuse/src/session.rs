@@ -12,6 +12,7 @@ use crate::init::KernelFeatures;
 use crate::invalidation;
 use crate::limits;
 use crate::mount_point;
+use crate::repeated_opens::RepeatedOpens;
 use crate::transport::control;
 use crate::transport::device::{Device, DevicePort};
 use crate::transport::kernel::{self, Unmount};
@@ -135,6 +136,7 @@ where
     let following = Arc::new(Following::default());
     let load = Arc::new(RequestLoad::default());
     let waiting = Arc::new(Waiting::default());
+    let repeated_opens = Arc::new(RepeatedOpens::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -149,6 +151,7 @@ where
             following: Arc::clone(&following),
             load: Arc::clone(&load),
             waiting: Arc::clone(&waiting),
+            repeated_opens: Arc::clone(&repeated_opens),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -188,6 +191,7 @@ struct WorkerStart {
     following: Arc<Following>,
     load: Arc<RequestLoad>,
     waiting: Arc<Waiting>,
+    repeated_opens: Arc<RepeatedOpens>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -222,6 +226,7 @@ where
                 following: start.following,
                 load: start.load,
                 waiting: start.waiting,
+                repeated_opens: start.repeated_opens,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn close(inodes: &Inodes, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
-        state.closing(false);
+        state.closing(false, false);
         inodes.close(state)
     }
 

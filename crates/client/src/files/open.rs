@@ -80,6 +80,27 @@ pub trait Opens {
         mode: OpenMode,
         truncate: bool,
     ) -> impl Future<Output = Result<OpenedFile>>;
+
+    /// Opens a regular file for the mount itself (a hold), so that [`Self::open_held`] can open it
+    /// after it has lost its last name. For [`Self::open`], the file is as little open as before.
+    /// The kernel does not learn of this handle, so the call changes nothing in what the mount
+    /// knows of the kernel's caches. The caller must close the handle.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    fn hold(&self, inode: InodeId) -> impl Future<Output = Result<HandleId>>;
+
+    /// Opens a file that the caller has opened with [`Self::hold`]. Succeeds even if the file has
+    /// lost its last name since. Otherwise the same as [`Self::open`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`].
+    fn open_held(
+        &self,
+        inode: InodeId,
+        mode: OpenMode,
+        truncate: bool,
+    ) -> impl Future<Output = Result<OpenedFile>>;
 }
 
 impl Opens for Client {
@@ -122,12 +143,38 @@ impl Opens for Client {
     }
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        let must_have_name = self.must_have_name(inode);
+        self.open_file(Open { inode, open: mode, truncate, must_have_name }).await
+    }
+
+    async fn hold(&self, inode: InodeId) -> Result<HandleId> {
+        self.mount().handles.check_limit()?;
+        let before = self.mount().notifications.position();
+        let mode = OpenMode::Read;
+        let request = Open { inode, open: mode, truncate: false, must_have_name: true };
+        let opened = self.send_open(request, ModifyOptions::default()).await?;
+        self.insert_handle(opened, mode, before, true).map(|(handle, _)| handle)
+    }
+
+    async fn open_held(
+        &self,
+        inode: InodeId,
+        mode: OpenMode,
+        truncate: bool,
+    ) -> Result<OpenedFile> {
+        self.open_file(Open { inode, open: mode, truncate, must_have_name: false }).await
+    }
+}
+
+impl Client {
+    async fn open_file(&self, request: Open) -> Result<OpenedFile> {
+        let Open { inode, open: mode, truncate, .. } = request;
         self.mount().handles.check_limit()?;
         let before = self.mount().notifications.position();
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
             let how = ModifyOptions { truncates: truncate, ..ModifyOptions::default() };
-            let opened = self.send_open(inode, mode, truncate, how).await?;
+            let opened = self.send_open(request, how).await?;
             return self.add_handle(opened, mode, before);
         };
         let truncating = self.claim_truncation(&state).await;
@@ -136,7 +183,7 @@ impl Opens for Client {
             let how =
                 ModifyOptions { is_driven: true, truncates: truncate, ..ModifyOptions::default() };
             client.report_written(&state, how).await?;
-            let opened = client.send_open(inode, mode, truncate, how).await?;
+            let opened = client.send_open(request, how).await?;
             truncating.done(&opened.attributes, skep_env::now());
             state.chunks_truncated(&opened.truncated);
             Ok(opened)
@@ -148,9 +195,7 @@ impl Opens for Client {
         let opened = drive(opening, orphan).await?;
         self.add_handle(opened, mode, before)
     }
-}
 
-impl Client {
     async fn send_create(&self, request: Create) -> Result<OpenReply> {
         let (directory, mode) = (request.directory, request.open);
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
@@ -162,18 +207,26 @@ impl Client {
             let after = created.as_ref().ok().map(|it| &it.reply.directory);
             self.note_changed_directory(directory, sent, after);
         }
-        self.open_again(created?, mode).await
+        let created = created?;
+        let must_have_name = self.must_have_name(created.reply.attributes.inode);
+        self.open_again(created, mode, must_have_name).await
     }
 
     /// Returns the reply to a request that opened a file. If the session of the request was lost,
     /// metadata no longer has the file open, so this function first opens the file again.
-    async fn open_again(&self, done: Executed<OpenReply>, mode: OpenMode) -> Result<OpenReply> {
+    async fn open_again(
+        &self,
+        done: Executed<OpenReply>,
+        open: OpenMode,
+        must_have_name: bool,
+    ) -> Result<OpenReply> {
         let Executed { reply, was_session_lost } = done;
-        if !was_session_lost || mode == OpenMode::No || reply.pattern.is_none() {
+        if !was_session_lost || open == OpenMode::No || reply.pattern.is_none() {
             return Ok(reply);
         }
         let inode = reply.attributes.inode;
-        match self.send_open(inode, mode, false, ModifyOptions::default()).await {
+        let request = Open { inode, open, truncate: false, must_have_name };
+        match self.send_open(request, ModifyOptions::default()).await {
             Ok(opened) => {
                 let (created, truncated) = (reply.created, reply.truncated);
                 Ok(OpenReply { created, truncated, ..opened })
@@ -195,8 +248,10 @@ impl Client {
             return Err(error);
         }
         let before = self.mount().notifications.position();
-        let opened =
-            self.send_open(entry.inode, request.open, false, ModifyOptions::default()).await?;
+        let (inode, open) = (entry.inode, request.open);
+        let must_have_name = self.must_have_name(inode);
+        let open_request = Open { inode, open, truncate: false, must_have_name };
+        let opened = self.send_open(open_request, ModifyOptions::default()).await?;
         self.created(opened, request.open, before)
     }
 
@@ -211,35 +266,48 @@ impl Client {
         Ok(Created { attributes, handle, created })
     }
 
-    /// Sends the open of a file. Metadata refuses to open a file without a name unless this mount
-    /// has the file open. If metadata refuses, the kernel has found the file by a cached name that
-    /// another mount has removed. The kernel looks up the name again after the error. Without this
-    /// check of metadata, a program would write to a file without a name.
-    async fn send_open(
-        &self,
-        inode: InodeId,
-        open: OpenMode,
-        truncate: bool,
-        how: ModifyOptions,
-    ) -> Result<OpenReply> {
-        let state = self.mount().inodes.get(inode);
-        let must_have_name = !state.is_some_and(|it| it.has_live_handles());
-        let orphan = move |client: Client, result| client.close_orphan(result, open);
-        let request = Open { inode, open, truncate, must_have_name };
-        let how = ModifyOptions { ends_with_session: !truncate, ..how };
-        let opened = self.modify_once(inode, request, how, orphan).await?;
-        Box::pin(self.open_again(opened, open)).await
+    /// Returns whether metadata must refuse to open the file if it has no name, because no program
+    /// on this mount has the file open. If metadata refuses, the kernel has found the file by a
+    /// cached name that another mount has removed. The kernel looks up the name again after the
+    /// error. Without this check of metadata, a program would write to a file without a name.
+    fn must_have_name(&self, inode: InodeId) -> bool {
+        !self.mount().inodes.get(inode).is_some_and(|it| it.has_live_handles())
     }
 
-    /// Adds a handle for an opened file. The caller must not await between the reply and this call.
-    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
-    /// position in the sequence of notifications when the caller sent the open.
+    async fn send_open(&self, request: Open, how: ModifyOptions) -> Result<OpenReply> {
+        let Open { inode, open, truncate, must_have_name } = request;
+        let orphan = move |client: Client, result| client.close_orphan(result, open);
+        let how = ModifyOptions { ends_with_session: !truncate, ..how };
+        let opened = self.modify_once(inode, request, how, orphan).await?;
+        Box::pin(self.open_again(opened, open, must_have_name)).await
+    }
+
+    /// Adds a handle of the kernel for an opened file, by [`Self::insert_handle`].
     fn add_handle(
         &self,
         opened: OpenReply,
         mode: OpenMode,
         before: Position,
     ) -> Result<OpenedFile> {
+        let (id, version) = (opened.attributes.inode, opened.attributes.change_counter);
+        let (handle, is_shared) = self.insert_handle(opened, mode, before, false)?;
+        let caches = &self.mount().caches;
+        let are_attributes_shown = caches.is_shown(id, version);
+        let keep_cache = caches.opened(id, version);
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+    }
+
+    /// Adds a handle for an opened file. The caller must not await between the reply and this call.
+    /// Otherwise a dropped future could leave a file open without a handle. `before` is the
+    /// position in the sequence of notifications when the caller sent the open. Returns the handle,
+    /// and whether the file is shared. `is_hold` means that [`Opens::hold`] opens the file.
+    fn insert_handle(
+        &self,
+        opened: OpenReply,
+        mode: OpenMode,
+        before: Position,
+        is_hold: bool,
+    ) -> Result<(HandleId, bool)> {
         let OpenReply { attributes, pattern, is_shared, truncated, synced, .. } = opened;
         let pattern = checked(attributes.inode, pattern)?;
         let mount = self.mount();
@@ -259,11 +327,11 @@ impl Client {
         }
         let is_shared = inode.is_shared();
         self.note_xattrs(&attributes);
-        let version = attributes.change_counter;
-        let are_attributes_shown = mount.caches.is_shown(attributes.inode, version);
-        let keep_cache = mount.caches.opened(attributes.inode, version);
-        let handle = mount.handles.insert(OpenFile::new(inode, mode, pattern));
-        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+        let file = match is_hold {
+            true => OpenFile::new_hold(inode, mode, pattern),
+            false => OpenFile::new(inode, mode, pattern),
+        };
+        Ok((mount.handles.insert(file), is_shared))
     }
 }
 

@@ -13,6 +13,9 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
+    /// Whether the mount itself has opened the file (`Opens::hold`), so that no program uses this
+    /// handle.
+    is_hold: bool,
     /// Whether the session was lost, and this mount could not open the file again. If so, every
     /// operation through the handle except the close fails.
     is_stale: AtomicBool,
@@ -41,6 +44,7 @@ impl OpenFile {
             inode,
             mode,
             pattern,
+            is_hold: false,
             is_stale: AtomicBool::new(false),
             has_lost_locks: AtomicBool::new(false),
             is_fenced: AtomicBool::new(false),
@@ -48,6 +52,12 @@ impl OpenFile {
             is_synced: AtomicBool::new(false),
             seen_losses,
         }
+    }
+
+    /// Creates the state of a handle that the mount itself uses (`Opens::hold`).
+    pub(crate) fn new_hold(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
+        inode.held();
+        Self { is_hold: true, ..Self::new(inode, mode, pattern) }
     }
 
     pub(crate) fn set_stale(&self) {
@@ -121,7 +131,7 @@ impl OpenFile {
     pub(crate) fn begin_close(&self) -> bool {
         let is_first = !self.is_closing.swap(true, Ordering::AcqRel);
         if is_first {
-            self.inode.closing(self.mode == OpenMode::Write);
+            self.inode.closing(self.mode == OpenMode::Write, self.is_hold);
         }
         is_first
     }

@@ -6,6 +6,7 @@
 /// # Invariants
 /// - `closing <= opens`.
 /// - `writers <= opens - closing`.
+/// - `holds <= opens - closing`.
 #[derive(Debug, Default)]
 pub(super) struct OpenHandles {
     opens: u32,
@@ -13,6 +14,8 @@ pub(super) struct OpenHandles {
     closing: u32,
     /// Number of handles for writing whose close has not begun.
     writers: u32,
+    /// Number of handles of the mount itself (`Opens::hold`) whose close has not begun.
+    holds: u32,
     /// Number of times that the file was opened while it had no handle.
     lives: u64,
     /// Whether other clients also have the file open, and at least one client may write.
@@ -27,6 +30,7 @@ impl OpenHandles {
     fn debug_check(&self) {
         debug_assert!(self.closing <= self.opens, "{self:?}");
         debug_assert!(self.writers <= self.opens - self.closing, "{self:?}");
+        debug_assert!(self.holds <= self.opens - self.closing, "{self:?}");
     }
 
     pub(super) fn opened(&mut self) {
@@ -47,14 +51,21 @@ impl OpenHandles {
         self.debug_check();
     }
 
+    /// Records that a handle that is already counted is a hold.
+    pub(super) fn held(&mut self) {
+        self.holds += 1;
+        self.debug_check();
+    }
+
     /// Returns whether a handle is open for writing.
     pub(super) fn has_writers(&self) -> bool {
         self.writers > 0
     }
 
-    pub(super) fn closing(&mut self, is_writer: bool) {
+    pub(super) fn closing(&mut self, is_writer: bool, is_hold: bool) {
         self.closing += 1;
         self.writers -= u32::from(is_writer);
+        self.holds -= u32::from(is_hold);
         self.debug_check();
     }
 
@@ -83,7 +94,7 @@ impl OpenHandles {
     }
 
     pub(super) fn has_live_handles(&self) -> bool {
-        self.opens > self.closing
+        self.opens > self.closing + self.holds
     }
 
     pub(super) fn is_being_closed(&self) -> bool {
@@ -128,14 +139,29 @@ mod tests {
         handles.set_shared();
         handles.set_locked();
         assert_eq!(handles.life(), Some(1));
-        handles.closing(false);
+        handles.closing(false, false);
         assert!(handles.has_live_handles() && !handles.is_being_closed());
         assert!(!handles.closed());
-        handles.closing(false);
+        handles.closing(false, false);
         assert!(handles.is_being_closed() && !handles.has_live_handles());
         assert!(handles.closed());
         handles.opened();
         assert_eq!((handles.life(), handles.is_shared()), (Some(2), false));
         assert!(!handles.is_locked(), "reads need not confirm the lease of released locks");
+    }
+
+    #[test]
+    fn file_that_only_the_mount_holds_is_not_open_for_programs() {
+        let mut handles = OpenHandles::default();
+        handles.opened();
+        handles.held();
+        assert!(handles.is_open() && !handles.has_live_handles() && !handles.is_being_closed());
+        handles.opened();
+        assert!(handles.has_live_handles());
+        handles.closing(false, true);
+        assert!(handles.has_live_handles());
+        assert!(!handles.closed());
+        handles.closing(false, false);
+        assert!(!handles.has_live_handles());
     }
 }

@@ -223,8 +223,8 @@ fn open_or_unsynced_inode_is_not_idle() {
     state.opened();
     state.opened();
     write(&state, 10, 0, 1);
-    state.closing(false);
-    state.closing(false);
+    state.closing(false, false);
+    state.closing(false, false);
     assert!(!state.closed());
     assert!(state.closed());
     assert!(!state.is_idle());

@@ -2,7 +2,7 @@
 
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
-use skep_client::{Closes, Directories, InodeAttributes, Names, Opens, StatFs};
+use skep_client::{Closes, Directories, InodeAttributes, Names, OpenMode, Opens, StatFs};
 use skep_types::map::Capacity;
 use skep_types::{Attributes, ErrorCode, InodeId, TargetKind};
 use skep_wire::management::Heartbeat;
@@ -36,6 +36,24 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
         assert_eq!(client.lookup(InodeId::ROOT, b"d").await.unwrap(), made);
         assert_eq!(fake.count::<GetAttributes>(), 2);
         assert_eq!(fake.count::<OpenSession>(), 2, "one session at each group");
+    });
+}
+
+/// docs/semantics.md 1.2 and 1.4.
+#[test]
+fn only_the_holder_opens_a_held_file_without_a_name() {
+    with_client(|fake, client| async move {
+        let inode = fake.with_metadata(METADATA_GROUPS[0], |it| it.make_file(b"a"));
+        let hold = client.hold(inode).await.unwrap();
+        mount(&fake).await.unlink(InodeId::ROOT, b"a").await.unwrap();
+        let stale = client.open(inode, OpenMode::Read, false).await.unwrap_err();
+        assert_eq!(stale.code(), ErrorCode::Stale, "a cached name opens no removed file");
+        let opened = client.open_held(inode, OpenMode::Read, false).await.unwrap();
+        client.close(hold).await.unwrap();
+        let again = client.open(inode, OpenMode::Read, false).await.unwrap();
+        client.close(again.handle).await.unwrap();
+        client.close(opened.handle).await.unwrap();
+        until(|| fake.with_metadata(METADATA_GROUPS[0], |it| it.open_count()) == 0).await;
     });
 }
 

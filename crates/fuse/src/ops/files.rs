@@ -1,6 +1,6 @@
 //! Operations that open, sync and close files.
 
-use super::{jobs, privileges};
+use super::{holds, jobs};
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::{Failure, OpenFlags, Outcome, ReplyBody};
@@ -20,7 +20,7 @@ pub(crate) async fn perform<F: FileSystem>(
         FileRequest::Create { mut request, is_exclusive, appends, is_synced } => {
             let is_direct = appends && context.features.has_direct_mmap;
             request.pattern = jobs::pattern(context, caller.pid, request.kind)?;
-            let created = create(fs, request, is_exclusive).await?;
+            let created = create(context, request, is_exclusive, caller).await?;
             created_reply(fs, created, is_direct, is_synced)?
         }
         FileRequest::CreateUnnamed { directory, new, mode, is_synced } => {
@@ -60,12 +60,9 @@ pub(crate) async fn perform<F: FileSystem>(
 /// Opens a file. I/O through a handle with `O_APPEND` bypasses the page cache. Otherwise the kernel
 /// would write at its cached end of the file, which other mounts may have moved.
 async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -> Outcome {
-    let Open { inode, mode, truncate, appends, is_synced, kill_privileges } = open;
+    let Open { inode, mode, appends, is_synced, .. } = open;
     let fs = &context.file_system;
-    if kill_privileges {
-        privileges::clear(context, inode, caller).await?;
-    }
-    let opened = fs.open(inode, mode, truncate).await?;
+    let opened = holds::open(context, &open, caller).await?;
     if !opened.are_attributes_shown {
         // Without this call, the kernel would not read beyond its cached file size, for up to a
         // second.
@@ -89,13 +86,18 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
 /// another client has created an entry since, the kernel has not checked the permissions on this
 /// entry, so the mount must not open it. The reply is then `ESTALE`, and the kernel looks up the
 /// name again and opens the existing file.
-async fn create(
-    fs: &impl FileSystem,
+async fn create<F: FileSystem>(
+    context: &Context<F>,
     request: CreateRequest,
     is_exclusive: bool,
+    caller: Caller,
 ) -> Result<Created, Failure> {
-    fs.create(request).await.map_err(|error| match error.code() {
-        ErrorCode::Exists if !is_exclusive => Failure::Errno(libc::ESTALE),
+    let mode = request.open;
+    context.file_system.create(request).await.map_err(|error| match error.code() {
+        ErrorCode::Exists if !is_exclusive => {
+            holds::failed(context, mode, caller);
+            Failure::Errno(libc::ESTALE)
+        }
         _ => error.into(),
     })
 }

@@ -1,6 +1,6 @@
 //! Operations on names: look up, create, remove, rename, link.
 
-use super::jobs;
+use super::{holds, jobs};
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::{Failure, Outcome, ReplyBody};
@@ -16,7 +16,7 @@ pub(crate) async fn perform<F: FileSystem>(
     let fs = &context.file_system;
     Ok(match request {
         NameRequest::Lookup { directory, name } => {
-            ReplyBody::Entry(lookup(fs, directory, &name).await?)
+            ReplyBody::Entry(lookup(context, directory, &name, caller).await?)
         }
         NameRequest::ReadLink { inode } => ReplyBody::Bytes(fs.read_link(inode).await?),
         NameRequest::MakeSymlink { directory, name, link_target, new } => {
@@ -49,15 +49,20 @@ pub(crate) async fn perform<F: FileSystem>(
 
 /// Looks up a name. The kernel looks up `.` and `..` when a program opens an inode by a file
 /// handle.
-async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result<Attributes> {
+async fn lookup<F: FileSystem>(
+    context: &Context<F>,
+    directory: InodeId,
+    name: &[u8],
+    caller: Caller,
+) -> Result<Attributes> {
     match name {
-        b"." => fs.attributes(directory).await,
-        b".." => fs.parent(directory).await,
+        b"." => context.file_system.attributes(directory).await,
+        b".." => context.file_system.parent(directory).await,
         // Reply to a missing name with an error, which the kernel does not cache. A reply with a
         // zero node id would let the kernel cache that the name is missing. But a program may
         // create a file, and then notify programs on other hosts. When these programs open the
         // file, their kernel must not have cached that the name is missing.
-        _ => fs.lookup(directory, name).await,
+        _ => holds::lookup(context, directory, name, caller).await,
     }
 }
 

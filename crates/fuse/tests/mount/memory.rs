@@ -1,7 +1,9 @@
 //! An in-memory file system to mount, as simple as possible, with one lock for all its state.
 //!
 //! Operations on some names wait, as on a dead server. A lookup of `never...` waits for ever. A
-//! creation of `slow` waits until a file `go` exists in the root directory.
+//! creation of `slow` waits until a file `go` exists in the root directory. Just before a program
+//! opens the file of a name `replaced...`, another file gets this name, as if another host renamed
+//! it there.
 
 mod attributes;
 mod data;
@@ -9,7 +11,7 @@ mod locks;
 
 use skep_client::{
     Directories, DirectoryEntries, DirectoryEntry, EntryReply, FileLock, HandleId, LockKind, Names,
-    NewInode, StatFs,
+    NewInode, OpenedFile, StatFs,
 };
 use skep_types::{Attributes, Error, ErrorCode, FileKind, InodeId, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,6 +27,8 @@ struct Node {
     names: BTreeMap<u64, Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     opens: u32,
+    /// The number of these opens by the mount itself, which no program uses.
+    holds: u32,
     syncs: u32,
     reads: u32,
     locks: Vec<(Owner, FileLock)>,
@@ -52,6 +56,10 @@ struct Tree {
     next: u64,
     /// Number of waiting creations of `slow`.
     waiting: u64,
+    /// Number of files that have got a name `replaced...`.
+    replacements: u64,
+    /// The handles that the mount itself uses.
+    holds: HashSet<u64>,
 }
 
 /// The file system. Clones share its state, and may be sent to other threads.
@@ -97,6 +105,7 @@ impl Tree {
             names: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             opens: 0,
+            holds: 0,
             syncs: 0,
             reads: 0,
             locks: Vec::new(),
@@ -162,11 +171,41 @@ impl Tree {
         Ok(inode)
     }
 
+    /// Gives the name of the inode to a new file, if the name is `replaced...`.
+    fn replace_name_of(&mut self, inode: InodeId) -> Result<()> {
+        let entries = &self.node(InodeId::ROOT)?.entries;
+        let is_found = |(name, (_, of)): &(&Vec<u8>, &(u64, InodeId))| {
+            *of == inode && name.starts_with(b"replaced")
+        };
+        let Some(name) = entries.iter().find(is_found).map(|(name, _)| name.clone()) else {
+            return Ok(());
+        };
+        self.replacements += 1;
+        let text = format!("file {}", self.replacements);
+        let new = NewInode { permissions: 0o644, umask: 0, uid: 0, gid: 0 };
+        self.remove_entry(InodeId::ROOT, &name)?;
+        self.drop_link(inode)?;
+        let newest = self.make(InodeId::ROOT, &name, FileKind::Regular, new)?;
+        let node = self.node(newest)?;
+        node.data = text.into_bytes();
+        node.attributes.size = node.data.len() as u64;
+        Ok(())
+    }
+
     fn open(&mut self, inode: InodeId) -> Result<HandleId> {
         self.node(inode)?.opens += 1;
         let handle = self.next();
         self.handles.insert(handle, inode);
         Ok(HandleId::new(handle))
+    }
+
+    fn opened_file(&mut self, inode: InodeId, truncate: bool) -> Result<OpenedFile> {
+        if truncate {
+            Self::resize(self.node(inode)?, 0);
+        }
+        let handle = self.open(inode)?;
+        let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
+        Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
     }
 
     fn opened(&mut self, handle: HandleId) -> Result<&mut Node> {

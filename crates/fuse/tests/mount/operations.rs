@@ -23,6 +23,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("direct_io_is_served", direct_io_is_served),
     ("writes_to_mapped_memory_reach_the_file", writes_to_mapped_memory_reach_the_file),
     ("unlinked_files_stay_usable_while_open", unlinked_files_stay_usable_while_open),
+    (
+        "open_of_a_name_succeeds_while_its_file_is_replaced",
+        open_of_a_name_succeeds_while_its_file_is_replaced,
+    ),
     ("names_can_be_created_renamed_and_removed", names_can_be_created_renamed_and_removed),
     (
         "kernel_drops_pages_of_shared_files_before_each_read",
@@ -227,6 +231,25 @@ fn unlinked_files_stay_usable_while_open(transport: &str) {
     file.seek(SeekFrom::Start(0)).unwrap();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "still here");
+}
+
+/// docs/semantics.md 1.4: a name that always refers to a file can always be opened.
+fn open_of_a_name_succeeds_while_its_file_is_replaced(transport: &str) {
+    let it = mounted(transport);
+    let path = it.join("replaced");
+    fs::write(&path, "file 0").unwrap();
+    let mut last = 0;
+    for _ in 0..10 {
+        // The kernel's first request finds a file that has lost its name. Its second request finds
+        // the next file, which has just lost the name as well.
+        let text = fs::read_to_string(&path).unwrap();
+        let number: u32 = text.strip_prefix("file ").unwrap().parse().unwrap();
+        // While the last open is being closed, the kernel may open its file by the cached name.
+        assert!(number >= last.max(1), "file {number} was opened after file {last}");
+        last = number;
+    }
+    let directory = fs::read_dir(it.join("")).unwrap();
+    assert_eq!(directory.count(), 1);
 }
 
 fn names_can_be_created_renamed_and_removed(transport: &str) {

@@ -396,17 +396,19 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
         for place in [&mounts.one, &mounts.other] {
             let is_done = &is_done;
             readers.push(scope.spawn(move || {
-                let mut rounds = 0;
+                let (mut rounds, mut stale) = (0, 0);
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // ESTALE is allowed. It means that the file was replaced twice during the
-                        // open.
-                        Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
+                        Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {
+                            stale += 1;
+                        }
                         Err(error) => panic!("never missing: {error}"),
                     }
                     rounds += 1;
                 }
+                // The exception for `open` is rare.
+                assert!(stale <= 2, "{stale} of {rounds} opens failed with ESTALE");
                 rounds
             }));
         }

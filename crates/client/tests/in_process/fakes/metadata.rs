@@ -387,6 +387,9 @@ impl FakeMetadata {
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
         let (shares_files, pattern) = (self.behaviour.shares_files, self.pattern());
+        if request.must_have_name && !self.entries.values().any(|it| *it == request.inode) {
+            return code(ErrorCode::Stale);
+        }
         let inode = self.inode(request.inode)?;
         let is_shared = shares_files && inode.opens.keys().any(|other| *other != session);
         *inode.opens.entry(session).or_default() += 1;

@@ -6,7 +6,7 @@ use skep_client::{
     OpenMode, OpenedFile, Opens, Reads, SeekTarget, Syncs, Writes,
 };
 use skep_env::Buf;
-use skep_types::{FileKind, InodeId, PatternRequest, Result};
+use skep_types::{ErrorCode, FileKind, InodeId, PatternRequest, Result};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -49,12 +49,28 @@ impl Opens for Memory {
 
     async fn open(&self, inode: InodeId, _mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         self.with(|tree| {
-            if truncate {
-                Tree::resize(tree.node(inode)?, 0);
+            tree.replace_name_of(inode)?;
+            let node = tree.node(inode)?;
+            if node.attributes.links == 0 && node.opens == node.holds {
+                return Err(ErrorCode::Stale.into());
             }
+            tree.opened_file(inode, truncate)
+        })
+    }
+
+    async fn hold(&self, inode: InodeId) -> Result<HandleId> {
+        self.with(|tree| {
+            tree.node(inode)?.holds += 1;
             let handle = tree.open(inode)?;
-            let (keep_cache, are_attributes_shown, is_shared) = (false, false, false);
-            Ok(OpenedFile { handle, keep_cache, are_attributes_shown, is_shared })
+            tree.holds.insert(handle.raw());
+            Ok(handle)
+        })
+    }
+
+    async fn open_held(&self, inode: InodeId, _: OpenMode, truncate: bool) -> Result<OpenedFile> {
+        self.with(|tree| {
+            tree.replace_name_of(inode)?;
+            tree.opened_file(inode, truncate)
         })
     }
 }
@@ -66,8 +82,10 @@ impl Closes for Memory {
 
     async fn close(&self, handle: HandleId) -> Result<()> {
         self.with(|tree| {
+            let is_hold = tree.holds.remove(&handle.raw());
             let node = tree.opened(handle)?;
             node.opens -= 1;
+            node.holds -= u32::from(is_hold);
             node.locks.retain(|(held, _)| *held != (LockKind::Flock, handle.raw()));
             let inode = tree.handles.remove(&handle.raw());
             inode.map_or(Ok(()), |inode| tree.dispose(inode))

@@ -1,0 +1,116 @@
+//! Holds a file between the two requests of an open that the kernel repeats
+//! ([`crate::repeated_opens`] has the reason).
+
+use super::privileges;
+use crate::context::Context;
+use crate::file_system::FileSystem;
+use crate::limits;
+use crate::repeated_opens::Hold;
+use crate::request::files::Open;
+use crate::waits::Caller;
+use skep_client::{OpenMode, OpenedFile};
+use skep_types::{Attributes, ErrorCode, FileKind, InodeId, Result};
+use std::sync::Arc;
+
+/// Looks up a name. If the kernel repeats an open of the caller, also holds the file until the
+/// caller's next open.
+pub(super) async fn lookup<F: FileSystem>(
+    context: &Context<F>,
+    directory: InodeId,
+    name: &[u8],
+    caller: Caller,
+) -> Result<Attributes> {
+    let (fs, opens) = (&context.file_system, &context.repeated_opens);
+    let mut found = fs.lookup(directory, name).await?;
+    if !opens.is_expected(caller.pid, skep_env::now()) {
+        return Ok(found);
+    }
+    for _ in 0..limits::MAX_HOLD_ATTEMPTS {
+        if found.kind != FileKind::Regular {
+            break;
+        }
+        match fs.hold(found.inode).await {
+            Ok(handle) => {
+                let hold = Hold { inode: found.inode, handle };
+                release_after_a_time(context, caller.pid, hold);
+                if let Some(former) = opens.add(caller.pid, hold) {
+                    release(fs, former).await;
+                }
+                break;
+            }
+            Err(error) if error.code() == ErrorCode::Stale => {
+                found = fs.lookup(directory, name).await?;
+            }
+            // The open returns the error to the program.
+            Err(_) => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Opens a file. The repeated open of a thread may open the file that the mount holds for it.
+pub(super) async fn open<F: FileSystem>(
+    context: &Context<F>,
+    open: &Open,
+    caller: Caller,
+) -> Result<OpenedFile> {
+    let ended = context.repeated_opens.opens(caller.pid, open.inode, open.mode);
+    let opened = send(context, open, caller, ended.is_some_and(|it| it.may_use)).await;
+    if let Some(hold) = ended.and_then(|it| it.hold) {
+        release(&context.file_system, hold).await;
+    }
+    if ended.is_none() && opened.as_ref().is_err_and(|it| it.code() == ErrorCode::Stale) {
+        failed(context, open.mode, caller);
+    }
+    opened
+}
+
+async fn send<F: FileSystem>(
+    context: &Context<F>,
+    open: &Open,
+    caller: Caller,
+    may_use_hold: bool,
+) -> Result<OpenedFile> {
+    let (fs, inode) = (&context.file_system, open.inode);
+    if open.kill_privileges {
+        privileges::clear(context, inode, caller).await?;
+    }
+    match may_use_hold {
+        true => fs.open_held(inode, open.mode, open.truncate).await,
+        false => fs.open(inode, open.mode, open.truncate).await,
+    }
+}
+
+/// Records that the kernel repeats an open of the caller, because the mount replies `ESTALE`.
+pub(super) fn failed<F: FileSystem>(context: &Context<F>, mode: OpenMode, caller: Caller) {
+    // All threads of other containers have the same number here.
+    if caller.pid != 0 {
+        context.repeated_opens.failed(caller.pid, mode, skep_env::now());
+    }
+}
+
+/// Ends the repeated open of the caller, because the caller sends a request of another system call.
+pub(super) async fn end<F: FileSystem>(context: &Context<F>, caller: Caller) {
+    if let Some(hold) = context.repeated_opens.end(caller.pid) {
+        release(&context.file_system, hold).await;
+    }
+}
+
+/// Releases a hold even if no further request of the thread arrives, for instance because the
+/// program may not open the file.
+fn release_after_a_time<F: FileSystem>(context: &Context<F>, thread: u32, hold: Hold) {
+    let (fs, opens) = (context.file_system.clone(), Arc::clone(&context.repeated_opens));
+    skep_env::spawn(async move {
+        skep_env::sleep(limits::REPEATED_OPEN_TIME).await;
+        if opens.end_with(thread, hold) {
+            release(&fs, hold).await;
+        }
+    })
+    .detach();
+}
+
+async fn release(fs: &impl FileSystem, hold: Hold) {
+    if let Err(error) = fs.close(hold.handle).await {
+        tracing::debug!("cannot close a file that the mount held for a repeated open: {error:#}");
+    }
+}

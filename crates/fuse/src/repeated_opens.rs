@@ -1,0 +1,199 @@
+//! Opens that the kernel repeats after `ESTALE`, and the files that the mount holds for them.
+//!
+//! The kernel opens a name in two requests: `LOOKUP` returns the inode, and `OPEN` opens the inode.
+//! If the file has lost its name between the two, the mount replies `ESTALE`. The kernel then sends
+//! both requests again, but only once: if the next file has lost the name as well, the program gets
+//! `ESTALE`, although the name always referred to a file (docs/semantics.md 1.4).
+//!
+//! So the mount holds the file that the repeated `LOOKUP` finds until the repeated `OPEN`, which
+//! then succeeds without a name. The program uses a file that had the name during its call. No
+//! other open may use the held file: a program that opens the name later must get a newer file.
+//!
+//! Owns the table of the threads whose opens the kernel repeats. `ops::holds` holds and releases
+//! the files.
+
+use crate::limits;
+use skep_client::{HandleId, OpenMode};
+use skep_types::InodeId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A file that the mount holds for one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) inode: InodeId,
+    pub(crate) handle: HandleId,
+}
+
+/// The end of a repeated open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The hold, which the caller must release.
+    pub(crate) hold: Option<Hold>,
+    /// Whether the open may use the held file although the file has lost its name.
+    pub(crate) may_use: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RepeatedOpen {
+    mode: OpenMode,
+    /// The file that the last lookup of the thread found.
+    hold: Option<Hold>,
+    until: Duration,
+}
+
+/// The opens of a mount that the kernel repeats, by the number of the calling thread.
+///
+/// # Invariants
+/// - Contains at most [`limits::MAX_REPEATED_OPENS`] threads.
+/// - The code that removes a hold from the table releases it.
+/// - Only the next open of the thread can use a hold, and only with the mode of the failed open.
+#[derive(Debug, Default)]
+pub(crate) struct RepeatedOpens {
+    /// The mutex protects only the table. A thread that holds this mutex takes no other lock and
+    /// does not wait.
+    threads: Mutex<HashMap<u32, RepeatedOpen>>,
+    /// Whether the table has entries, so that usual requests do not take the mutex. A thread sees
+    /// its own entry, since the kernel sends its next request after the mount has replied.
+    has_threads: AtomicBool,
+}
+
+impl RepeatedOpens {
+    fn with<T>(&self, f: impl FnOnce(&mut HashMap<u32, RepeatedOpen>) -> T) -> T {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut threads);
+        debug_assert!(threads.len() <= limits::MAX_REPEATED_OPENS, "the table is bounded");
+        self.has_threads.store(!threads.is_empty(), Ordering::Release);
+        result
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.has_threads.load(Ordering::Acquire)
+    }
+
+    /// Records that an open of the thread failed with `ESTALE`, so that the kernel repeats it. If
+    /// the table is full, the mount holds no file for this thread.
+    pub(crate) fn failed(&self, thread: u32, mode: OpenMode, now: Duration) {
+        self.with(|threads| {
+            threads.retain(|_, open| open.hold.is_some() || now < open.until);
+            if threads.len() < limits::MAX_REPEATED_OPENS {
+                let until = now + limits::REPEATED_OPEN_TIME;
+                threads.insert(thread, RepeatedOpen { mode, hold: None, until });
+            }
+        });
+    }
+
+    /// Returns whether the kernel repeats an open of the thread.
+    pub(crate) fn is_expected(&self, thread: u32, now: Duration) -> bool {
+        !self.is_empty()
+            && self.with(|threads| threads.get(&thread).is_some_and(|open| now < open.until))
+    }
+
+    /// Adds the hold of the file that a lookup of the thread has found. Returns a hold that the
+    /// caller must release: the thread's former hold, or the new hold if the kernel does not repeat
+    /// an open of this thread.
+    pub(crate) fn add(&self, thread: u32, hold: Hold) -> Option<Hold> {
+        self.with(|threads| match threads.get_mut(&thread) {
+            Some(open) => open.hold.replace(hold),
+            None => Some(hold),
+        })
+    }
+
+    /// Ends the repeated open of the thread, if there is one, because the thread opens an inode.
+    pub(crate) fn opens(&self, thread: u32, inode: InodeId, mode: OpenMode) -> Option<Ended> {
+        if self.is_empty() {
+            return None;
+        }
+        let open = self.with(|threads| threads.remove(&thread))?;
+        let may_use = open.mode == mode && open.hold.is_some_and(|hold| hold.inode == inode);
+        Some(Ended { hold: open.hold, may_use })
+    }
+
+    /// Ends the repeated open of the thread, because the thread does something else. Returns its
+    /// hold, which the caller must release.
+    pub(crate) fn end(&self, thread: u32) -> Option<Hold> {
+        match self.is_empty() {
+            true => None,
+            false => self.with(|threads| threads.remove(&thread)?.hold),
+        }
+    }
+
+    /// Ends the repeated open of the thread if it has this hold. Returns whether the caller must
+    /// release the hold.
+    pub(crate) fn end_with(&self, thread: u32, hold: Hold) -> bool {
+        self.with(|threads| {
+            let is_held = threads.get(&thread).is_some_and(|open| open.hold == Some(hold));
+            is_held && threads.remove(&thread).is_some()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+    const READ: OpenMode = OpenMode::Read;
+
+    fn hold(number: u64) -> Hold {
+        Hold { inode: InodeId::new(number), handle: HandleId::new(number) }
+    }
+
+    #[test]
+    fn only_a_failed_open_is_expected_again() {
+        let opens = RepeatedOpens::default();
+        assert!(!opens.is_expected(7, NOW));
+        opens.failed(7, READ, NOW);
+        assert!(opens.is_expected(7, NOW));
+        assert!(!opens.is_expected(8, NOW));
+        assert!(!opens.is_expected(7, NOW + limits::REPEATED_OPEN_TIME));
+        assert_eq!(opens.end(7), None);
+        assert!(!opens.is_expected(7, NOW));
+    }
+
+    #[test]
+    fn only_the_repeated_open_of_the_same_thread_uses_a_hold() {
+        let opens = RepeatedOpens::default();
+        let inode = InodeId::new(1);
+        let ended = |thread, inode, mode| {
+            opens.failed(7, READ, NOW);
+            assert_eq!(opens.add(7, hold(1)), None);
+            let ended = opens.opens(thread, inode, mode);
+            opens.end(7);
+            ended
+        };
+        let used = |may_use| Some(Ended { hold: Some(hold(1)), may_use });
+        assert_eq!(ended(7, inode, READ), used(true));
+        assert_eq!(ended(7, inode, OpenMode::Write), used(false), "another open");
+        assert_eq!(ended(7, InodeId::new(2), READ), used(false), "another file");
+        assert_eq!(ended(8, inode, READ), None, "another thread");
+        assert_eq!(opens.opens(7, inode, READ), None, "the open has ended");
+    }
+
+    #[test]
+    fn each_hold_is_returned_once() {
+        let opens = RepeatedOpens::default();
+        opens.failed(7, READ, NOW);
+        assert_eq!(opens.add(7, hold(1)), None);
+        assert_eq!(opens.add(7, hold(2)), Some(hold(1)), "the kernel looked up the name twice");
+        assert!(!opens.end_with(7, hold(1)));
+        assert_eq!(opens.end(7), Some(hold(2)));
+        assert!(!opens.end_with(7, hold(2)));
+        assert_eq!(opens.add(7, hold(3)), Some(hold(3)), "the open has ended meanwhile");
+    }
+
+    #[test]
+    fn the_table_of_repeated_opens_is_bounded() {
+        let opens = RepeatedOpens::default();
+        let last = limits::MAX_REPEATED_OPENS as u32;
+        (0..=last).for_each(|thread| opens.failed(thread, READ, NOW));
+        assert!(opens.is_expected(0, NOW) && !opens.is_expected(last, NOW));
+        assert_eq!(opens.add(0, hold(1)), None);
+        let later = NOW + limits::REPEATED_OPEN_TIME;
+        opens.failed(last, READ, later);
+        assert!(opens.is_expected(last, later), "expired entries leave the table");
+        assert_eq!(opens.end(0), Some(hold(1)), "an entry with a hold stays");
+    }
+}
