@@ -173,7 +173,8 @@ impl Background {
             InternalWork::ApplyTruncation { inode, .. }
             | InternalWork::SettleTruncation { inode, .. } => {
                 self.truncations.after_commit(inode, context);
-                // The truncation may have delayed a size recovery of the same file.
+                // A size recovery of the same file may have waited for the truncation, and can
+                // begin now.
                 self.items.look_again();
             }
             InternalWork::DeleteKeys(_)
@@ -227,8 +228,8 @@ impl Background {
         self.truncations.check_invariants();
     }
 
-    /// Returns how many replies of storage are missing for each file: first replies to truncations,
-    /// then replies to syncs.
+    /// Returns two maps with the number of missing replies of storage for each file. The first map
+    /// is for requests to truncate chunk files, the second for requests to sync them.
     pub(crate) fn missing_truncation_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         self.truncations.missing_replies()
     }

@@ -127,7 +127,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
             let rename = md::Rename::from_bytes(body).ok()?;
             return Some(rename.to_directory);
         }
-        // Here, inode zero means the locks of all files of the target.
+        // In this message, inode zero means all files of the target.
         fl::ListLocks::ID if body.get(..8) == Some(&[0; 8]) => return None,
         md::Exchange::ID => {
             let exchange = md::Exchange::from_bytes(body).ok()?;

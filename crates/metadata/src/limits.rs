@@ -156,8 +156,8 @@ pub const WAIT_ANSWER: Duration = Duration::from_secs(5);
 /// waiter keeps the queue position for the same time. The value is many times the latency of a
 /// message.
 pub const WAKE_RESERVATION: Duration = Duration::from_secs(1);
-/// A waiter gets a starvation barrier when this number of later conflicting requests have been
-/// granted before it.
+/// A waiter gets a starvation barrier (see `locks::queue`) when this number of later conflicting
+/// requests have been granted before it.
 pub const MAX_OVERTAKEN: u32 = 64;
 /// Length of the first starvation barrier of a waiter. Each further barrier is twice as long. When
 /// a barrier expires, the target wakes the waiters that the barrier blocked, because the lock

@@ -116,7 +116,8 @@ pub(crate) async fn await_membership(
             ready.report();
         }
         match events.receive().await? {
-            // The peer has an older or a newer cluster map than this target. It will connect again.
+            // The peer has an older or a newer cluster map than this target. The peer will connect
+            // again.
             TargetEvent::Connection { socket, .. } => drop(socket),
             TargetEvent::Probe(probe) => probe.answer(TargetHealth::default()),
             TargetEvent::MapChanged => {}

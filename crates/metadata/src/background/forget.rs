@@ -17,7 +17,7 @@ use skep_types::{Result, SessionId, Timestamp};
 use std::time::Duration;
 
 /// The search for records of ended sessions and transactions that are old enough to be deleted.
-/// Each batch reads one page, until the search has read all records.
+/// Each batch reads one page of records, until the search has read all of them.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
     /// Time at which the next search begins or the current search continues.

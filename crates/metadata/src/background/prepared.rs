@@ -86,7 +86,8 @@ impl PreparedTransactions {
         }
     }
 
-    /// Sends the commits again that participants have refused, when their pause has passed.
+    /// Repeats each commit that a participant has refused, when the pause after the refusal has
+    /// ended.
     pub(crate) fn send_again<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (_, group, number) in self.unconfirmed.extract_if(.., |(at, ..)| *at <= now) {

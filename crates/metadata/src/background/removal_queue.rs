@@ -2,9 +2,10 @@
 //!
 //! The store has a work item for each of these chunk files. Because of the queue, the job need not
 //! search the store. After a million removals, such a search would walk through a million
-//! tombstones. If the queue was full, or if the target has just started, the store has work items
-//! that the queue lacks. Then the job reads the work items of the store in *rounds*. A round reads
-//! each work item of the group once. Each refill of the queue continues the round at a cursor.
+//! tombstones (markers of removed keys). If the queue was full, or if the target has just started,
+//! the store has work items that the queue lacks. Then the job reads the work items of the store in
+//! *rounds*. A round reads each work item of the group once. Each refill of the queue continues the
+//! round at a cursor.
 //!
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in

@@ -42,7 +42,8 @@ impl SessionCleanUp {
         session: SessionId,
         context: &JobContext<'_, E>,
     ) {
-        // The last step deletes the record of the session.
+        // The last step of the clean-up deletes the session's record. If the record is left, queue
+        // the session for the next step.
         let key = Key::Session(session).to_bytes();
         if !matches!(context.table.get(&key), Ok(None)) {
             self.add(session);
@@ -113,8 +114,9 @@ fn close_after_death<E: Engine>(
     context.uncount_opens(session, inode, counts)?;
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
-        // The dead writer has not reported where its last writes end. So the target asks storage to
-        // remove every chunk file that the pattern allows.
+        // The file has no name and no open, so it is removed. If this session was a writer, it has
+        // not reported where its last writes end. Then storage must remove every chunk file that
+        // the pattern allows.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,

@@ -114,8 +114,8 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed.
-    /// Then the recovery of another file can begin.
+    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed. If
+    /// so, the recovery of another file can begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
@@ -194,7 +194,7 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.pending(inode).is_some() {
-        // Storage is truncating the chunk files that have proved the size.
+        // Wait, because storage is truncating the chunk files that have proved the size.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;

@@ -20,7 +20,8 @@ use std::time::Duration;
 struct Round {
     generation: u64,
     missing_replies: usize,
-    /// Incarnations in the replies, by the index of the chunk file. Zero until the reply arrives.
+    /// Incarnations of the storage hosts, from their replies, by the index of the chunk file. Zero
+    /// until the reply arrives.
     incarnations: Vec<HostIncarnation>,
     failure: Option<Error>,
 }
@@ -221,8 +222,8 @@ impl Truncations {
         }
     }
 
-    /// Returns how many replies of storage are missing for each file: first replies to truncations,
-    /// then replies to syncs.
+    /// Returns two maps with the number of missing replies of storage for each file. The first map
+    /// is for requests to truncate chunk files, the second for requests to sync them.
     pub(crate) fn missing_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         [&self.truncating, &self.settling]
             .map(|rounds| rounds.iter().map(|(inode, it)| (*inode, it.missing_replies)).collect())

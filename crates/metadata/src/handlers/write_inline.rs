@@ -1,5 +1,6 @@
-//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If no other
-//! bytes belong to the write (`extends`), the request also updates the file's size and times.
+//! `WriteInline`: writes inline bytes of a file, which metadata stores with the inode. If these
+//! bytes are the whole write of the client (`extends`), the request also updates the file's size
+//! and times.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

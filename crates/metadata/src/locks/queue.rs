@@ -211,10 +211,10 @@ impl Queue {
         before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
     }
 
-    /// Wakes the waiters whose claims conflict with no held lock. A waiter blocks later waiters
-    /// with conflicting claims if no held lock conflicts with its own claim. A waiter that is
-    /// woken, has a barrier, or is itself blocked by an earlier waiter also blocks these later
-    /// waiters.
+    /// Wakes each waiter whose claim conflicts with no held lock, unless an earlier waiter blocks
+    /// it. A waiter blocks later waiters with conflicting claims, unless its own claim conflicts
+    /// with a held lock. Even then it blocks them if it is woken or has a barrier, or if an earlier
+    /// waiter blocks it.
     pub(super) fn wake(
         &mut self,
         now: Duration,

@@ -155,8 +155,8 @@ impl<E: Engine> Context<'_, E> {
         }
         attributes.is_sparse |= written.may_leave_holes;
         self.touch_modified(attributes);
-        // The kernel removes the file's capabilities before a write through the page cache, but not
-        // before direct I/O.
+        // The kernel of the client removes the file's capabilities before a write through the page
+        // cache, but not before direct I/O. So remove them here.
         self.drop_capability(record);
     }
 }

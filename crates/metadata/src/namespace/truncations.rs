@@ -209,9 +209,9 @@ impl<E: Engine> Context<'_, E> {
         if self.opens(inode)?.writers > 0 {
             if self.has_size_recovery(inode)? {
                 // Do not recover the size from the chunk files, because they may have old bytes
-                // beyond the end of the file. The recovery is not needed, because several clients
-                // had the file open for writing. So each of these clients reported its writes
-                // before it completed them.
+                // beyond the end of the file. The recovery is not needed: beside the dead writer,
+                // the file has another writer. Writers of a shared file report each write before
+                // they complete it.
                 self.delete(&Key::SizeRecovery(inode));
                 self.touch_modified(&mut record.attributes);
                 self.put_inode(&record);

@@ -72,8 +72,9 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Records in the mark each member that the actions ask management to mark as in sync. From then
-/// on, these members may serve. The caller performs the actions only after this call.
+/// Records each member that the actions ask management to mark as in sync, in the mark file of this
+/// target. From then on, these members may serve. The caller performs the actions only after this
+/// call.
 pub(super) fn note_counted(
     shell: &Shell,
     actions: &[Action],
@@ -104,7 +105,7 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
         match asked.await {
             Ok(_) => log_change(&change),
             Err(error) if error.code() == ErrorCode::Deposed => {
-                // Another member is the primary now, which is no fault of this one.
+                // Another member is the primary now, so no operator needs to see this failure.
                 let GroupChange { group, target, .. } = change;
                 tracing::debug!("cannot change target {target} in group {group}: {error:#}");
                 shell.fail(error);

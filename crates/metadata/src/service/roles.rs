@@ -192,7 +192,7 @@ impl Parts<'_> {
             );
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
             // The previous process of this target may have acknowledged a request of the previous
-            // primary, whose lease may not have ended yet.
+            // primary, whose lease may not have ended yet. So wait for the end of that lease.
             let after = LeaseTimes::default().take_over_after;
             contents.succession = Succession::at(skep_env::now() + after);
         }

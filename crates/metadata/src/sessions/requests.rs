@@ -245,7 +245,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut newest = 0;
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
-                // The request was executed, and its reply was lost.
+                // The request was executed, and its reply was lost. So send the stored reply.
                 let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
@@ -283,9 +283,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open an ended session is a late retry. Such a
-    /// request must not reopen the session. The target detects late retries of other requests by
-    /// the stored replies, and deleted these with the session.
+    /// Whether a session has ended. A request to open an ended session is a late retry, and must
+    /// not reopen the session. The target deletes the stored replies of an ended session later. In
+    /// a reopened session without them, a late retry of another request would run again.
     pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

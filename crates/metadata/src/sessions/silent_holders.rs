@@ -1,6 +1,6 @@
-//! Silent clients. Such a client has sent no request for some time, while requests of other clients
-//! wait for it. Such a request waits for a lock that the silent client holds, or for the silent
-//! client's acknowledgement that a file becomes shared.
+//! Silent clients. A client is silent if it has sent no request for some time while requests of
+//! other clients wait for it. These requests wait for a lock that the silent client holds, or for
+//! its acknowledgement that a file becomes shared.
 //!
 //! This module owns the search for these clients, and the metrics about them. It does not own the
 //! end of their sessions (`sessions::lifetime`). If a client sends no request for a whole lease,

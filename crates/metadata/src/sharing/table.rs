@@ -295,8 +295,8 @@ impl Sharing {
         assert!(self.completed.is_empty(), "the opens that waited for a notification have run");
     }
 
-    /// Returns the sum over all sessions of the files that each has open. Checks compare it with
-    /// the store.
+    /// Returns the sum, over all sessions, of the number of files that the session has open. Checks
+    /// compare it with the store.
     pub(crate) fn open_count(&self) -> usize {
         self.holders.values().map(Vec::len).sum()
     }

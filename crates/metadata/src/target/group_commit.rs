@@ -97,7 +97,7 @@ impl<E: Engine> MetadataTarget<E> {
             Action::Reply { connection, request, result }
         }));
         if self.shipper.ships_after_sync() {
-            // Replies wait for a member that gets only synced records.
+            // Replies wait for a member that gets only synced records, so sync the records now.
             self.gates.request_own_sync();
         }
         if let Some(lsn) = self.gates.begin_sync(self.shared.now) {

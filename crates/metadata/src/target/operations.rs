@@ -1,4 +1,4 @@
-//! The operations of a target. Some can run now, others wait for a time or for the log.
+//! The operations of a target. Some can run now, others wait for the end of a pause or for the log.
 //!
 //! This module owns the order in which operations run. It does not run the operations (`run`), and
 //! does not own the locks for which they wait (`tx::locks`).

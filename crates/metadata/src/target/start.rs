@@ -25,9 +25,9 @@ pub struct Start {
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
     /// gets a lower epoch, even if the cluster map is older.
     pub epoch: Epoch,
-    /// Members that do not serve in the map, but may serve. The reason is that an earlier process
-    /// of this target has asked management to mark them as in sync, in the epoch of the map.
-    /// Replies wait for them from the beginning.
+    /// Members that do not serve in `map`, but may serve in a newer map. The reason is that an
+    /// earlier process of this target has asked management to mark them as in sync, in the epoch of
+    /// `map`. Replies wait for them from the beginning.
     pub counted: Vec<TargetId>,
     /// Last log record that is on the device. `None` means that all records are on the device.
     pub synced: Option<Lsn>,

@@ -99,8 +99,8 @@ impl<E: Engine> Table<E> {
             let is_last = page.len() < self.scan_page;
             let mut merged: Mutations =
                 page.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            // After a full page, the engine may have more pairs. Then skip changes beyond the last
-            // key of this page, which belong to the next page.
+            // If the page of pairs is full, the engine may have more pairs. Then skip the changes
+            // beyond the last key of this page, because they belong to the next page.
             let end = if is_last { None } else { merged.keys().next_back().cloned() };
             let layers = self.layers.iter().map(|layer| &layer.changes);
             for layer in layers.chain([&self.current, &self.batch]) {
@@ -152,8 +152,8 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
-        // Never extend the first layer while others exist. So it reaches the engine however fast
-        // other syncs follow.
+        // If all layers are in use, extend the last one. The first layer stays as it is, so that it
+        // reaches the engine, however fast syncs follow one another.
         let is_full = self.layers.len() >= MAX_LAYERS;
         match self.layers.back_mut().filter(|_| is_full) {
             Some(newest) => {
@@ -164,7 +164,7 @@ impl<E: Engine> Table<E> {
         }
     }
 
-    /// Applies the layers to the engine whose records are all *safe*. Returns the last record whose
+    /// Applies the layers whose records are all *safe* to the engine. Returns the last record whose
     /// changes the engine has got, or `None` if it got no changes.
     pub(crate) fn store(&mut self, safe: Lsn) -> Result<Option<Lsn>> {
         let mut stored = None;
