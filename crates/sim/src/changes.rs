@@ -211,8 +211,8 @@ pub(crate) fn fits(
         }
     }
     for (inode, bytes) in &changes.inline {
-        // If the model has no such file, the inline bytes must be deleted too, because the target
-        // deletes the inline bytes of a removed file.
+        // A removed inode is not in the model. Its inline bytes need no check, because the target
+        // deletes them together with the inode.
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));

@@ -538,7 +538,7 @@ impl World {
             md::Outcome::Executed { reply } => {
                 self.end_operation(client, task, Some(&reply.0));
                 // When the session ended, the metadata target closed the file that the request had
-                // opened.
+                // opened. So open the file again.
                 if let Some(open) = op.open_again(&reply.0)
                     && self.clients[client].tasks[task].current.is_none()
                 {

@@ -35,7 +35,7 @@ pub(crate) struct LogDisk {
     segment_bytes: usize,
     /// The caller does not need the records up to this one.
     not_needed: Lsn,
-    /// Maximum number of bytes of the segments without a needed record that the log keeps.
+    /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: usize,
 }
 
@@ -77,7 +77,8 @@ impl LogDisk {
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
-                // A planted bug removes records while a sync is running.
+                // A planted bug removes records while a sync is running, so the segment may be
+                // shorter now.
                 segment.synced = segment.synced.max(*len).min(segment.bytes.len());
             }
         }
@@ -161,8 +162,8 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // Unless the segment is truncated here, the device has stored the new length of the
-            // segment, but not all of its bytes.
+            // If the segment is not truncated here, it has zeros in place of its lost bytes. The
+            // device has then stored the new length of the segment, but not all of its bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -191,8 +192,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // Zeros at the end of a segment are no record. So if this segment ends with zeros, the
-            // next segment must begin with the record `next`.
+            // Zeros at the end of a segment are no record, so remove them. The next segment must
+            // begin with the record that follows the last record of this segment.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);

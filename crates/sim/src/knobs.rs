@@ -231,7 +231,7 @@ impl Knobs {
                 scan_page: random.within(1, 4) as usize,
                 settle_after: random.micros(100_000, 1_500_000),
                 // The model of management decides about a take-over at the moment when a process
-                // ends (`take_over`).
+                // ends (`take_over`). So no backup may ask for a take-over itself.
                 members: skep_metadata::limits::MemberLimits {
                     leases: skep_metadata::limits::LeaseTimes {
                         take_over_after: Duration::from_secs(1 << 30),

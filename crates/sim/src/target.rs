@@ -291,7 +291,8 @@ impl World {
                 }
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
-            // The model of management decides about a take-over when a process ends (`take_over`).
+            // Ignore this request. The model of management changes groups only when a process ends
+            // or starts (`take_over`).
             Action::ChangeGroup(_) => {}
             Action::Evict { client, unless_heard } => {
                 // Some requests to management are lost. The target repeats a lost request.

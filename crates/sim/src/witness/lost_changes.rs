@@ -36,8 +36,8 @@ impl Witness {
                     instance.op
                 ));
             }
-            // While the reply to a request is still in flight, the client may draw another
-            // conclusion. So the request is known to be lost only if both conditions hold.
+            // While the reply to a request is still in flight, the slots may show another state
+            // than the log. So the request is known to be lost only if both show that it is lost.
             instance.is_known_lost = is_lost && counts_as_lost;
         }
         Ok(())
