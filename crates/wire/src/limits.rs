@@ -2,7 +2,8 @@
 
 /// Maximum length of a body. A cluster map of 1,000 servers with 12 targets each takes about 3 MiB.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
-/// Maximum bulk data in one frame. One request reads or writes at most this much of a chunk file.
+/// Maximum bulk data in one frame. One request reads or writes at most this number of bytes of a
+/// chunk file.
 pub const MAX_DATA_BYTES: usize = 4 << 20;
 /// Maximum length of the target path of a symbolic link: `PATH_MAX` without the terminating zero
 /// byte.

@@ -138,8 +138,8 @@ record! {
         pub node: NodeId,
         /// Time since the server's last heartbeat, or since its clean shutdown, in milliseconds.
         pub since_ms: u64,
-        /// Whether the outage may be longer, because `since_ms` only begins when the sender of this
-        /// reply became the leader of management.
+        /// Whether the outage may be longer, because `since_ms` counts only from the moment at
+        /// which the sender of this reply became the leader of management.
         pub may_be_longer: bool,
     }
 }
@@ -149,7 +149,7 @@ record! {
     pub struct TargetOutage {
         /// The target.
         pub target: TargetId,
-        /// Time since which the target has its current condition, in milliseconds.
+        /// Time for which the target has had its current condition, in milliseconds.
         pub since_ms: u64,
         /// Whether the outage may be longer, as in [`NodeOutage`].
         pub may_be_longer: bool,
@@ -199,7 +199,7 @@ record! {
         /// A pending change of the client's log level. Clients accept no connections, so management
         /// delivers the change in this reply.
         pub log_level_change: Option<LogLevelChange>,
-        /// The cluster map. `None` means that the sender has the newest version.
+        /// The cluster map. `None` means that the requester has the newest version.
         pub map: Option<ClusterMap>,
     }
 }
@@ -244,7 +244,7 @@ record! {
 record! {
     /// A reply that contains the cluster map.
     pub struct MapUpdate {
-        /// The cluster map. `None` means that the sender has the newest version.
+        /// The cluster map. `None` means that the requester has the newest version.
         pub map: Option<ClusterMap>,
     }
 }

@@ -22,7 +22,7 @@ record! {
         /// Number of slots granted. The client may use the slots 0 to `slots` - 1.
         pub slots: u32,
         /// Lease in milliseconds. The target ends the session if it receives no request of the
-        /// session for this long.
+        /// session for this time.
         pub lease_ms: u32,
         /// Number of the target's start. If it differs from the number that the client knows, the
         /// client sends `CompareOpens`, because a power loss of the target may have reverted opens
@@ -35,7 +35,7 @@ record! {
     /// Renews the lease of a session.
     pub struct KeepAlive {
         /// The lease that the client assumes, in milliseconds. The target keeps the session for at
-        /// least this long, even if the cluster's lease has become shorter.
+        /// least this time, even if the cluster's lease has become shorter.
         pub lease_ms: u32,
     }
 }
