@@ -460,7 +460,8 @@ pub(crate) fn entry_at(path: &Path) -> Result<(InodeId, PathBuf)> {
     let metadata = within(LOOKUP_PATIENCE, move || std::fs::symlink_metadata(asked))
         .ok_or_else(|| no_lookup(path))?
         .map_err(|it| named(it).within(path.display()))?;
-    // The kernel asks the mount for no extended attribute of a link or a special file.
+    // The kernel asks the mount for no extended attribute of a link or a special file. So ask for
+    // the attributes of its directory.
     let place = match metadata.is_file() || metadata.is_dir() {
         true => path,
         false => path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")),

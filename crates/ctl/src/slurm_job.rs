@@ -2,10 +2,10 @@
 //! holds this job. Uses the environment variables of the job, and `scontrol`.
 //!
 //! # The race between a prolog and the end of its job
-//! slurmd starts the script of a job after the prolog has ended, unless `slurmctld` has already
-//! sent the end of the job. So the script may start although the prolog has held the job. For this
-//! reason, [`Job::refuse`] first creates a file. `deploy/slurm/task-prolog.sh` runs before each
-//! task, and ends the task if this file exists.
+//! slurmd starts the script of a job after the prolog has ended, unless `slurmctld` has notified it
+//! before that the job has ended. This notification may come too late, so the script may start
+//! although the prolog has held the job. For this reason, [`Job::refuse`] first creates a file.
+//! `deploy/slurm/task-prolog.sh` runs before each task, and ends the task if this file exists.
 //!
 //! The user of the job chooses its name, its script, and the path of its output. Root opens none of
 //! these paths, and passes them to other programs only as single arguments.

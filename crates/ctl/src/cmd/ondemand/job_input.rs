@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two questions to Slurm whether the job has ended.
 const QUESTION: Duration = Duration::from_secs(10);
-/// Time without progress after which a copy has failed. It covers a pause of a file server.
+/// Time without progress after which a copy has failed. A file server takes less time than this to
+/// restart.
 const STALL: Duration = Duration::from_secs(600);
 /// Maximum number of reports that wait for this module. Later ones are dropped.
 const MOST_REPORTS: usize = 16;
@@ -81,7 +82,8 @@ fn copy(job: &Job, here: &str, input: &StageIn) -> Result<HostsOutcome> {
         let report = |progress: &Progress| {
             let _ = sender.try_send(Report::Progress(progress.clone()));
         };
-        // Without redundancy, the data is lost at a power loss anyway, so nothing is synced.
+        // The file system has no redundancy, so a power loss of a host loses the data anyway. So
+        // sync nothing.
         let options = Options { resume: true, verify: true, sync: false, ..Options::default() };
         let destination = Path::new(&destination);
         let result = transport.copy_with(&[source], destination, &options, None, &report);

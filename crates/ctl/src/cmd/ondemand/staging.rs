@@ -143,7 +143,8 @@ fn show(what: &str, outcome: &HostsOutcome) {
 /// Copies files into a file system that was just started.
 pub(super) fn run_in(system: &OnDemand, copies: &[StageIn], stores: Option<&Stores>) -> Result<()> {
     for it in copies {
-        // Without redundancy, the data is lost at a power loss anyway, so nothing is synced.
+        // The file system has no redundancy, so a power loss of a host loses the data anyway. So
+        // sync nothing.
         let result = copy(&system.hosts, (&it.source, &it.destination), false, stores);
         let outcome = result.map_err(|error| {
             error.within(format!(
@@ -185,8 +186,8 @@ pub(super) fn run_out(
         shown(&system.hosts),
         system.directory
     );
-    // Without redundancy, the file system serves nothing if a host is missing. A copy would wait
-    // for ever.
+    // The file system has no redundancy, so it serves nothing while a host is missing. A copy would
+    // wait for ever.
     let missing = status.hosts.iter().filter(|it| !it.is_mounted).map(|it| it.host.clone());
     let silent = status.problems.iter().map(|it| it.host.clone());
     let missing: Vec<_> = missing.chain(silent).collect();

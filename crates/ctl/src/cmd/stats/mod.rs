@@ -186,8 +186,8 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     }
 }
 
-/// Says that the command does not end by itself, if its output is no terminal: a script would wait
-/// for ever.
+/// If the output is not a terminal, prints that the command does not end by itself. A script would
+/// wait for its end for ever.
 fn announce_series(interval: Duration) {
     if !std::io::stdout().is_terminal() {
         warn(&format!(

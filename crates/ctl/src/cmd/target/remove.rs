@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for a service to stop a target.
 const STOP_PATIENCE: Duration = Duration::from_secs(90);
 
-/// The files on a target that could be removed if its service did not serve it.
+/// Text about the use of a target that no file and no pattern needs.
 const UNUSED: &str = "no file lies on it, and no directory's pattern names it";
 
 /// The JSON output: the removed target.

@@ -37,7 +37,8 @@ pub(super) async fn explain(
     let begin = skep_env::now();
     let (mut after, mut lost) = (0, 0);
     let is_directory = std::fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
-    // The operations, each with whether it is on the path or on an entry of the directory there.
+    // The operations. The flag of each shows whether it is on the path itself, or on an entry of
+    // the directory at the path.
     let mut records: Vec<(TraceRecord, bool)> = Vec::new();
     while skep_env::now() < begin + interval && records.len() < MAX_OPERATIONS {
         let found = through_mount::operations(place, after)?

@@ -51,7 +51,8 @@ pub(super) async fn of_cluster(
     let mut found: Vec<_> = of_scope.take(MAX_WAITS).map(|it| of_node(map, it)).collect();
     if scope.targets.is_none() || inode.is_some() {
         let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, inode)).await;
-        // A metadata group that does not answer is in the list of management.
+        // Ignore the error of a metadata group that does not answer, because the list of management
+        // has that group.
         let (users, uses) = locks.and_then(Result::ok).unzip();
         for used in uses.iter().flatten().filter(|used| is_of_client(used.client.raw())) {
             let place = users.as_ref().map(|users: &Users| users.place(used.client));
@@ -148,7 +149,8 @@ pub(super) fn of_mount(
 ) -> Vec<Finding> {
     let old = found.requests.iter().filter(|it| it.for_ms >= LEAST_MS);
     let (here, elsewhere): (Vec<_>, Vec<_>) = old.partition(|it| is_in_scope(it.inode));
-    // One group explains all requests. With several, the report lists the groups.
+    // If only one group does not answer, it explains all requests. If there are several, the report
+    // lists them.
     let cause = match &found.groups[..] {
         [only] => cause(map, only),
         _ => String::new(),
