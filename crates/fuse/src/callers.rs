@@ -95,9 +95,9 @@ fn process_of(status: &str) -> Option<u32> {
 /// the process neither handles nor ignores nor blocks.
 ///
 /// The kernel itself turns such a request into SIGKILL, unless another signal is pending for the
-/// thread already: a program that handles SIGINT, after Ctrl-C. The process receives the signal
-/// when its call returns, so the program never sees the `EINTR` of the call. A debugger may discard
-/// the signal, so only SIGKILL counts for a traced process.
+/// thread already. An example of another signal is the SIGINT of Ctrl-C in a program that handles
+/// SIGINT. The process ends when its call returns, so the program never sees the `EINTR` of the
+/// call. A debugger may discard the signal, so only SIGKILL counts for a traced process.
 fn has_fatal_signal(status: &str) -> bool {
     const fn bit(signal: i32) -> u64 {
         1 << (signal - 1)
@@ -108,8 +108,8 @@ fn has_fatal_signal(status: &str) -> bool {
         let value = status.lines().find_map(|line| line.strip_prefix(name));
         value.map(str::trim)
     };
-    // An unreadable mask of pending signals contains no signal, and any other unreadable mask
-    // contains all signals.
+    // An unreadable mask of pending signals counts as empty, and any other unreadable mask counts
+    // as full.
     let mask = |name: &str, otherwise| {
         field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(otherwise)
     };

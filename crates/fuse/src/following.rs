@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(late.operations.len(), 0);
     }
     #[test]
-    fn user_sees_only_the_own_slow_operations() {
+    fn user_sees_only_own_slow_operations() {
         let registry = Registry::new();
         let name = |_| Some("read".to_owned());
         let table = OperationTable::new(&registry, &catalog::MOUNT, Vec::new(), name);
