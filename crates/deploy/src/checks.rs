@@ -15,10 +15,10 @@ const OLDEST_KERNEL: (u32, u32) = (5, 19);
 const LEAST_MEMORY_KIB: u64 = 512 * 1024;
 /// Memory below which a server is slow, in KiB.
 const GOOD_MEMORY_KIB: u64 = 2 * 1024 * 1024;
-/// Difference between two clocks, in seconds, beyond which a check gives a warning or, for the
-/// second constant, a problem. The difference matters because the times of files come from the
-/// clocks of metadata servers.
+/// Difference between two clocks, in seconds, beyond which a check gives a warning. The difference
+/// matters because the times of files come from the clocks of metadata servers.
 const CLOCK_WARNING: f64 = 1.0;
+/// Difference between two clocks, in seconds, beyond which a check reports a problem.
 const CLOCK_PROBLEM: f64 = 60.0;
 
 /// The result of all checks.

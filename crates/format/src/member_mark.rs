@@ -58,7 +58,8 @@ impl CountedMembers {
         next
     }
 
-    /// Returns the members of `group` that do not serve in it, but may serve since the requests.
+    /// Returns the members that do not serve in `group`, but may serve now, because the target has
+    /// asked management to mark them as in sync.
     pub fn waiting_of(&self, group: &Group) -> impl Iterator<Item = TargetId> {
         let requested = self.of_epoch(group);
         let waiting = group.members.iter().filter(|it| it.state != MemberState::Serving);

@@ -6,9 +6,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// An operation that takes at least this long is always slow, because programs and users notice it.
+/// An operation that takes at least this time is always slow, because programs and users notice it.
 const ALWAYS_SLOW: Duration = Duration::from_millis(100);
-/// An operation that takes less than this is never slow.
+/// An operation that takes less than this time is never slow.
 const NEVER_SLOW: Duration = Duration::from_millis(1);
 /// An operation is slow if it takes at least this many times the mean duration of its kind.
 const TIMES_THE_MEAN: u64 = 16;

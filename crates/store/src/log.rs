@@ -84,9 +84,9 @@ pub struct Log {
     segment_ends_at: u64,
     /// The caller does not need the records up to this one, because its store has their changes.
     not_needed: Lsn,
-    /// Maximum number of bytes of the segments without a needed record that the log keeps.
+    /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: u64,
-    /// Whether the log may have more of these segments than it must keep.
+    /// Whether the log may have more segments without a needed record than it must keep.
     has_excess: bool,
 }
 

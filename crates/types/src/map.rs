@@ -307,8 +307,8 @@ record! {
         /// pattern. A multiple of 4 KiB; zero means no inline bytes.
         pub inline_bytes: u64,
         /// Interval between searches of storage targets for chunk files without an inode, in
-        /// milliseconds. A target removes a chunk file without an inode only if the file is at
-        /// least this old.
+        /// milliseconds. A target removes a chunk file without an inode only if the last change of
+        /// the file is at least this interval ago.
         pub cleanup_interval_ms: u32,
         /// Maximum number of chunk files without an inode that one search of a storage target may
         /// remove. A search that finds more removes none.
