@@ -86,7 +86,7 @@ record! {
     /// Names the page cache that has the log records which a member has confirmed. The mark is
     /// stored with a checksum in the file `member-mark` of the target's directory.
     pub struct MemberMark {
-        /// The page cache that has the confirmed records.
+        /// Identifies the page cache that has the confirmed records.
         pub host: HostMark,
         /// Whether the device has all records of the member. Set only by a clean shutdown.
         pub clean: bool,

@@ -30,8 +30,8 @@ record! {
     /// the file at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
-        /// How often the target has started, including this start. Region pages contain the number
-        /// of the start in which they were written.
+        /// Number of starts of the target, including this start. Region pages contain the number of
+        /// the start in which they were written.
         pub start: u64,
         /// The host incarnation that the target writes into its replies.
         pub incarnation: HostIncarnation,

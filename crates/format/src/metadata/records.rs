@@ -76,7 +76,7 @@ record! {
 }
 
 record! {
-    /// How often an inode is open.
+    /// Numbers of opens of an inode, by mode.
     #[derive(Copy, Default)]
     pub struct OpenCounts {
         /// Number of opens for reading only.

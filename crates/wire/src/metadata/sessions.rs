@@ -68,9 +68,9 @@ record! {
 }
 
 record! {
-    /// Asks how often the session has files open. A client sends this request after a new start of
-    /// the target, because a power loss may have reverted opens that the target had acknowledged.
-    /// The client then opens the missing files again.
+    /// Asks how many opens the session has of some files. A client sends this request after a new
+    /// start of the target, because a power loss may have reverted opens that the target had
+    /// acknowledged. The client then opens the missing files again.
     pub struct CompareOpens {
         /// The files, at most `MAX_CLOSES`.
         pub files: Vec<OpenedFile>,
@@ -80,8 +80,8 @@ record! {
 record! {
     /// Reply to [`CompareOpens`].
     pub struct CompareOpensReply {
-        /// For each file of the request, in order: how often the session has the file open in this
-        /// mode. Zero if the file does not exist.
+        /// For each file and mode of the request, in order: the number of these opens that the
+        /// session has. Zero if the file does not exist.
         pub counts: Vec<u32>,
     }
 }
