@@ -38,7 +38,7 @@ pub(crate) struct Context<F> {
     pub(crate) checked: CheckedFiles,
     /// Requests that wait for locks, or for the kernel to drop cached pages.
     pub(crate) waits: Rc<Waits>,
-    /// Number of made-up modification times that all workers of the mount have sent to make the
+    /// Number of invented modification times that all workers of the mount have sent to make the
     /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
     /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,

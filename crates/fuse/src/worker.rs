@@ -79,8 +79,8 @@ pub(crate) trait Port: 'static {
     /// Creates another port of the same queue. The first exchange of the new port registers it with
     /// the kernel.
     fn another(&self) -> Self;
-    /// Whether a new port gets requests that are already queued only after another port of the
-    /// queue has replied ([`kick_queues`]).
+    /// Whether queued requests stay in the queue until another port of the queue has replied, even
+    /// if a new port is free ([`kick_queues`]).
     const NEEDS_KICKS: bool;
 }
 

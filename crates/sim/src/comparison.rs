@@ -54,9 +54,9 @@ impl World {
         }
     }
 
-    /// Records the process of a target in which a session was opened or its changes were compared.
-    /// Checks that no process of a target executes a change of a session before the client has
-    /// compared its changes with this process.
+    /// If a reply shows that the client has opened a session or compared its changes, records the
+    /// process of the target that has replied. Checks that no process of a target executes a change
+    /// of a session before the client has compared its changes with this process.
     pub(crate) fn note_reply(&mut self, caller: Node, tag: u64, server: (Node, u64)) {
         let (Node::Client(client), Node::Target(target)) = (caller, server.0) else { return };
         let Some(call) = self.network.calls.get(&tag) else { return };

@@ -22,16 +22,16 @@ use std::rc::Rc;
 /// For each member, the place in the log from which the next read continues.
 pub(super) type LogPlaces = RefCell<HashMap<TargetId, LogPlace>>;
 
-/// Returns how many bytes of segments whose changes are in the store the log keeps. Returns zero
-/// if all members serve, or if little space is free on the disk.
+/// Returns the number of bytes that the log keeps in segments whose changes are in the store.
+/// Returns zero if all members serve, or if little space is free on the disk.
 pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -> u64 {
     let members = map.group(group).map_or(&[][..], |group| &group.members);
     let has_absent = members.iter().any(|member| member.state != MemberState::Serving);
     if has_absent && !is_space_low { map.policy.metadata_log_kept } else { 0 }
 }
 
-/// Removes the segments that a log without absent members need not keep, when a target starts. The
-/// store, which the target has just opened, must first be on the device.
+/// When a target starts, removes the segments that only absent members may need. The store, which
+/// the target has just opened, must first be on the device.
 ///
 /// Without this, a disk that became full while the target did not run would stay full: the target
 /// would accept no new data, so it would never make a checkpoint, after which a log is shortened.

@@ -140,8 +140,8 @@ impl Sharing {
         self.pending.get(&session).map_or(0, BTreeMap::len)
     }
 
-    /// Counts a session as one that has acknowledged, because the reply to its open marks the file
-    /// as shared.
+    /// Counts a session as one that has acknowledged the notification about a file, because the
+    /// reply to the session's open marks the file as shared.
     pub(crate) fn acknowledged_by_open(&mut self, inode: InodeId, session: SessionId) {
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.insert(session);
