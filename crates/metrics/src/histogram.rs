@@ -1,7 +1,7 @@
 //! Histograms of durations with exponential buckets.
 //!
 //! Each octave (a doubling of the duration) has four buckets, from about one microsecond to about
-//! one minute. So a percentile that is computed from the buckets is at most a fifth too high. The
+//! one minute. So a percentile that is computed from the buckets is at most a quarter too high. The
 //! upper bound of a bucket belongs to the bucket, as Prometheus requires.
 
 use crate::counter::Counter;
