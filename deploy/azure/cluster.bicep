@@ -1,6 +1,5 @@
-// A compute cluster with the parallel file system Skep. The same as cluster.json beside it, which is
-// for users without Bicep; both have the same parameters and defaults. deploy/README.md has the
-// steps.
+// A compute cluster with the parallel file system Skep. cluster.json has the same cluster for users
+// without Bicep. Both have the same parameters and defaults. deploy/README.md has the steps.
 
 @description('Region.')
 param location string = resourceGroup().location
@@ -110,7 +109,7 @@ var settings = join([
 ], '\n')
 var nodeScript = loadTextContent('../user-data/skep-node.sh')
 
-// The machines: those of `servers` have data disks, and share an availability set.
+// The machines. The machines in `servers` have data disks, and share an availability set.
 var management = {
   name: 'management'
   size: managementSize

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prolog of slurmd: a job with `#SBATCH --constraint=skep` gets a file system of the local disks of
-# its nodes, mounted on /mnt/ondemand of each node before the job starts. Runs as root on each node.
-# docs/operations/ondemand.md describes the settings of Slurm that it needs.
+# Prolog of slurmd: a job with `#SBATCH --constraint=skep` gets a file system on the local disks of
+# its nodes. The prolog mounts it on /mnt/ondemand of each node before the job starts. Runs as root on
+# each node. docs/operations/ondemand.md describes the settings of Slurm that the prolog needs.
 #
-# Change the directory to a local disk of the nodes, here and in the epilog. Only root may be able to
-# replace its entries.
+# Change `directory` to a directory on a local disk of the nodes, here and in the epilog. No user
+# other than root may be able to replace its entries.
 directory=/var/lib
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
 case "${SLURM_JOB_CONSTRAINTS:-}" in

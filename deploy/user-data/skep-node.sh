@@ -1,15 +1,16 @@
 #!/bin/sh
-# Makes a host a part of a cluster of Skep at its first boot: as user data of a cloud, from
-# cloud-init, or by hand. All templates contain this file unchanged (`cargo xtask tidy` compares
-# them), after lines that set these variables:
+# Adds a host to a cluster of Skep at its first boot. Runs as user data of a cloud, from cloud-init,
+# or by hand. All templates contain this file unchanged (`cargo xtask tidy` compares them). In front
+# of it, they have lines that set these variables:
 #
 # SKEP_ROLES       one or more of: management metadata storage client
 # SKEP_MANAGEMENT  address of management, the same on all hosts
-# SKEP_TOKEN       join token skep1-ID-SECRET; a part from `@` on is ignored
-# SKEP_FORMAT      "METADATA STORAGE": this host formats the cluster when these numbers of servers
-#                  (or sums, such as 1+3) have registered. Empty: another host formats it
-# SKEP_DISKS       auto: all blank disks. auto COUNT: waits until that many are attached. Or names of
-#                  devices, or none: directories on the root disk
+# SKEP_TOKEN       join token skep1-ID-SECRET; the script ignores `@` and all that follows
+# SKEP_FORMAT      two numbers of servers: metadata, storage. Each may be a sum, such as 1+3. This
+#                  host formats the cluster when these servers have registered. Empty: another host
+#                  formats it
+# SKEP_DISKS       auto: all blank disks. auto COUNT: the same, but first waits for COUNT of them.
+#                  none: directories on the root disk. Otherwise the names of devices
 # SKEP_DOMAIN      failure domain of the servers of this host. Empty: the host by itself
 # SKEP_MOUNT       mount point of clients
 # SKEP_FEATURES    any of: tune monitor job-accounting
@@ -17,8 +18,9 @@
 # SKEP_SHA256      SHA-256 of the package
 # SKEP_PROFILES    scripts that run at the end, each as URL#SHA256
 #
-# It formats only disks without any data, can run again after an interruption, and gives up after
-# SKEP_PATIENCE seconds. It prints the reason of a failure and fails, which cloud-init reports.
+# The script formats only disks without any data, and can run again after an interruption. It fails
+# if a step is not complete after SKEP_PATIENCE seconds. It prints the reason of each failure, and
+# cloud-init reports the failure.
 set -eu
 umask 077
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -72,7 +74,7 @@ install_program() {
     directory=$(mktemp -d)
     file=$directory/${SKEP_PACKAGE##*/}
     fetch "$SKEP_PACKAGE" "$SKEP_SHA256" "$file"
-    # apt reads the package as another user.
+    # apt reads the package with the rights of another user.
     chmod 755 "$directory"; chmod 644 "$file"
     case "$file" in
       *.deb | *.rpm) install_packages "$file" ;;
@@ -95,7 +97,7 @@ install_program() {
   echo "${SKEP_TOKEN%%@*}@$SKEP_MANAGEMENT:7400" >/etc/skep/token
 }
 
-# Prints the whole disks that hold nothing, and those that an earlier run has formatted.
+# Prints the disks without data and partitions, and the disks that an earlier run has formatted.
 usable_disks() {
   for entry in /sys/block/*; do
     name=${entry##*/}; device=/dev/$name
@@ -113,7 +115,7 @@ is_blank() {
   ! grep -q "^$1 " /proc/mounts /proc/swaps && [ -z "$(blkid -p -o export "$1" 2>/dev/null)" ] &&
     [ "$(head -c 1048576 "$1" | tr -d '\000' | head -c 1 | wc -c)" = 0 ]
 }
-# Formats and mounts the disks. Sets `points` to a directory for each.
+# Formats and mounts the disks. Sets `points` to their mount points.
 prepare_disks() {
   if [ "$SKEP_DISKS" = none ]; then points=/srv/skep/targets; make_dir "$points"; return; fi
   command -v mkfs.xfs >/dev/null || install_packages xfsprogs
@@ -153,7 +155,7 @@ start_service() { # kind, port, directories for its targets
     if [ "$kind" = management ]; then echo "advertise = [\"$SKEP_MANAGEMENT\"]"; fi
     if [ -n "$SKEP_DOMAIN" ]; then echo "domain = \"$SKEP_DOMAIN\""; fi
   } >"$config"
-  # A service that an earlier run has initialised stays as it is.
+  # It is not an error if an earlier run has already initialised the service.
   text=$(skep "$kind" --init --config "$config" --token-file /etc/skep/token 2>&1) ||
     case "$text" in
       *already*'start without --init'* | *'another process serves this directory'*) ;;
@@ -175,7 +177,7 @@ run_service() { # kind, unit, options of the service
     systemctl enable --now --quiet --no-block "$unit"
     return
   fi
-  # A container without systemd: nothing starts the service again after a crash.
+  # Without systemd, as in a container, nothing starts the service again after a crash.
   mkdir -p /run/skep /var/log/skep
   kill -0 "$(cat "/run/skep/$kind.pid" 2>/dev/null || echo none)" 2>/dev/null && return
   setsid skep "$kind" "$@" </dev/null >>"/var/log/skep/$kind.log" 2>&1 &
@@ -185,7 +187,7 @@ start_servers() {
   if has "$SKEP_ROLES" management; then start_service management 7400; fi
   if ! has "$SKEP_ROLES" metadata && ! has "$SKEP_ROLES" storage; then return; fi
   prepare_disks
-  # On a host of both kinds, the first disk is for metadata if there are several.
+  # If the host has both kinds of servers and several disks, the first disk is for metadata.
   # shellcheck disable=SC2086 # a list of directories
   set -- $points
   if has "$SKEP_ROLES" metadata; then

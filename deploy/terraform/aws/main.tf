@@ -21,11 +21,11 @@ locals {
   }
   storage_type    = var.storage_type != "" ? var.storage_type : local.systems[var.system].type
   storage_servers = var.storage_servers > 0 ? var.storage_servers : local.systems[var.system].servers
-  # The types of the systems have up to 24 disks of their own. EC2 ignores the excess.
+  # The instance types have up to 24 local disks. If a type has fewer, EC2 ignores the other entries.
   own_disks = { for index, letter in split("", "bcdefghijklmnopqrstuvwxy") : letter => index }
 }
 
-# The token exists before the instances, so all of them start at the same time.
+# Terraform creates the token before the instances, so all instances can start at the same time.
 resource "random_id" "cluster" {
   byte_length = 16
 }
@@ -76,7 +76,7 @@ resource "aws_route_table_association" "cluster" {
   route_table_id = aws_route_table.cluster.id
 }
 
-# One place of the network, for the highest bandwidth between the instances.
+# Places the instances near each other in the network, for the highest bandwidth between them.
 resource "aws_placement_group" "cluster" {
   name     = var.name
   strategy = "cluster"
@@ -110,7 +110,8 @@ resource "aws_security_group" "outside" {
   }
 }
 
-# Its address is known before the instances exist, and stays.
+# The network interface of management. Its address is known before the instances exist, and never
+# changes.
 resource "aws_network_interface" "management" {
   subnet_id       = aws_subnet.cluster.id
   security_groups = [aws_security_group.inside.id]

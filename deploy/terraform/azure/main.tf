@@ -32,7 +32,7 @@ locals {
   }]...)
 }
 
-# The token exists before the machines, so all of them start at the same time.
+# Terraform creates the token before the machines, so all machines can start at the same time.
 resource "random_id" "cluster" {
   byte_length = 16
 }
@@ -160,7 +160,7 @@ resource "azurerm_linux_virtual_machine" "hosts" {
   }
 }
 
-# Attached after the machine has started: its user data waits for this number of disks.
+# A machine gets its data disks after it has started. So its user data waits for this number of disks.
 resource "azurerm_managed_disk" "data" {
   for_each             = local.disks
   name                 = "${var.name}-${each.key}"

@@ -1,5 +1,5 @@
-# The user data of the instances of a cluster: the settings of each role, then the text of
-# deploy/user-data/skep-node.sh. Needs no provider, so that both clouds use it.
+# The user data of the instances of a cluster: the settings of each role, and then the text of
+# deploy/user-data/skep-node.sh. This module needs no provider, so it can be used for both clouds.
 
 terraform {
   required_version = ">= 1.5"

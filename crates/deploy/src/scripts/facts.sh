@@ -54,7 +54,8 @@ for kind in management metadata storage monitor; do
   esac
   [ -e "$config" ] && fact config "$kind $(sha256sum <"$config" | cut -c1-64)"
   if [ -e "/srv/skep/$kind/skep-identity" ]; then
-    # Between the directory and the end of its initialisation, a run may have been interrupted.
+    # A deployment may have been interrupted after it created the directory and before it initialised
+    # the service. Then report neither fact, so that the next deployment continues.
     if recorded "initialised $kind"; then fact initialised "$kind"
     elif ! recorded "dir /srv/skep/$kind"; then fact foreign "$kind"
     fi

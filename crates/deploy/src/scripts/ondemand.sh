@@ -1,19 +1,22 @@
-# One host of a file system on demand. Variables: NAME, RUN (16 hexadecimal digits of this start, or
-# empty: all runs of the name), HOST (address of this host in the list), HOSTS (the list, for
-# messages), TOKEN, FIRST (address of the first host), IS_FIRST, SERVERS (number of hosts),
-# DIRECTORY, MOUNT, PORT, OWNER (user id, or empty), PATIENCE (seconds), SOURCES (paths that a start
-# needs, one per line), STAGE_OUT (copies that must precede a removal, one SOURCE:DESTINATION per
-# line), DISCARD (what a removal may destroy: all, saved, or nothing that was to be saved).
+# The actions on one host of a file system on demand. Variables: NAME (of the file system), RUN (16
+# hexadecimal digits that identify this start; empty means all runs of the name), HOST (address of
+# this host in the list), HOSTS (the list, for messages), TOKEN, FIRST (address of the first host),
+# IS_FIRST, SERVERS (number of hosts), DIRECTORY, MOUNT, PORT, OWNER (user id, or empty), PATIENCE
+# (seconds), SOURCES (paths that a start needs, one per line), STAGE_OUT (copies that must be made
+# before a removal, one SOURCE:DESTINATION per line), DISCARD (`all`: a removal may delete all data;
+# `saved`: the requested copies have been made; otherwise a removal fails if copies are requested).
 #
-# A run has one directory, PARENT/NAME.RUN. Its path is in the arguments of all processes of the
-# run, and is the source of its mount. So a removal finds exactly what the run has made, after every
-# interruption. Each start and each removal of a run locks its directory (descriptor 8). The
-# beginning of a start locks PARENT (descriptor 9), and each removal has a shared lock on it.
+# A start creates a run. A run has one directory, PARENT/NAME.RUN. The path of this directory is in
+# the arguments of all processes of the run, and is the source of its mount. So even after an
+# interruption, a removal finds exactly the processes and mounts of the run. Each start and each
+# removal of a run locks its directory (descriptor 8). At its beginning, a start also locks PARENT
+# (descriptor 9). Each removal has a shared lock on PARENT.
 #
-# The script runs as root on hosts with other users. PARENT is closed to them, and check_path
-# refuses paths that they could replace. `stat` and `rm` do not follow symbolic links.
+# The script runs as root on hosts with other users. These users have no access to PARENT, and
+# check_path refuses paths that they could replace. `stat` and `rm` do not follow symbolic links.
 #
-# `set -e` does not work in functions of a condition, so each step of a removal has `|| die`.
+# `set -e` has no effect in a function that a condition calls. So each step of a removal has
+# `|| die`.
 set -eu
 umask 077
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -22,7 +25,7 @@ unset CDPATH
 sockets=/run/skep
 identity="$(uname -n) $(cat /etc/machine-id 2>/dev/null || true)"
 boot=$(cat /proc/sys/kernel/random/boot_id)
-# Limit of a removal, in seconds.
+# Time limit for the processes of a run to end, in seconds.
 REMOVAL=30
 die() { printf '%s\n' "$*" >&2; exit 1; }
 after() { echo $(($(date +%s) + $1)); }
@@ -34,7 +37,7 @@ await() { # time limit, description, command...
   done
 }
 
-# Ends the script unless an entry is a directory of root.
+# Ends the script unless a path is a directory that belongs to root.
 check_directory() { # description, path
   facts=$(stat -c '%u %a %F' "$2" 2>/dev/null) || die "$1 $2 does not exist or is not readable"
   owner=${facts%% *} kind=${facts#* * } mode=${facts#* } mode=${mode%% *}
@@ -42,7 +45,7 @@ check_directory() { # description, path
   [ "$owner" = 0 ] ||
     die "$1 $2 belongs to user $owner, who could replace its contents; name another directory"
 }
-# Ends the script unless only root can replace the entries of each directory on a path.
+# Ends the script if a user other than root can replace an entry of a directory on a path.
 check_path() { # description, path
   walked='' rest=${2#/}
   while :; do
@@ -61,13 +64,14 @@ check_mount_point() {
   above=${MOUNT%/*}
   check_path 'mount point' "${above:-/}"
   if top=$(top_mount "$MOUNT"); then
-    # An earlier start of the same name that did not end: the removal of its remains unmounts it.
+    # The mount is of an earlier start of the same name, which was interrupted. `remove_remains`
+    # unmounts it.
     case "${top#fuse.skep }" in "$parent/$NAME".*) return ;; esac
     die "$MOUNT is a mount point already ($top); choose another mount point with --mount"
   fi
   if [ -e "$MOUNT" ] || [ -L "$MOUNT" ]; then check_directory 'mount point' "$MOUNT"; fi
 }
-# Ends the script unless other users have no access to the directory of all runs.
+# Ends the script if users other than root have access to the directory of all runs.
 check_parent() {
   check_directory directory "$parent"
   [ "$mode" = 700 ] ||
@@ -75,8 +79,8 @@ check_parent() {
       "name another one with --directory"
 }
 
-# Locks the directory of all runs. For a start (-x) it creates the directory. For a removal (-s) it
-# fails if the directory does not exist.
+# Locks the directory of all runs. For a start (-x), creates the directory if it is missing. For a
+# removal (-s), fails if the directory is missing.
 lock_parent() { # -x or -s
   limit=$(after "$PATIENCE")
   until [ "$(date +%s)" -ge "$limit" ]; do
@@ -89,16 +93,16 @@ lock_parent() { # -x or -s
     command exec 9<"$parent" || continue
     flock "$1" -w "$PATIENCE" 9 ||
       die "another skep ondemand uses $parent for $PATIENCE s; try again"
-    # A removal of the last run may have removed the directory before this lock. With the lock, the
-    # directory stays.
+    # The removal of the last run may have removed the directory before this process has locked it.
+    # While this process has the lock, no other command removes the directory.
     if [ "$parent" -ef /proc/self/fd/9 ]; then check_parent; return 0; fi
   done
   die "cannot lock $parent in time; try again"
 }
 
-# Prints the mounts of this host: mount point, type, source. Later mounts cover earlier ones. A user
-# chooses type and source of a FUSE mount, but the kernel tells the user: only root's mounts count as
-# mounts of Skep.
+# Prints the mounts of this host: mount point, type, source. Of several mounts on one directory, the
+# last one is visible. A user can choose type and source of a FUSE mount, but not the user id that
+# the kernel shows. So only mounts of root count as mounts of Skep.
 mounts() {
   awk '{
     for (i = 7; i < NF && $i != "-"; i++);
@@ -107,12 +111,12 @@ mounts() {
     print $5, type, $(i + 2)
   }' /proc/self/mountinfo
 }
-# Prints type and source of the uppermost mount on a directory, or fails if there is none.
+# Prints type and source of the visible mount on a directory. Fails if nothing is mounted there.
 top_mount() { # mount point
   mounts | awk -v at="$1" '$1 == at { top = $2 " " $3 } END { print top; exit top == "" }'
 }
-# Prints the processes of runs: pid, command, directory of the run. Of root and of this host only:
-# containers share the list of processes with their host.
+# Prints the processes of all runs: pid, command, directory of the run. Leaves out processes of other
+# users, and processes in containers, which are also in the host's list of processes.
 processes() {
   network=$(readlink /proc/self/ns/net)
   for process in $(grep -ls '^skep' /proc/[0-9]*/comm | sed 's/comm$/cmdline/' |
@@ -131,7 +135,8 @@ processes() {
   done
 }
 processes_of() { processes | awk -v run="$1" '$3 == run'; } # directory of a run
-# Prints the directories of the runs of NAME. Each of directory, processes and mount may be missing.
+# Prints the directories of the runs of NAME. A run may have lost its directory, its processes or its
+# mount, so this function searches for all three.
 runs() {
   {
     for found in "$parent/$NAME".*; do if [ -d "$found" ]; then echo "$found"; fi; done
@@ -144,7 +149,8 @@ runs() {
     }' | sort -u
 }
 fact() { cat "$1/$2" 2>/dev/null || true; } # directory of a run, name
-# Whether another host has made the directory of a run: it is on a shared file system.
+# Whether another host has created the directory of a run. Then the directory is on a shared file
+# system.
 is_foreign() { # directory of a run
   address=$(fact "$1" address)
   if [ -z "$address" ]; then return 1; fi
@@ -155,7 +161,7 @@ refuse_shared() { # directory of a run
     "file system; name a directory on a local disk with --directory. If this host has a new name," \
     "remove $1/address instead"
 }
-# Ends the script if a start of the name has succeeded, and nothing has removed it.
+# Ends the script if a start of the same name has succeeded, and its run was not removed since.
 refuse_second() { # directory of a run
   if [ -e "$1/complete" ] && [ "$(fact "$1" boot)" = "$boot" ]; then
     since="since $(fact "$1" started) on hosts $(fact "$1" hosts)"
@@ -171,7 +177,8 @@ unmount() { # directory of a run
     [ "$top" = "fuse.skep $1" ] ||
       die "cannot unmount $point: another file system ($top) is mounted over it; unmount" \
         "that file system first"
-    # By force, since the data end here: without its services, the mount could not write.
+    # Unmount by force, because the data are deleted anyway. Without its services, the mount could
+    # not write.
     umount -i -c -f -l "$point" || die "cannot unmount $point"
   done
 }
@@ -187,17 +194,18 @@ remove() { # directory of a run
   rm -f "$1/complete" || die "cannot change $1"
   mount_pids=$(processes_of "$1" | awk '$2 == "mount" { print $1 }')
   unmount "$1" || exit 1
-  # The process of an unmounted mount ends by itself. All others are killed.
+  # The process of the mount ends by itself after the unmount. Kill all other processes.
   tries=20
   while [ "$tries" -gt 0 ] && processes_of "$1" | grep -q ' mount '; do
     tries=$((tries - 1)); sleep 0.1
   done
   await "$(after $REMOVAL)" "the processes of $1 did not end" have_ended "$1"
-  # One of these processes may have mounted just before its end.
+  # One of these processes may have mounted the file system just before its end.
   unmount "$1" || exit 1
-  # Mounts that were killed leave their sockets.
+  # Mount processes that were killed have not removed their sockets.
   for pid in $mount_pids $(fact "$1" mount-pid); do
-    # A process that has ended, and whose parent has not waited for it, has no arguments.
+    # A process that still runs has arguments. A process that has ended has none, even if its parent
+    # has not waited for it yet.
     grep -qas . "/proc/$pid/cmdline" || rm -f "$sockets/mount-$pid.sock"
   done
   if [ -e "$1/made-sockets" ]; then rmdir "$sockets" 2>/dev/null || true; fi
@@ -207,20 +215,22 @@ remove() { # directory of a run
   [ -z "$inside" ] || die "cannot remove $1: a file system is mounted on $inside; unmount it first"
   rm -rf --one-file-system -- "$1" || die "cannot remove $1"
 }
-# Prints the text of the users' hold on a run: a file in the top directory of the file system. Fails
-# if there is none, or if the file system does not answer.
+# Prints the text in the file `.skep-hold`. Users create this file in the top directory of the file
+# system, so that a removal fails. Fails if there is no such file, or if the file system does not
+# answer.
 hold_of() { # directory of a run
   point=$(mounts | awk -v run="$1" '$2 == "fuse.skep" && $3 == run { print $1; exit }')
   [ -n "$point" ] && [ "$(top_mount "$point")" = "fuse.skep $1" ] || return 1
   rm -f "$1/held" "$1/looked"
-  # A process in a file system whose services are dead may not end, even if it is killed.
+  # Read the file in a separate process. If the services of the file system are dead, this process
+  # may not end, even if it is killed.
   {
     hold=$point/.skep-hold
     exists() { [ -e "$hold" ] || [ -L "$hold" ]; }
     # Users own this file. Root must not follow a symbolic link to a file that they may not read.
     read_hold() { dd if="$hold" iflag=nofollow,nonblock bs=200 count=1 >"$1"; }
     if exists && ! read_hold "$1/held"; then
-      # Another host may have removed the file, and this host caches its name for a second.
+      # Another host may have removed the file. This host caches the name of the file for a second.
       sleep 1.2
       exists || rm -f "$1/held"
     fi
@@ -231,7 +241,7 @@ hold_of() { # directory of a run
   [ -e "$1/held" ] || return 1
   tr -cd '[:print:]' <"$1/held"
 }
-# Ends the script if the data of a run are to be saved.
+# Ends the script if the data of a run must be copied before its removal, or if users protect them.
 refuse_unsaved() { # directory of a run
   if [ "$DISCARD" = all ] || [ ! -e "$1/complete" ]; then return 0; fi
   if [ "$DISCARD" != saved ] && [ -s "$1/stage-out" ]; then
@@ -244,7 +254,7 @@ refuse_unsaved() { # directory of a run
   fi
   rm -f "$1/stage-out"
 }
-# Notes the copies that must precede the removal.
+# Records the copies that must be made before the removal.
 keep() {
   kept=''
   for found in $(runs); do
@@ -256,10 +266,10 @@ keep() {
   done
   [ -n "$kept" ] || die "$NAME is not running here"
 }
-# Locks the directory of a run, and removes the run. Ends a start that still works on it.
+# Locks the directory of a run, and removes the run. If its start is still running, ends the start.
 stop_run() { # directory of a run
   if is_foreign "$1"; then
-    # The removal of a failed start removes its own part only.
+    # The removal after a failed start removes only the part that this start has created.
     if [ -n "$RUN" ]; then return 0; fi
     refuse_shared "$1"
   fi
@@ -267,7 +277,8 @@ stop_run() { # directory of a run
   if [ -d "$1" ] && command exec 8<"$1"; then
     if ! flock -n 8; then
       pid=$(fact "$1" starter)
-      # Only the process that has this directory open is the start of this run.
+      # The kernel may have given the pid to another process. Only the process of the start has this
+      # directory open as descriptor 8.
       if [ -n "$pid" ] && [ "$(readlink "/proc/$pid/fd/8" 2>/dev/null)" = "$1" ]; then
         kill "$pid" 2>/dev/null || true
       fi
@@ -278,13 +289,13 @@ stop_run() { # directory of a run
   remove "$1"
   exec 8<&-
 }
-# Removes what interrupted starts and crashes of this host have left. Needs the lock of PARENT.
+# Removes the remains of interrupted starts and of crashes of this host. Requires the lock of PARENT.
 remove_remains() {
-  # A directory with this name has no process and no mount yet.
+  # Directories with these names belong to starts that have not created a process or a mount yet.
   rm -rf --one-file-system -- "$parent"/.new.*
   for found in "$parent"/*.*; do
     [ -d "$found" ] || continue
-    # After a boot of the host nothing of a run is alive.
+    # A run from before the last boot of the host has no process and no mount any more.
     case "$found" in
       "$parent/$NAME".*) ;;
       *) if [ "$(fact "$found" boot)" = "$boot" ]; then continue; fi ;;
@@ -299,7 +310,7 @@ remove_remains() {
     fi
   done
   exec 8<&-
-  # Processes and mounts of runs without a directory.
+  # Remove the processes and mounts of runs whose directory is missing.
   for found in $(RUN='' runs); do remove "$found"; done
 }
 
@@ -316,7 +327,7 @@ check_ports() {
     port=$((port + 1))
   done
 }
-# Refuses a start that cannot succeed on this host. Changes nothing.
+# Ends the script if a start cannot succeed on this host. Changes nothing.
 check() {
   command -v skep >/dev/null || die "skep is not installed; install its package on all hosts"
   printf '%s\n' "$SOURCES" | while read -r source; do
@@ -327,7 +338,8 @@ check() {
   check_mount_point
   remains=$(RUN='' runs)
   for found in $remains; do refuse_second "$found"; done
-  # Remains may still use the ports: the start removes them first.
+  # If there are remains of earlier runs, they may still use the ports. The start removes the remains,
+  # and then checks the ports itself.
   [ -n "$remains" ] || check_ports
 }
 run_service() { # kind, port, options
@@ -343,7 +355,8 @@ run_service() { # kind, port, options
   }
   await "$deadline" "$kind did not listen on port $port" serves
 }
-# Creates the directory of the run, with its facts from the first moment on, and locks it.
+# Creates the directory of the run and locks it. The directory gets its final name only when it
+# contains all facts about the run.
 make_run() {
   new=$(mktemp -d "$parent/.new.XXXXXX")
   command exec 8<"$new"
@@ -372,7 +385,7 @@ start() {
   remove_remains
   check_ports
   make_run
-  # A failure and an interruption remove what exists by then.
+  # If the start fails or is interrupted, remove all that it has created so far.
   trap 'trap - EXIT HUP INT TERM; remove "$run"; remove_parent' EXIT
   trap 'exit 1' HUP INT TERM
   exec 9<&-
@@ -390,14 +403,15 @@ start() {
     text=$(skep cluster format --cluster "$run" 2>&1 8>&-) ||
       die "cannot format the file system: $text"
   fi
-  # The note precedes the directory, so that no interruption leaves a directory without a note.
+  # Record the mount point before its creation. So after an interruption, a removal finds it.
   echo "$MOUNT" >"$run/made-mount-point"
   (umask 022; mkdir "$MOUNT") 2>/dev/null || rm -f "$run/made-mount-point"
-  # The checks follow: users cannot replace a directory of root, also not in a sticky directory.
+  # Check the mount point now, after its creation. From now on, users cannot replace it, because it
+  # belongs to root, even if the directory above it has the sticky bit.
   check_mount_point
   check_directory 'mount point' "$MOUNT"
   if [ ! -d "$sockets" ]; then : >"$run/made-sockets"; fi
-  # The mount's source is the directory of the run: its token is there.
+  # The source of the mount is the directory of the run, which contains the token.
   text=$(skep mount --cluster "$run" --retry "$PATIENCE" \
     -o "nosuid,nodev,log_file=$run/mount.log" "$MOUNT" 2>&1 8>&-) ||
     die "cannot mount the file system: $text"
@@ -405,7 +419,8 @@ start() {
   if [ "$IS_FIRST" = yes ]; then
     if [ -n "$OWNER" ]; then chown "$OWNER" "$MOUNT"; else chmod 1777 "$MOUNT"; fi
   else
-    # Otherwise the first program of the job on this host could find a directory of root.
+    # Wait until the first host has set the owner. Otherwise the first program of the job on this host
+    # could find a directory that belongs to root.
     is_open() {
       if [ -n "$OWNER" ]; then set -- %u "$OWNER"; else set -- %a 1777; fi
       [ "$(stat -c "$1" "$MOUNT" 2>/dev/null)" = "$2" ]
@@ -415,11 +430,11 @@ start() {
   : >"$run/complete"
   trap - EXIT HUP INT TERM
 }
-# Removes the directory of all runs if it is empty, and no other command works on a run.
+# Removes the directory of all runs if it is empty and no other command works on a run.
 remove_parent() {
   [ -d "$parent" ] && command exec 9<"$parent" || return 0
   if flock -n 9; then
-    # Of a start that was killed before it had a run.
+    # Remove the directories of starts that were killed before they had a run.
     rm -rf --one-file-system -- "$parent"/.new.*
     rmdir "$parent" 2>/dev/null || true
   fi
@@ -429,14 +444,14 @@ stop() {
   lock_parent -s || true
   failed=''
   for found in $(runs); do
-    # Each one in its own shell: a run that cannot be removed does not keep the others.
+    # Use a separate shell for each run. If a run cannot be removed, the other runs are still removed.
     set +e
     (set -e; stop_run "$found")
-    # shellcheck disable=SC2181 # In a condition, the first error would not end it.
+    # shellcheck disable=SC2181 # As a condition, the shell would continue after its first error.
     if [ $? != 0 ]; then failed=yes; fi
     set -e
   done
-  # Its own shared lock would prevent the removal.
+  # Release the shared lock of this process, which would prevent the removal of the directory.
   exec 9<&-
   remove_parent
   [ -z "$failed" ] || exit 1

@@ -1,5 +1,5 @@
-# Functions of all steps. Variable: CLUSTER. Everything that a step creates is recorded first, so
-# that `remove` finds it even after an interruption.
+# Functions that the scripts of all steps use. Variable: CLUSTER. Before a step creates a file or a
+# directory, it adds the path to a list. So even after an interruption, `remove` finds the path.
 set -eu
 umask 077
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -25,7 +25,8 @@ make_dir() { # path, mode
   record "dir $1"
   mkdir -p -m "$2" "$1"
 }
-# Replaces a file by standard input. A file that was there before stays after a removal.
+# Replaces the contents of a file by standard input. If the file existed before the deployment, it is
+# not recorded, so a removal does not delete it.
 write_file() { # path, mode
   make_dir "$(dirname "$1")" 755
   [ -e "$1" ] || record "file $1"
@@ -34,16 +35,16 @@ write_file() { # path, mode
   mv "$1.skep-new" "$1"
 }
 has_systemd() { [ -d /run/systemd/system ]; }
-# Prints the unit of a service.
+# Prints the name of the systemd unit of a service.
 unit_of() { # kind
   if [ "$1" = monitor ]; then echo skep-monitor; else echo "skep-$1@$CLUSTER"; fi
 }
-# Prints the configuration file of a service.
+# Prints the path of the configuration file of a service.
 config_of() { # kind
   if [ "$1" = monitor ]; then echo /etc/skep/monitor.toml
   else echo "/etc/skep/$1-$CLUSTER.toml"; fi
 }
-# Prints the pid of a service that runs without systemd. Fails if it does not run.
+# Prints the pid of a service on a host without systemd. Fails if the service does not run.
 service_pid() { # kind
   pid=$(cat "/run/skep/$1.pid" 2>/dev/null) || return 1
   case "$(tr '\000' ' ' 2>/dev/null <"/proc/$pid/cmdline")" in
@@ -51,10 +52,11 @@ service_pid() { # kind
     *) return 1 ;;
   esac
 }
-# Prints the seconds since the host started. The time of day may jump.
+# Prints the seconds since the boot of the host. Used for time limits, because the time of day may
+# jump.
 uptime_seconds() { read -r seconds _ </proc/uptime; echo "${seconds%.*}"; }
-# Runs a command until it succeeds. The command may take long itself, so the time is bounded, and
-# not the number of attempts.
+# Runs a command again and again until it succeeds. The total time is limited, and not the number of
+# attempts, because a single attempt may take long.
 await() { # seconds, description, command...
   deadline=$(($(uptime_seconds) + $1)); what=$2; shift 2
   until "$@"; do
@@ -104,7 +106,7 @@ start_service() { # kind
   await 60 "$1 did not listen on port $port within 60 s; log: $log" serves "$1"
 }
 is_mounted() { awk -v at="$1" '$2 == at { found = 1 } END { exit !found }' /proc/mounts; }
-# Replaces the block of this deployment in /etc/fstab by standard input.
+# Replaces the lines of the deployment in /etc/fstab by standard input.
 write_fstab() {
   [ -e /etc/fstab ] || { record "file /etc/fstab"; : >/etc/fstab; chmod 644 /etc/fstab; }
   awk '/^# skep deploy: begin$/ { skip = 1 } !skip { print } /^# skep deploy: end$/ { skip = 0 }' \

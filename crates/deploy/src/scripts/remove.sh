@@ -1,5 +1,5 @@
-# Removes everything that is recorded. Each line of the list is removed when its object is gone, so
-# an interrupted removal continues.
+# Removes all that the list of the deployment names. The list itself is removed last, so that a
+# removal can run again after an interruption.
 if [ ! -e "$list" ]; then rm -rf /run/skep; exit 0; fi
 [ "$(sed -n 's/^cluster //p' "$list" | head -n 1)" = "$CLUSTER" ] ||
   die "the host belongs to another cluster: $(head -n 1 "$list")"
@@ -8,7 +8,7 @@ if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if is_mounted "$MOUNT"; then
   umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
 fi
-# Data of targets, while their disks are still mounted.
+# Delete the data of targets now, while their disks are still mounted.
 sed -n 's/^target //p' "$list" | while read -r directory; do
   case "$directory" in /?*) ;; *) continue ;; esac
   [ ! -d "$directory" ] || find "$directory" -xdev -mindepth 1 -delete
@@ -18,14 +18,14 @@ if [ -e /etc/fstab ] && grep -q '^# skep deploy: begin$' /etc/fstab; then
 fi
 sed -n 's/^disk //p' "$list" | while read -r device uuid point; do
   if is_mounted "$point"; then umount "$point"; fi
-  # Only the file system of this deployment is erased.
+  # Erase a disk only if it still has the file system that this deployment has created.
   if [ "$(blkid -p -s UUID -o value "$device" 2>/dev/null)" = "$uuid" ]; then
     wipefs --quiet --all "$device"
     dd if=/dev/zero of="$device" bs=1M count=2 conv=fsync status=none
   fi
 done
 if has_systemd; then systemctl disable --now --quiet skep.target 2>/dev/null || true; fi
-# Directories of services contain only files of these services.
+# The directories of services contain only files of these services, so delete them with all contents.
 for kind in monitor storage metadata management; do
   is_recorded "dir /srv/skep/$kind" && rm -rf "/srv/skep/$kind"
 done
