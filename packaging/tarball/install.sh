@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs Skep from the directory of this script, upgrades it, or removes it.
 #
-# The list of installed files, PREFIX/share/skep/installed, says which files belong to it. Before
-# it writes a file, the script adds it to the list. So after an interruption, the next run upgrades
-# or removes everything. It never replaces a file that is not in the list.
+# PREFIX/share/skep/installed is the list of the files that belong to the installation. Before the
+# script writes a file, it adds the path to the list. So after an interruption, the next run upgrades
+# or removes all of these files. The script never replaces a file that is not in the list.
 set -eu
 umask 022
 
@@ -29,8 +29,8 @@ find_units() {
     *) units=/etc/systemd/system ;;
   esac
 }
-# Prints a pair for each file: its path in the tarball, and its path on the host. The program is the
-# last one, so that it is there only if all others are.
+# Prints two paths for each file: its path in the tarball, and its path on the host. The program is the
+# last file. So if it is installed, all other files are installed too.
 list_files() {
   (cd "$here" && find lib share ! -type d) | LC_ALL=C sort | while read -r file; do
     case $file in
@@ -44,7 +44,7 @@ list_files() {
   fi
   echo "bin/skep $prefix/bin/skep"
 }
-# Fails if a file of the list belongs to another installation.
+# Fails if a file that this script would install already belongs to another installation.
 check_conflicts() {
   others=$(while read -r _ file; do
     [ -e "$root$file" ] || [ -L "$root$file" ] || continue
@@ -55,15 +55,15 @@ $others
 They belong to another installation. Remove it first (apt remove skep, dnf remove skep, or
 install.sh --uninstall with its --prefix), or choose another --prefix"
 }
-# Creates a directory and those above it, and adds the new ones to the list.
+# Creates a directory and the missing directories above it, and adds the new directories to the list.
 make_directory() {
   [ ! -d "$root$1" ] || return 0
   case ${1%/*} in '') ;; *) make_directory "${1%/*}" ;; esac
   echo "directory $1" >>"$list"
   mkdir "$root$1"
 }
-# Installs one file under a temporary name and renames it, so that a running program is not
-# overwritten.
+# Installs one file under a temporary name, and then renames it. So the file of a running program is
+# replaced, but not changed.
 install_file() { # path in the tarball, path on the host
   make_directory "${2%/*}"
   has_line "file $2" "$list" || echo "file $2" >>"$list"
@@ -78,7 +78,7 @@ install_file() { # path in the tarball, path on the host
   esac
   mv -f "$new" "$root$2"
 }
-# Removes the files of the list that are not in the new installation.
+# Removes the files that are in the list, but not in the new installation.
 remove_obsolete() {
   sed 's/^[^ ]* /file /' "$work/files" >"$work/wanted"
   while read -r kind file; do
@@ -103,7 +103,8 @@ install_all() {
   trap 'rm -rf "$work"' EXIT
   list_files >"$work/files"
   check_conflicts
-  # The list itself is in a directory of the installation.
+  # The list is in a directory of the installation, so find the missing directories before the list
+  # can be written.
   missing=$(parent=$prefix/share/skep
     while [ -n "$parent" ] && [ ! -d "$root$parent" ]; do
       echo "directory $parent"
@@ -123,7 +124,7 @@ with --prefix"
   if [ -z "$root" ] && [ -d /run/systemd/system ] && grep -q '^file .*\.target$' "$list"; then
     systemctl stop skep.target skep-monitor.service 'skep-*@*.service' || true
   fi
-  # The list goes last, so that an interrupted removal can be repeated.
+  # Remove the list last, so that an interrupted removal can run again.
   sed -n 's/^file //p' "$list" | while read -r file; do
     rm -f "$root$file" "$root${file%/*}/.skep-install"
   done
@@ -151,7 +152,7 @@ main() {
     shift
   done
   root=${root%/}
-  # An installed copy of this script belongs to the prefix in which it is.
+  # If this script is an installed copy, the prefix is the one in which the copy is.
   if [ -z "$prefix" ]; then
     case $here in
       "$root"/*/share/skep) prefix=${here%/share/skep}; prefix=${prefix#"$root"} ;;
