@@ -17,9 +17,9 @@ if (!directory || !url) {
 const require = createRequire(resolve(directory, "package.json"));
 const puppeteer = require("puppeteer-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-// Keys of the page that choose a view.
+// The keys that choose the views of the page.
 const VIEWS = ["1", "2", "3", "4", "5", "6"];
-// Longer than the page needs for its first figures, and for those of a view.
+// Pauses that are longer than the page needs to show its first figures, and the figures of a view.
 const [FIRST_MS, VIEW_MS] = [2500, 1500];
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -51,7 +51,7 @@ try {
       page.on("console", (line) => {
         if (line.type() === "error") problems.push(`${place}: ${line.text()}`);
       });
-      // axe is not part of the page, so the page's policy would refuse it.
+      // The page's content security policy would refuse axe, because axe is not a part of the page.
       await page.setBypassCSP(true);
       await page.setViewport({ width, height: 900 });
       await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the vectors of the wire from the documents alone.
+"""Checks the test vectors of the wire protocol against the documents, and not against the Rust code.
 
-A second decoder and encoder of Skep's frames, written from docs/protocol/frame.md and from the tables of
-docs/protocol/reference.md, without a look at the Rust code: a mistake that encoder and decoder share in
-Rust shows here. For each message the bytes in vectors/wire/*.hex must decode to the fields in the .json
-beside it, and those fields must encode to the same bytes. Each truncation of a body must be refused, and
-each malformed frame with the error that its .json names.
+This program is a second decoder and encoder of frames. It uses only docs/protocol/frame.md and the
+tables of docs/protocol/reference.md. So it finds a mistake that the Rust encoder and the Rust decoder
+have in common. For each message, the bytes in vectors/wire/*.hex must decode to the fields in the .json
+file of the same name, and these fields must encode to the same bytes. The decoder must refuse each
+truncated body. It must refuse each malformed frame with the error that the .json file names.
 """
 
 import json
@@ -20,7 +20,7 @@ REFERENCE = TOP / "docs" / "protocol" / "reference.md"
 
 
 class Refused(Exception):
-    """Bytes that a receiver refuses, with the name of the error."""
+    """Raised for bytes that a receiver must refuse. `error` is the name of the error code."""
 
     def __init__(self, error, why):
         super().__init__(f"{error}: {why}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 def crc32c(data):
-    """CRC-32C (Castagnoli), bit by bit from its polynomial."""
+    """Returns the CRC-32C (Castagnoli) of bytes."""
     value = 0xFFFFFFFF
     for byte in data:
         value = CRC_TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
@@ -44,7 +44,7 @@ def crc_of_byte(byte):
 CRC_TABLE = [crc_of_byte(byte) for byte in range(256)]
 
 
-# The header, as drawn in frame.md. "x" are the places that must be zero.
+# The layout of the header, as in frame.md.
 HEADER = struct.Struct("<4sHH HHHH II Q Q IHBB Q II Q Q QQ IQ III I I".replace(" ", ""))
 HEADER_NAMES = (
     "magic length zero6 protocol message message_version flags body_bytes data_bytes tag session "
@@ -57,7 +57,7 @@ assert HEADER.size == 128
 
 
 class Reference:
-    """The tables of reference.md."""
+    """The tables of docs/protocol/reference.md."""
 
     def __init__(self, text):
         self.plain = {}  # type -> layout
@@ -87,7 +87,7 @@ class Reference:
             self.fields[heading].append((name, cells[1].strip("`")))
 
     def body(self, number, is_reply):
-        """The fields of a message's body."""
+        """Returns the fields of the body of a request or a reply."""
         request, reply = self.messages[number]
         return self.fields[reply if is_reply else f"{number} {request}"]
 
@@ -175,7 +175,7 @@ def has_fields(reference, kind):
 
 
 def encode(reference, kind, value):
-    """The bytes of a value of a type."""
+    """Returns the encoded bytes of a value of the type `kind`."""
     if kind.startswith("Vec<"):
         items = b"".join(encode(reference, kind[4:-1], item) for item in value)
         return len(value).to_bytes(4, "little") + items
@@ -222,7 +222,7 @@ def unescape(text):
 
 
 def decode_header(reference, frame):
-    """The fields of a header, after the checks of frame.md in their order."""
+    """Returns the fields of a header. Makes the checks of frame.md first, in the same order."""
     if len(frame) < HEADER.size:
         raise Refused("Protocol", "shorter than a header")
     header = dict(zip(HEADER_NAMES, HEADER.unpack(frame[:HEADER.size])))
@@ -245,7 +245,7 @@ def decode_header(reference, frame):
 
 
 def decode(reference, frame):
-    """A frame as its vector's .json shows it."""
+    """Decodes a frame. Returns its fields in the form in which the .json files contain them."""
     header = decode_header(reference, frame)
     body = frame[HEADER.size:HEADER.size + header["body_bytes"]]
     data = frame[HEADER.size + header["body_bytes"]:]
@@ -260,7 +260,7 @@ def decode(reference, frame):
 
 
 def encode_frame(reference, shown):
-    """The bytes of a frame from what its vector's .json shows."""
+    """Returns the bytes of the frame whose fields a .json file contains."""
     header = dict(shown["header"])
     fields = reference.body(header["message"], bool(header["flags"] & 1))
     body = encode_record(reference, fields, shown["body"])
@@ -275,7 +275,7 @@ def encode_frame(reference, shown):
 
 
 def read_hex(path):
-    """The named frames of a .hex file."""
+    """Returns the frames of a .hex file by name."""
     frames = {}
     for line in path.read_text().splitlines():
         if line.startswith("# "):
@@ -288,7 +288,7 @@ def read_hex(path):
 
 
 def check_granules(shown):
-    """The checksums of bulk data: one for each piece, cut at multiples of 4,096 in the chunk file."""
+    """Checks the checksums of bulk data. Each piece ends at a multiple of 4,096 in the chunk file."""
     body, data = shown["body"], unescape(shown["data"])
     if not data or "offset" not in body:
         return
@@ -298,14 +298,14 @@ def check_granules(shown):
 
 
 def check_inline(shown):
-    """The checksum of bytes that a body itself carries."""
+    """Checks the checksum of bytes that are a field of the body."""
     body = shown["body"]
     if "bytes" in body and "checksum" in body:
         assert body["checksum"] == crc32c(unescape(body["bytes"])), "checksum of the bytes"
 
 
 def check_message(reference, path):
-    """Checks both files of a message; gives how many frames they have."""
+    """Checks the .hex file and the .json file of a message. Returns the number of their frames."""
     expected = json.loads(path.with_suffix(".json").read_text())
     frames = read_hex(path)
     assert set(frames) == set(expected["frames"]), f"{path}: other frames than in the .json"

@@ -1,9 +1,10 @@
-"""Transfers between accounts in an SQLite database, by one process of several.
+"""Transfers amounts between accounts in an SQLite database. A test runs several of these processes.
 
-sqlite.py make  BASE MODE          makes the database: journal mode `delete` or `wal`
-sqlite.py run   BASE NAME COUNT    COUNT transfers, each with an entry in the journal of NAME
-sqlite.py die   BASE               begins a large transfer that spills to the file, says so, waits
-sqlite.py check BASE NAME:COUNT... checks that all of it is there, and nothing else
+sqlite.py make  BASE MODE          creates the database with the journal mode `delete` or `wal`
+sqlite.py run   BASE NAME COUNT    makes COUNT transfers, each with an entry for NAME
+sqlite.py die   BASE               begins a transaction whose changes reach the file, prints a line,
+                                   and waits for its end
+sqlite.py check BASE NAME:COUNT... checks that the database has exactly these transfers
 """
 
 import random
@@ -15,7 +16,7 @@ START = 1000
 
 
 def opened(base):
-    # Who finds the database locked waits for so many seconds.
+    # If another process has locked the database, wait for up to 120 seconds.
     return sqlite3.connect(base, timeout=120, isolation_level=None)
 
 
@@ -39,7 +40,8 @@ def run(base, name, count):
         db.execute("begin immediate")
         had = db.execute("select sum from account where id = ?", (giver,)).fetchone()[0]
         moved = chance.randrange(10)
-        # From what was read: an update that is lost changes the total.
+        # Compute the new sum here and not in SQL. So if an update of another process is lost, the
+        # total changes.
         db.execute("update account set sum = ? where id = ?", (had - moved, giver))
         db.execute("update account set sum = sum + ? where id = ?", (moved, taker))
         db.execute("insert into entry values (?, ?, ?)", (name, number, moved))

@@ -1,7 +1,9 @@
 /*
- * Ranks write one file together by MPI-IO, and read it in another division.
+ * The ranks of an MPI program write the same file by MPI-IO. Then each rank reads a part that another
+ * rank has written.
  *
- * collective PATH PATH-ON-THE-OTHER-MOUNT: even ranks use the first, odd ones the second.
+ * collective DIRECTORY DIRECTORY-ON-THE-OTHER-MOUNT: even ranks use the first directory, odd ranks the
+ * second.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -24,7 +26,7 @@ static void must(int code, const char *what)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* What belongs at a place: depends on the round, so that old bytes are found. */
+/* Returns the byte that belongs at an offset. It depends on the round, so that a test finds old bytes. */
 static unsigned char expected(MPI_Offset place, int round)
 {
     return (unsigned char)(place * 7 + place / 4096 + 31 * round + 1);
@@ -43,7 +45,10 @@ static MPI_File opened(char *const *paths, int mode)
     return file;
 }
 
-/* Blocks of `length` bytes, of which each rank has every ranks-th. */
+/*
+ * Divides the file into blocks of `length` bytes, which belong to the parts in turn. Makes only the
+ * blocks of `part` visible.
+ */
 static void divide(MPI_File file, int part, int length, int count)
 {
     MPI_Datatype type;
@@ -79,7 +84,7 @@ static void compare(const unsigned char *bytes, int part, int length, int count,
         }
 }
 
-/* All write and read at once; who reads what a rank of the other mount wrote. */
+/* All ranks write and read by collective calls. Each rank reads a part from the other mount. */
 static void collective(char *const *paths, int round)
 {
     int size = BLOCK * BLOCKS;
@@ -106,7 +111,10 @@ static void collective(char *const *paths, int round)
     free(bytes);
 }
 
-/* Each for itself, small pieces: the library reads, changes and writes whole ranges under locks. */
+/*
+ * Each rank writes small blocks by calls of its own. For such blocks, the library locks a whole range,
+ * reads it, changes the blocks, and writes the range back (data sieving).
+ */
 static void sieved(char *const *paths, int round)
 {
     int size = SPARSE * SPARSES;
@@ -128,7 +136,7 @@ static void sieved(char *const *paths, int round)
     free(bytes);
 }
 
-/* One file pointer for all: each line is there once. */
+/* All ranks append lines by a shared file pointer. The file must contain each line once. */
 static void shared(char *const *paths)
 {
     char line[32];

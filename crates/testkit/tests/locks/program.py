@@ -1,7 +1,7 @@
-"""Does what it is told, one line of standard input after the other, and answers each with a line.
+"""Reads commands from standard input, one per line, and prints a line with the result of each.
 
-The tests of locks start several of these on different mounts. Answers are `ok`, the name of an
-error, or what was asked for.
+The tests of locks start several of these processes on different mounts. A result is `ok`, the name
+of an error, or the value that the command requests.
 """
 
 import errno
@@ -16,7 +16,7 @@ import threading
 MODES = {"shared": fcntl.F_RDLCK, "exclusive": fcntl.F_WRLCK, "unlock": fcntl.F_UNLCK}
 NAMES = {number: name for name, number in MODES.items()}
 FLOCKS = {"shared": fcntl.LOCK_SH, "exclusive": fcntl.LOCK_EX, "unlock": fcntl.LOCK_UN}
-# The errors that have two names.
+# Error names by number. EDEADLK also has the name EDEADLOCK on Linux.
 ERRORS = dict(errno.errorcode) | {errno.EDEADLK: "EDEADLK"}
 # struct flock: type, whence, start, length, process.
 RECORD = "hhqqi4x"
@@ -25,7 +25,7 @@ files = {}
 
 
 class Alarm(Exception):
-    """A signal came."""
+    """The alarm has interrupted a system call."""
 
 
 def on_alarm(*_):
@@ -88,7 +88,7 @@ def write(key, text):
 
 
 def lock_until(seconds, *what):
-    """Locks; an alarm ends the wait."""
+    """Sets a lock. If the wait takes longer than `seconds`, an alarm ends it."""
     signal.setitimer(signal.ITIMER_REAL, float(seconds))
     try:
         return lock(*what)
@@ -97,7 +97,7 @@ def lock_until(seconds, *what):
 
 
 def fork_and_close(key):
-    """A child closes its copy of a descriptor and ends."""
+    """Creates a child process, which closes its copy of a descriptor and exits."""
     child = os.fork()
     if child == 0:
         os.close(files[key])
@@ -107,7 +107,10 @@ def fork_and_close(key):
 
 
 def count(key, kind, times):
-    """Increments the number in a file, each time under the lock; says how often that was done."""
+    """Increments the number in a file `times` times, each time under a lock.
+
+    Returns the number of increments, and `ok` or the name of the error that ended them.
+    """
     file, done = files[key], 0
     try:
         for _ in range(int(times)):
@@ -122,7 +125,7 @@ def count(key, kind, times):
 
 
 def every_other(key, kind, times):
-    """Locks every other byte; says how many it has got."""
+    """Locks every second byte. Returns the number of locked bytes, and `ok` or the name of an error."""
     for number in range(int(times)):
         try:
             set_range(files[key], kind, "exclusive", 2 * number, 1, False)
@@ -135,8 +138,10 @@ crowd = queue.Queue()
 
 
 def crowd_begins(path, times):
-    """So many open file descriptions wait for a lock at once, on one processor; says what the
-    first one gets whose wait ends."""
+    """Starts `times` threads, all on one processor, which wait for a lock at the same time.
+
+    Each thread has its own open file description. Returns the result of the first wait that ends.
+    """
 
     def wait():
         file = os.open(path, os.O_RDWR)
@@ -156,7 +161,7 @@ def crowd_begins(path, times):
 
 
 def crowd_ends(times):
-    """What the next so many get; each answer once."""
+    """Waits for the end of `times` more waits. Returns their different results."""
     return " ".join(sorted({crowd.get() for _ in range(int(times))}))
 
 

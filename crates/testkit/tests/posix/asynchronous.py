@@ -1,7 +1,7 @@
-"""Writes pages of a file asynchronously and past the page cache, while threads read them through it.
+"""Writes pages of a file by asynchronous direct I/O, while threads read them through the page cache.
 
-Arguments: the file, which has all its pages, and how many pages to write. After each write the page is
-read through the page cache, and must be what was written.
+Arguments: the file, which already has its full length, and the number of writes. After each write, the
+program reads the page through the page cache, and checks that it has the written bytes.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ def call(number, *arguments):
 
 
 class Direct:
-    """A file open for asynchronous writes, one at a time."""
+    """A file that is open for asynchronous direct writes. Only one write is in progress at a time."""
 
     def __init__(self, path):
         self.file = os.open(path, os.O_WRONLY | os.O_DIRECT)

@@ -1,9 +1,9 @@
-"""Prints the user data of the instances of a template, as JSON: {roles: [text, number]}.
+"""Prints the user data of the hosts of a template as JSON: {roles: [text, number of hosts]}.
 
-Metadata servers besides the first one are "more metadata". The program evaluates the functions of
-CloudFormation and of Azure Resource Manager that the templates in deploy/ use; any other function
-is an error. A cloud replaces references to resources by addresses of its own: here, each such
-reference is the address of management.
+All metadata servers except the first one have the role "more metadata". The program evaluates the
+functions of CloudFormation and of Azure Resource Manager that the templates in deploy/ use. Any
+other function is an error. A cloud replaces each reference to a resource by an address. This program
+replaces each such reference by the address of management.
 
 Usage: render.py TEMPLATE ADDRESS [PARAMETER=VALUE]...
 """
@@ -18,7 +18,7 @@ import yaml
 
 
 class Node:
-    """A function of CloudFormation in its short form, such as !Ref."""
+    """A call of a CloudFormation function in its short form, such as `!Ref`."""
 
     def __init__(self, name, value):
         self.name, self.value = name, value
@@ -77,7 +77,7 @@ class CloudFormation:
     def join(self, parts):
         return parts[0].join(self.value(part) for part in parts[1])
 
-    # `!Not` and `!If` are Python's words.
+    # `not` and `if` are keywords of Python, so they cannot be names of methods.
     def __getattr__(self, name):
         return {"not": self.negate, "if": self.choose}[name]
 
@@ -172,7 +172,7 @@ class ResourceManager:
 
 
 class CloudInit:
-    """The settings of a host are parameters here: users write them into the file."""
+    """A cloud-init file. Users write the settings of a host into it; here they are parameters."""
 
     def __init__(self, template, given):
         settings, script = template["write_files"]
