@@ -1,4 +1,5 @@
-// The page: chooses the view from the address, asks the monitor each second, and draws.
+// The start of the page. Chooses the view by the address, requests figures from the monitor each
+// second, and draws them.
 import { h, setText, ago, bytes } from "./format.js";
 import * as views from "./views.js";
 
@@ -41,7 +42,7 @@ async function get(path) {
   return reply.json();
 }
 
-/** Gets the series that the charts of the view need, each once, and draws the charts. */
+/** Requests the series for the charts of the view, each series only once, and draws the charts. */
 async function refresh() {
   const shown = view;
   const queries = [...new Set(shown.charts.flatMap((chart) => chart.queries))];
@@ -74,7 +75,8 @@ async function tick() {
       view.update(live);
       setText(foot, `Cluster ${live.cluster.slice(0, 13)} | map ${live.map_version} | Skep ${live.version} | figures each ${(live.interval_ms / 1000).toFixed(1)} s | history ${bytes(live.history.bytes)} of ${bytes(live.history.max_bytes)}`);
     }
-    // A point of a long span covers minutes: asking for it each second shows nothing new.
+    // In a chart of a long span, each point covers minutes. So a request each second would return
+    // nothing new.
     if (Date.now() >= dueCharts) {
       dueCharts = Date.now() + Math.min(60000, Math.max(900, (span / POINTS) * 500));
       await refresh();

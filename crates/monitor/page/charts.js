@@ -1,10 +1,10 @@
-// Charts on canvas: lines over time, and heat maps of latency. Each chart describes itself in words
-// for screen readers.
+// Charts on canvas elements: lines over time, and heat maps of latency. Each chart also has a
+// description in words for screen readers.
 import { h, setText, moment, micros, count } from "./format.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Prepares a canvas for the density of the screen. Returns the context and the size. */
+/** Adapts a canvas to the pixel density of the screen. Returns the drawing context and the size. */
 function prepare(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
@@ -19,7 +19,7 @@ function prepare(canvas) {
   return { context, width, height };
 }
 
-/** Returns a round number that is not below `value`, in steps that fit units of 1024 or 1000. */
+/** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
 function ceiling(value, base) {
   if (!(value > 0)) return 1;
   const root = base === 1024 ? 1024 : 10;
@@ -149,7 +149,7 @@ export class HeatMap {
       if (value === 0 || row < low || row > high) return;
       const strength = 0.12 + 0.88 * (Math.log1p(value) / Math.log1p(most));
       context.fillStyle = `rgba(${tone}, ${strength.toFixed(3)})`;
-      // Whole pixels: cells that overlap would look like stripes.
+      // Round to whole pixels. Otherwise cells would overlap, which looks like stripes.
       const start = Math.round(left + at * cellWidth), end = Math.round(left + (at + 1) * cellWidth);
       const upper = Math.round(bottom - (row - low + 1) * cellHeight), lower = Math.round(bottom - (row - low) * cellHeight);
       context.fillRect(start, upper, end - start, lower - upper);

@@ -1,4 +1,5 @@
-// Elements and texts. Names come from users and hosts, so they only ever become text nodes.
+// Creates elements and formats values. Names come from users and hosts, so the page inserts them only
+// as text nodes, and never as HTML.
 
 /** Creates an element. Children are elements or texts; properties are attributes or handlers. */
 export function h(tag, properties = {}, ...children) {
@@ -57,7 +58,7 @@ export function ago(ms) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-/** Formats a moment for the axis of a chart of a span. */
+/** Formats a point in time for the axis of a chart that covers `spanSeconds`. */
 export function moment(ms, spanSeconds) {
   const date = new Date(ms);
   const two = (number) => String(number).padStart(2, "0");
@@ -67,7 +68,7 @@ export function moment(ms, spanSeconds) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 }
 
-/** A table whose rows and cells are reused, so that focus and selection survive an update. */
+/** A table that updates its rows and cells in place, so that focus and selection are preserved. */
 export class Table {
   /** `columns` have: title, text(row), and optionally number, wide, href(row), cell(row, td). */
   constructor(label, columns, key) {

@@ -1,5 +1,5 @@
-// The views of the page. Each returns its elements, its charts, and a function that takes the newest
-// figures.
+// The views of the page. Each returns its elements, its charts, and a function that updates the
+// elements with the newest figures.
 import { h, setText, bytes, rate, count, micros, percent, ago, moment, Table, meter, state } from "./format.js";
 import { LineChart, HeatMap } from "./charts.js";
 
@@ -44,10 +44,10 @@ function waiting(by, more) {
   ], count);
 }
 
-/** Shows the words between backticks as code. */
+/** Converts a text to elements, with the words between backticks as code. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 
-/** What the findings say about the objects of a node or target. */
+/** Returns the worst state of a node or target, according to the findings about its objects. */
 function worst(live, objects) {
   const found = live.findings.filter((finding) => objects.includes(finding.object));
   if (found.some((finding) => finding.severity === "critical")) return "critical";
@@ -126,7 +126,7 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
-/** The slow operations of the last minutes, with the part that took most of the time. */
+/** A table of the slow operations of the last minutes, with the longest part of each. */
 function slowTable() {
   return new Table("Slow operations", [
     { title: "Operation", href: (row) => `#/operation/${encodeURIComponent(row.trace)}`, text: (row) => row.operation },
@@ -138,7 +138,7 @@ function slowTable() {
   ], (row) => row.trace);
 }
 
-/** Where the time of requests went in the last seconds. */
+/** A table of the phases in which requests spent their time in the last seconds. */
 function phaseTable() {
   return new Table("Where the time of requests goes", [
     { title: "Phase", text: (row) => row.what },
@@ -339,7 +339,7 @@ export function operations() {
   };
 }
 
-/** Where the time of one operation went. */
+/** The view that explains the time of one operation. */
 export function operation(id) {
   const title = h("h1", {}, "Operation"), note = h("p", { class: "quiet" });
   const parts = new Table("Parts of the time", [
