@@ -139,7 +139,8 @@ impl World {
         header: Header,
         body: Vec<u8>,
     ) {
-        self.witness.request_arrived((header.session, header.slot, header.sequence));
+        let id = (header.session, header.slot, header.sequence);
+        self.witness.request_arrived(id, &self.targets[target].inbox);
         self.targets[target].inbox.push(Event::Request { connection, header, body });
         self.wake_target(target);
     }

@@ -48,6 +48,7 @@ use crate::versions::Versions;
 use crate::windows::Window;
 use own_effects::apply_own_effect;
 use skep_format::metadata::{Batch, InodeRecord, LockOwner};
+use skep_metadata::target::Event;
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, InodeId, Lsn, SessionId};
 use skep_wire::metadata::Step;
@@ -122,8 +123,8 @@ pub(crate) struct Witness {
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
     /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// For each request, the number of its latest arrival. The numbers show the order of the
-    /// arrivals.
+    /// For each request, the number of its latest arrival that counts. The numbers show the order
+    /// of the arrivals.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
     /// Number of listings that the witness has seen, and number that it has skipped. The witness
@@ -202,10 +203,18 @@ impl Witness {
         self.instances.insert(id, instance);
     }
 
-    /// Records the arrival of a request at its target.
-    pub(crate) fn request_arrived(&mut self, id: InstanceId) {
-        self.next_arrival += 1;
-        self.arrivals.insert(id, self.next_arrival);
+    /// Records the arrival of a request at its target. `inbox` has the requests that the target has
+    /// not handled yet. If an earlier attempt is among them, its arrival counts, because the target
+    /// executes that attempt.
+    pub(crate) fn request_arrived(&mut self, id: InstanceId, inbox: &[Event]) {
+        let is_earlier = |event: &Event| {
+            let Event::Request { header, .. } = event else { return false };
+            (header.session, header.slot, header.sequence) == id
+        };
+        if !inbox.iter().any(is_earlier) {
+            self.next_arrival += 1;
+            self.arrivals.insert(id, self.next_arrival);
+        }
     }
 
     /// Returns the sessions whose end is in the log of `target`.

@@ -177,6 +177,14 @@ impl MemberLink {
             self.resume(next_number);
         } else if !was_awaited && is_current {
             if held.is_behind {
+                if self.is_absent() && held.ship_after < self.progress.appended {
+                    // The member has lost records that it had confirmed, for instance in a power
+                    // loss. No reply has relied on them, so continue after the records that it
+                    // still has. The pause is for the case that the reply is only old.
+                    let synced = held.synced.min(held.ship_after);
+                    self.progress = Progress { appended: held.ship_after, synced };
+                    self.paused_until = now + self.standing.pause();
+                }
                 let before = window.before();
                 let is_first = shipped.is_some_and(|it| it.first <= following(before));
                 let lacks_old = held.ship_after < before && is_first;
@@ -189,9 +197,9 @@ impl MemberLink {
                     self.disk.old.get_or_insert_default();
                 }
                 if has_lost {
-                    // The reply is old, or the member has lost records that it had confirmed. In
-                    // the second case, it cannot continue before the next epoch, so send it
-                    // requests only at intervals.
+                    // The reply is old, or the member has lost records that it had confirmed and on
+                    // which replies rely. In the second case, it cannot continue before the next
+                    // epoch, so send it requests only at intervals.
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);

@@ -216,7 +216,7 @@ impl Cluster {
             return;
         }
         let id = (header.session, header.slot, header.sequence);
-        self.ledger.witness.request_arrived(id);
+        self.ledger.witness.request_arrived(id, &member.inbox);
         let connection = self.new_number();
         let requester = Requester::Client { client, call, attempt };
         self.members[index].requests.insert(connection, requester);
@@ -258,6 +258,8 @@ impl Cluster {
             (Purpose::CompareSlots, Ok(body)) => {
                 if let Ok(reply) = md::CompareSlotsReply::from_bytes(&body) {
                     process.start = reply.start;
+                    let session = process.session;
+                    self.ledger.witness.slots_received(session, &reply.slots);
                 }
             }
             (Purpose::KeepAlive, Ok(_)) => {}

@@ -42,4 +42,15 @@ impl Witness {
         }
         Ok(())
     }
+
+    /// Records which lost changes a client knows after it has received the slots of its session.
+    /// The sender may be a former primary, whose slots the witness has not checked.
+    pub(crate) fn slots_received(&mut self, session: SessionId, slots: &[SlotSequence]) {
+        let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
+        let of_session = (session, 0, 0)..=(session, u32::MAX, u64::MAX);
+        for (id, instance) in self.instances.range_mut(of_session) {
+            let counts_as_lost = id.2 > stored.get(&id.1).copied().unwrap_or(0);
+            instance.is_known_lost |= instance.committed.is_none() && counts_as_lost;
+        }
+    }
 }

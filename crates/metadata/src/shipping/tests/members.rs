@@ -190,6 +190,26 @@ fn restarted_primary_waits_for_the_member_it_had_counted() {
     assert_eq!(primary.shipper.counted(), [], "only in the epoch of the request");
 }
 
+/// Regression test: the primary sent only records after the confirmed ones, and the member refused
+/// all of them until the next epoch.
+#[test]
+fn absent_member_that_lost_confirmed_records_gets_them_again() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    primary.shipper.append(Epoch::new(4), Lsn::new(6), Lsn::new(5), &record(6, 4).payload);
+    (primary.last, primary.synced) = (6, 6);
+    let requests = primary.requests();
+    assert_eq!(shipped(&requests), [6]);
+    primary.reply(&requests, 2, true);
+    primary.now += Duration::from_secs(1);
+    let requests = primary.requests();
+    assert_eq!(shipped(&requests), [3, 4, 5, 6]);
+    primary.reply(&requests, 6, false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+}
+
 /// The member confirmed records, lost its store, and then confirms nothing. Regression test: the
 /// primary sent 64 requests without records every 20 ms, and asked to mark the member as in sync.
 #[test]
