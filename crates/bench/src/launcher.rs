@@ -61,8 +61,11 @@ impl Host {
 /// the same name.
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
-    if hosts.is_empty() || per_host == 0 {
-        return refuse("invalid number of hosts or processes 0: expected at least 1".into());
+    if hosts.is_empty() {
+        return refuse("invalid number of hosts 0: expected at least 1".into());
+    }
+    if per_host == 0 {
+        return refuse("invalid number of processes for each host 0: expected at least 1".into());
     }
     if hosts.len() > MAX_HOSTS {
         return refuse(format!(

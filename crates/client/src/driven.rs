@@ -1,8 +1,9 @@
 //! Runs operations to completion even if the caller drops the future.
 //!
-//! A modifying request occupies its slot until the reply arrives. A write must not arrive at a
-//! server after a truncation that waited for this write. So if the caller is interrupted and drops
-//! the future, the operation continues as a separate task.
+//! A modifying request occupies its slot until the reply arrives. A truncation waits until earlier
+//! writes have ended. If a dropped future ended a write whose request is still under way, the write
+//! could arrive at the server after the truncation. So if the caller is interrupted and drops the
+//! future, the operation continues as a separate task.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -279,7 +279,8 @@ impl InodeState {
         self.with(|parts| parts.handles.opened_for_writing());
     }
 
-    /// Records that a handle that is already counted is a hold (`Opens::hold`).
+    /// Records that one of the counted handles is a hold: the mount itself uses it, and no program
+    /// (`Opens::hold`).
     pub(crate) fn held(&self) {
         self.with(|parts| parts.handles.held());
     }

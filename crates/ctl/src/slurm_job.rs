@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_a_job_show_its_end_and_its_output() {
+    fn end_and_output_are_read_from_the_description_of_a_job() {
         let facts = "JobId=7 JobName=a StdOut=/etc/passwd\n   JobState=RUNNING Reason=Prolog\n   \
             StdErr=/home/a b/err\n   StdOut=/home/a b/out\n   Power=\n";
         assert!(!has_ended(facts) && !has_ended(""));

@@ -31,8 +31,8 @@ const WORDS: &[(&str, libc::c_ulong, bool)] = &[
 pub struct MountFlags(libc::c_ulong);
 
 impl MountFlags {
-    /// Applies the name of a flag, such as `ro` or `nosuid`. Returns false if `word` is not the
-    /// name of a mount flag.
+    /// Sets or clears the flag that `word` names, such as `ro` or `nosuid`. Returns false if `word`
+    /// is not the name of a mount flag.
     pub fn take(&mut self, word: &str) -> bool {
         let Some((_, bit, sets)) = WORDS.iter().find(|(known, ..)| *known == word) else {
             return false;

@@ -63,7 +63,8 @@ pub(crate) fn run() -> Outcome {
     if problems.is_empty() { Ok(()) } else { Err(format!("tidy:\n{}", problems.join("\n"))) }
 }
 
-/// Lists the sentences with marks of unclear language in the areas whose names begin with `prefix`.
+/// Lists the sentences that match a pattern of unclear language, in the areas (crates and folders)
+/// whose names begin with `prefix`.
 /// With `lower`, stores the counts that have fallen instead.
 ///
 /// # Errors

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn pair_of_nodes_is_compared_only_with_pairs_of_equal_kinds() {
+    fn pair_is_compared_only_with_pairs_of_the_same_kinds_of_nodes() {
         let mut outcome = Outcome::new(Plan::default(), Vec::new());
         let mut add = |from: &str, from_kind: &str, to: &str, rate: f64, trip_us: f64| {
             let pair = Pair {

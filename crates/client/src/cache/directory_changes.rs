@@ -97,9 +97,9 @@ impl DirectoryChanges {
 
     /// Forgets the attributes of all directories. The caller calls this function after a change
     /// that may have removed a directory, or that has changed a directory in a way that no reply
-    /// describes. Returns the moment to pass to [`Self::note`] with the reply to this change.
-    /// `None` means that another change has made the table forget all directories since the mount
-    /// sent this change, so that the reply is out of date.
+    /// describes. Returns the value to pass to [`Self::note`], in place of `sent`, with the reply
+    /// to this change. `None` means that another change has made the table forget all directories
+    /// since the mount sent this change, so that the reply is out of date.
     pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
         let before = self.epoch.fetch_add(1, Ordering::SeqCst);
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })

@@ -318,7 +318,7 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Returns whether metadata acknowledged a report that may not be durable yet.
+    /// Returns whether metadata has acknowledged a size of the file that may not be durable yet.
     pub(super) fn is_reported_undurably(&self) -> bool {
         self.durable < self.reported
     }

@@ -19,7 +19,8 @@ use skep_types::{ClusterMap, NodeId, NodeKind};
 const MAX_NUMBER: u32 = 100_000;
 
 record! {
-    /// Information about the names of servers.
+    /// The host names of servers, and the highest numbers in their generated names. A new server
+    /// gets the next number.
     #[derive(Default)]
     pub struct ServerNames {
         /// Highest number in the name of any management service so far.

@@ -69,7 +69,8 @@ fn source(version: Version) -> String {
     )
 }
 
-/// Returns the prefix of the keys of all notes of a tree. `prefix` is empty or ends with `/`.
+/// Returns the common beginning of the keys of a tree's notes about uploads. `prefix` is the common
+/// beginning of all keys of the tree. It is empty or ends with `/`.
 pub(super) fn all(prefix: &str) -> String {
     format!("{prefix}.skep-copy-uploads/")
 }

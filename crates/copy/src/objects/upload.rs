@@ -45,7 +45,7 @@ struct Run<'a> {
 }
 
 /// Copies the file or tree at the path of each pair to the pair's key. If `options.part` is not
-/// `Whole`, does only this part of the copy. `part` is the length of the parts of large objects.
+/// `Whole`, does only this part of the copy. Large objects are uploaded in pieces of `part` bytes.
 /// Calls `report` once per second, and at the end.
 ///
 /// # Errors

@@ -96,10 +96,10 @@ pub(crate) struct WhyArgs {
     monitor: MonitorAddress,
 }
 
-/// The way out for a user without the token.
+/// The advice in the error message for a user without the token.
 const WITHOUT_TOKEN: &str =
     "`skep why PATH` without other options shows your operations on the mount of this path";
-/// The way out for a user without the token who uses `--op`.
+/// The advice in the error message for a user without the token who uses `--op`.
 const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op ID PATH` explains your own \
      operations, and an administrator can explain all";
 

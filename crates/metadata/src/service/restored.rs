@@ -22,7 +22,7 @@ pub(super) struct RestoredMarks {
 }
 
 impl RestoredMarks {
-    /// Reads the marks of a directory.
+    /// Reads which of the two marks the directory of a target has.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.

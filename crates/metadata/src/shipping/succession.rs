@@ -1,7 +1,8 @@
 //! When a new primary may reply to clients, although another target was the primary before.
 //!
 //! The former primary may send replies until its lease ends. So the new primary normally waits
-//! until its own promises end ([`super::silence`]). Each promise covers one lease that it granted.
+//! until its own promises end ([`super::silence`]): with each lease that it granted as a backup, it
+//! promised to reply to no client before the end of the lease.
 //!
 //! # Release
 //! The wait ends earlier if the former primary itself confirms that it has left its role. A

@@ -130,9 +130,10 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Sends a reply at the end of the batch or later. The reply waits until all records that it
-    /// may show are held. If `after` is a record, the reply also waits until that record is safe. A
-    /// target that syncs before each reply waits until all of these records are safe. Each reply
-    /// gets its gate only once, here, because later records must not make it wait longer.
+    /// may show are *held*. If `after` is a record, the reply also waits until that record is
+    /// *safe*. If the target syncs before each reply, the reply waits until all of these records
+    /// are *safe*. Each reply gets its gate only once, here, because later records must not make it
+    /// wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
         // Refusals and replies to reads wait too, because they may show changes that are not
         // *held*. After a change of the primary or a power loss, these changes may not exist.

@@ -167,10 +167,10 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length of a file that a check has found after a crash is final. This is true if
-    /// the worker had closed or synced the file, the crash could not undo this, and the file has
-    /// the recorded length. (A metadata host may have lost the reported length of an unsynced file,
-    /// but not the file's name.)
+    /// Whether the length that a check has found for a file after a crash cannot change any more.
+    /// This is true if the worker had closed or synced the file, the crash could not undo this, and
+    /// the file has the recorded length. (A metadata host may have lost the reported length of an
+    /// unsynced file, but not the file's name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (

@@ -173,7 +173,7 @@ fn kind_of_reason(reason: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the tables of the page, generated from the results of a run.
+/// Returns the tables of `docs/tests/xfstests.md`, generated from the results of a run.
 fn report(results: &BTreeMap<String, Ended>) -> String {
     let of = |wanted: &dyn Fn(&Ended) -> bool| {
         let found = results.iter().filter(|(_, ended)| wanted(ended));

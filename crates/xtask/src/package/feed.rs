@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Debian's names of the architectures for which a repository may have packages.
 const MACHINES: [&str; 2] = ["amd64", "arm64"];
-/// The fields in `Release`, the list of all other lists for `apt`.
+/// The fields of the file `Release`, which names all package lists of the repository for `apt`.
 const FIELDS: [&str; 9] = [
     "Origin=Skep",
     "Label=Skep",

@@ -56,7 +56,7 @@ pub(crate) fn run(args: ListArgs) -> Result<()> {
     print(&lines, |lines| as_table(lines, with_paths))
 }
 
-/// The way out for a user without the token who names no path.
+/// The advice in the error message for a user without the token who names no path.
 const WITHOUT_TOKEN: &str = "name a file in a mount: `skep lock list PATH`";
 
 fn of_files(query: &ClusterArgs, paths: &[PathBuf]) -> Result<Vec<LockEntry>> {

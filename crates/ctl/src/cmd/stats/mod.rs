@@ -131,7 +131,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The way out for a user without the token who does not use `--mount`.
+/// The advice in the error message for a user without the token who does not use `--mount`.
 const WITHOUT_TOKEN: &str =
     "name a path in a mount: `skep stats --mount PATH` shows your operations";
 
