@@ -48,7 +48,8 @@ pub(super) async fn lookup<F: FileSystem>(
     Ok(found)
 }
 
-/// Opens a file. The repeated open of a thread may open the file that the mount holds for it.
+/// Opens a file. The repeated open of a thread may open the file that the mount holds for it. The
+/// worker never drops this future (`Request::may_be_dropped`), so the hold is always released.
 pub(super) async fn open<F: FileSystem>(
     context: &Context<F>,
     open: &Open,
