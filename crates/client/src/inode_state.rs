@@ -90,13 +90,14 @@ impl InodeState {
         self.with(|parts| parts.size.merge_into(attributes));
     }
 
-    /// Returns the report of sizes and times that the client must send to metadata now, if any.
+    /// Returns the report of unreported sizes and times, or `None` if metadata has received all of
+    /// them.
     pub(crate) fn unreported(&self) -> Option<SizeReport> {
         self.with(|parts| parts.size.unreported())
     }
 
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
-    /// replied after the report was durable.
+    /// made the report durable before it replied.
     pub(crate) fn reported(
         &self,
         report: &SizeReport,
@@ -107,7 +108,7 @@ impl InodeState {
         self.with(|parts| parts.size.reported(report, attributes, is_durable, now));
     }
 
-    /// Returns whether metadata acknowledged a report that may not be durable yet.
+    /// Returns whether metadata has acknowledged a size of the file that may not be durable yet.
     pub(crate) fn is_reported_undurably(&self) -> bool {
         self.with(|parts| parts.size.is_reported_undurably())
     }
@@ -226,7 +227,7 @@ impl InodeState {
         self.with(|parts| parts.settled.count_change());
     }
 
-    /// Records that metadata has synced all these changes.
+    /// Records that metadata has synced the changes that `changes` counts.
     pub(crate) fn note_settled(&self, changes: ChangeCount) {
         self.with(|parts| parts.settled.note(changes));
     }
@@ -241,14 +242,15 @@ impl InodeState {
         self.with(|parts| parts.times.plan())
     }
 
-    /// Begins the planned report. Returns `None` if a program changes the times, or closes the
+    /// Begins the planned report. Returns `None` while a program changes the times or closes the
     /// file.
     pub(crate) fn begin_times_report(self: &Arc<Self>) -> Option<TimesReportGuard> {
         self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
     }
 
     /// Begins a change of the times, or a close. No planned report begins until the caller drops
-    /// the guard. The caller must wait until [`Self::is_reporting_times`] returns `false`.
+    /// the guard. Before the caller sends a request, it must wait until
+    /// [`Self::is_reporting_times`] returns `false`.
     pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
         self.with(|parts| parts.times.begin_change());
         TimesChangeGuard(Arc::clone(self))
@@ -267,8 +269,9 @@ impl InodeState {
             if !parts.handles.is_open() {
                 parts.kernel = kernel_view::KernelView::default();
             }
-            // Other clients may have moved the end of the file while this mount had the file
-            // closed, and the new end may not be durable.
+            // Count a change of the file's attributes, so that the next sync includes metadata:
+            // while this mount had the file closed, another client may have moved the end of the
+            // file, and the new end may not be durable.
             parts.settled.count_change();
             parts.handles.opened();
         });
@@ -296,8 +299,8 @@ impl InodeState {
         self.with(|parts| parts.handles.closed())
     }
 
-    /// Returns the number of times that the file was opened while it had no handle, or `None` if
-    /// the file is not open now.
+    /// Returns the number of the current open period of the file. A period begins when this mount
+    /// opens the file while it has no handle of it. `None` means that the file is not open now.
     pub(crate) fn life(&self) -> Option<u64> {
         self.with(|parts| parts.handles.life())
     }
@@ -334,13 +337,14 @@ impl InodeState {
         self.with(|parts| parts.handles.is_locked())
     }
 
-    /// Remembers that the caller may have bytes of the file in a cache, for example in the kernel's
-    /// page cache.
+    /// Records that the kernel, or another program that uses this library, may have bytes of the
+    /// file in its cache.
     pub(crate) fn set_cached(&self) {
         self.with(|parts| parts.handles.set_cached());
     }
 
-    /// Returns whether the caller may have cached bytes since the file was opened.
+    /// Returns whether the kernel, or another program that uses this library, may have cached bytes
+    /// of the file since the mount opened it.
     pub(crate) fn is_cached(&self) -> bool {
         self.with(|parts| parts.handles.is_cached())
     }
@@ -355,8 +359,8 @@ impl InodeState {
         });
     }
 
-    /// Records that the kernel's cached pages of the file may be out of date, so that the kernel
-    /// must compare modification times before it reads from these pages.
+    /// Records that the kernel's cached pages of the file may be out of date, so that the mount
+    /// sends the current modification time before the kernel reads from these pages.
     pub(crate) fn must_compare(&self) {
         self.with(|parts| parts.kernel.must_compare());
     }

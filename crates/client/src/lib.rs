@@ -15,8 +15,8 @@
 //!   match.
 //! - `mount::eviction` joins the cluster again after an eviction, and then repeats reads from
 //!   storage.
-//! - The membership (`skep_rpc::ClientMembership`) repeats requests to management, with a pause
-//!   between two attempts.
+//! - `skep_rpc::ClientMembership` repeats requests to management, with a pause between two
+//!   attempts.
 //! - `sharing::follow` repeats the wait for notifications, with a pause after an error.
 
 mod attributes;

@@ -64,8 +64,7 @@ pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
-/// session. The waiting thread polls, because threads cannot wake each other here. Such waits are
-/// rare.
+/// session. The waiting thread polls, because no thread wakes it. Such waits are rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. The
 /// space of a removed file is freed after its last close, and this delay is too short for users to
@@ -76,11 +75,11 @@ pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// many syncs causes few requests to metadata.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// A client that sets a stripe pattern first waits until metadata has acknowledged the deferred
-/// closes of the file. Longest duration of this wait.
+/// closes of the file. This is the maximum duration of the wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// A client that sets a stripe pattern or handles a sharing notification waits for closes that the
-/// kernel or this mount has not sent yet. Longest duration of this wait, several times
-/// [`CLOSE_DELAY`].
+/// kernel or this mount has not sent yet. This is the maximum duration of the wait. It is several
+/// times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that the mount records for opens in flight. If more
 /// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
@@ -90,9 +89,9 @@ pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
 /// may not be durable. When the mount has reached this number, it sends further changes with the
 /// durable flag. Each change takes 48 bytes.
 pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
-/// A power loss of metadata may revert changes, and the mount then remembers the affected inodes
-/// until programs have got the errors. Maximum number of these inodes. For further inodes, only the
-/// log and `fsync` report the reverted changes.
+/// Maximum number of inodes that the mount remembers because a power loss of metadata has reverted
+/// changes of them, and no program has got an error yet. For further inodes, only the log and
+/// `fsync` report the reverted changes.
 pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.

@@ -92,7 +92,7 @@ impl Queries for Client {
 
 impl Client {
     /// Returns the hosts and mount points of the clients that use a file. If management does not
-    /// reply in time, some clients are missing.
+    /// reply in time, the result lacks some of these clients.
     async fn clients_of(&self, uses: &[FileUse]) -> BTreeMap<NodeId, ClientEntry> {
         let mut known = BTreeMap::new();
         let management = self.mount().member.management();

@@ -47,10 +47,11 @@ pub trait InodeAttributes {
     /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Returns the attributes that let the kernel keep its cached pages of a file. These are the
-    /// attributes that the mount has sent to the kernel before, with the current size. The kernel
-    /// requests attributes before it reads through `handle`. `None` means that the kernel must get
-    /// the current attributes, because the pages may be out of date, or because this mount has not
+    /// Returns the attributes for the kernel's check of its cached pages before a read through
+    /// `handle`. The kernel drops the pages if the modification time differs from the one that it
+    /// has. The result has the modification time that the mount last sent to the kernel, and the
+    /// current size, so the kernel keeps its pages. `None` means that the mount must send the
+    /// current attributes, because the pages may be out of date, or because this mount has not
     /// written to the file.
     fn attributes_for_reading(
         &self,

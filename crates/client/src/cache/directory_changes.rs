@@ -34,11 +34,11 @@ const LONGEST_REPLY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct DirectoryChanges {
     recent: Recent<Noted>,
-    /// Rises each time the table forgets the attributes of all directories.
+    /// The number of times that the table has forgotten the attributes of all directories.
     epoch: AtomicU64,
 }
 
-/// The moment when the mount sent a change.
+/// The moment when the mount sent a change, as a time and as the epoch of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentChange {
     time: Duration,
@@ -58,7 +58,8 @@ impl DirectoryChanges {
         Self { recent: Recent::new(MAX_REMEMBERED_SPECIAL), epoch: AtomicU64::new(0) }
     }
 
-    /// Returns the current moment, for a change that the mount sends now.
+    /// Returns the current moment. The caller passes it to [`Self::note`] with the reply to the
+    /// change that it sends now.
     pub(crate) fn send(&self, now: Duration) -> SentChange {
         SentChange { time: now, epoch: self.epoch.load(Ordering::SeqCst) }
     }
@@ -97,9 +98,10 @@ impl DirectoryChanges {
 
     /// Forgets the attributes of all directories. The caller calls this function after a change
     /// that may have removed a directory, or that has changed a directory in a way that no reply
-    /// describes. Returns the value to pass to [`Self::note`], in place of `sent`, with the reply
-    /// to this change. `None` means that another change has made the table forget all directories
-    /// since the mount sent this change, so that the reply is out of date.
+    /// describes. `sent` is the moment when the mount sent this change. Returns the same moment in
+    /// the new epoch of the table, for [`Self::note`] with the reply to this change. `None` means
+    /// that another change has made the table forget all directories meanwhile, so the caller must
+    /// ignore the reply.
     pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
         let before = self.epoch.fetch_add(1, Ordering::SeqCst);
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })

@@ -34,7 +34,8 @@ pub(crate) struct XattrAbsence {
     all: Recent<Absence>,
     /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
     /// which the mount sent the request. While programs write and read a file in turn, the kernel
-    /// requests this attribute before each write, and no attributes of the file arrive.
+    /// requests this attribute before each write, and metadata sends no attributes of the file, so
+    /// the entry of the file in `all` expires.
     no_capability: Recent<Duration>,
 }
 

@@ -177,7 +177,8 @@ impl Client {
         data: Buf,
         part: AppendPart,
     ) -> Result<()> {
-        // Each append uses a new lock owner, as if each append were made by another process.
+        // Each append uses a new lock owner. With a common owner, two appends of this mount could
+        // have the lock at the same time.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };

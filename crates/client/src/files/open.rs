@@ -81,10 +81,9 @@ pub trait Opens {
         truncate: bool,
     ) -> impl Future<Output = Result<OpenedFile>>;
 
-    /// Opens a regular file for the mount itself (a hold), so that [`Self::open_held`] can open it
-    /// after it has lost its last name. For [`Self::open`], the file is as little open as before.
-    /// The kernel does not learn of this handle, so the call changes nothing in what the mount
-    /// knows of the kernel's caches. The caller must close the handle.
+    /// Opens a regular file for the mount itself (a hold), so that [`Self::open_held`] can open the
+    /// file after it has lost its last name. [`Self::open`] and the record of the kernel's caches
+    /// ignore a hold, because no program uses its handle. The caller must close the handle.
     ///
     /// # Errors
     /// The errors of [`Self::open`].
@@ -282,7 +281,8 @@ impl Client {
         Box::pin(self.open_again(opened, open, must_have_name)).await
     }
 
-    /// Adds a handle of the kernel for an opened file, by [`Self::insert_handle`].
+    /// Adds a handle for a file that a program opens, and records that the kernel may now cache
+    /// this version of the file. See [`Self::insert_handle`].
     fn add_handle(
         &self,
         opened: OpenReply,

@@ -1,5 +1,4 @@
-//! The state of the open file of one handle, including the reasons for which operations through the
-//! handle may fail.
+//! The open file of one handle, and the reasons why operations through the handle may fail.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};

@@ -54,8 +54,8 @@ impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_file(&file.inode).await;
-        // If a power loss reverted a truncation, the sync fails, and the inode also counts a loss.
-        // The program gets one error for both.
+        // If a power loss reverted a truncation, `sync_file` fails, and the inode also counts a
+        // loss. Take the loss now, so that the program gets one error for both.
         if let Err(error) = synced {
             if error.code() == ErrorCode::Io {
                 file.take_loss();
@@ -69,7 +69,8 @@ impl Syncs for Client {
     }
 
     fn set_synced(&self, handle: HandleId) {
-        // If the handle is not open, the next operation on it returns the error.
+        // If the handle is not open, do nothing: the next operation on the handle returns the
+        // error.
         if let Ok(file) = self.mount().handles.get_live(handle) {
             file.set_synced();
         }
@@ -143,8 +144,8 @@ impl Client {
                 return Ok(());
             }
         }
-        // After this sync began, a write of another thread may have created a chunk file. The sync
-        // of the data included this chunk file, so the client now reports it to metadata.
+        // While this sync was in progress, a write of another thread may have created a chunk file.
+        // The sync of the data included this chunk file, so the client now reports it to metadata.
         if !state.unrecorded().is_empty() {
             self.sync_metadata(state, None).await?;
         }
@@ -166,9 +167,9 @@ impl Client {
     }
 
     /// Waits until every report of this mount about a file is durable. If metadata lost a report in
-    /// a power loss, sends this report again. `synced` is the result of [`Self::sync_data`]: the
-    /// end of the file that was reported before the sync, and the attributes that were durable
-    /// after the sync.
+    /// a power loss, the client sends this report again. `synced` is the result of
+    /// [`Self::sync_data`]: the end of the file that was reported before the sync, and the
+    /// attributes that were durable after the sync.
     ///
     /// # Errors
     /// Returns `Io` if metadata lost a truncation. The file then has the truncated bytes again, and
@@ -180,8 +181,8 @@ impl Client {
     ) -> Result<()> {
         let reported = state.reported_extent();
         let durable = match synced {
-            // Metadata records these chunk files, so that clients can detect the loss of a chunk
-            // file.
+            // Metadata has not recorded these synced chunk files yet. It must record them, so that
+            // clients can detect the loss of a chunk file.
             _ if self.synced_chunk_files(state.id, &state.unrecorded()).is_some() => {
                 let how = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
                 self.send_report(state, None, how).await?
@@ -290,7 +291,7 @@ impl Client {
     }
 }
 
-/// Records the result of the sync of a chunk file. `generation` is the truncate generation of the
+/// Records that storage has synced a chunk file. `generation` is the truncate generation of the
 /// file when the sync began.
 fn note_synced(
     state: &InodeState,

@@ -1,7 +1,7 @@
-//! Appends in progress, each with the range of the file to which the caller expects to append. The
-//! kernel may send the parts of one large append at the same time, each with the end of the
-//! previous part as its offset. Each part must wait until the previous part is appended. Otherwise
-//! the parts could end up in another order.
+//! The appends in progress on a file. For each append, the list has the range where the caller
+//! expects its bytes. The kernel may send the parts of one large append at the same time, each with
+//! the end of the previous part as its offset. Each part must wait until the previous part is
+//! appended. Otherwise the parts could end up in another order.
 
 use crate::inode_state::InodeState;
 use crate::limits::CONTENTION_PAUSE;
@@ -19,8 +19,8 @@ const FAILED: u8 = 2;
 pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
 
 impl AppendParts {
-    /// Adds an append. Returns the outcome of this append, and the outcome of the append that this
-    /// append must wait for.
+    /// Adds an append. Returns the outcome of this append, and the outcome of an earlier append if
+    /// this append must wait for it.
     fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
         let before = self.0.iter().find(|(range, _)| range.end == expected.start);
         let before = before.map(|(_, outcome)| Arc::clone(outcome));

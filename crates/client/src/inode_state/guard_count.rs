@@ -2,8 +2,8 @@
 
 /// The number of guards of each kind.
 ///
-/// A caller may claim a truncation while writes are in progress. The truncation begins after these
-/// writes have ended. While a truncation is claimed, no new write may begin.
+/// A caller may claim a truncation while writes are in progress. New writes then wait until the
+/// claim is dropped, and the truncation begins after the writes in progress have ended.
 #[derive(Debug, Default)]
 pub(super) struct GuardCount {
     writers: u32,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state of an inode when the client sent a request to storage.
+/// A moment in the sequence of writes to an inode: when the client sent a request to storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestStart {
     /// Number of the last write of this mount to the file.
@@ -145,8 +145,8 @@ impl WriteGuard {
         })
     }
 
-    /// Returns a report that includes a write of `range` to a shared file, and all earlier
-    /// unreported writes.
+    /// Returns a report of a write of `range` to a shared file and of all earlier unreported
+    /// writes.
     pub(crate) fn report_with(&self, range: &Range<u64>) -> SizeReport {
         self.0.with(|parts| parts.size.report_with(range))
     }

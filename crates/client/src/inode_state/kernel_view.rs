@@ -8,9 +8,9 @@
 //!
 //! # Hazard: pages that are dropped during a write
 //! If the kernel drops a page while it writes this page to the mount, a read may put the bytes from
-//! before the write into the cache. So if the mount sends attributes that make the kernel drop its
-//! pages during a write, the kernel must compare times again later, until it has once dropped its
-//! pages while no write was in progress.
+//! before the write into the cache. Such pages must be dropped again. So the mount sends its
+//! current attributes to the kernel until the kernel has once dropped its pages while no write was
+//! in progress.
 //!
 //! `opens` records whether other clients use the file. `attributes::stat` checks that the lease has
 //! not run out.
@@ -27,19 +27,19 @@ pub(super) struct KernelView {
     /// Set when the mount sends attributes that make the kernel drop its pages. `None` means that
     /// the kernel has dropped all pages that it must drop.
     drop: Option<PageDrop>,
-    /// Whether the kernel must compare modification times before it uses its pages. This is
-    /// necessary if a write has bypassed these pages, or if other clients may have changed the file
-    /// without a notification.
+    /// Whether the kernel must compare modification times before it reads from its pages, so that
+    /// the mount must send the current attributes. This is necessary if a write has bypassed these
+    /// pages, or if other clients may have changed the file without a notification.
     must_compare: bool,
 }
 
-/// The count of this mount's writes at the moment when the mount sent attributes that make the
+/// The number of this mount's writes at the moment when the mount sent attributes that make the
 /// kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that this mount had begun when it sent these attributes.
+    /// Number of writes that this mount had begun at that moment.
     writes: u64,
-    /// Whether a write of this mount was in progress when the mount sent these attributes.
+    /// Whether a write of this mount was in progress at that moment.
     is_writing: bool,
 }
 

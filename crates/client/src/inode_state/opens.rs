@@ -16,13 +16,15 @@ pub(super) struct OpenHandles {
     writers: u32,
     /// Number of handles of the mount itself (`Opens::hold`) whose close has not begun.
     holds: u32,
-    /// Number of times that the file was opened while it had no handle.
+    /// Number of open periods of the file so far. A period begins with an open while the file has
+    /// no handle.
     lives: u64,
     /// Whether other clients also have the file open, and at least one client may write.
     is_shared: bool,
     /// Whether a program has locked the file or a range of it.
     is_locked: bool,
-    /// Whether the caller may have cached bytes of the file since the mount opened it.
+    /// Whether the kernel, or another program that uses this library, may have cached bytes of the
+    /// file since the mount opened it.
     is_cached: bool,
 }
 
@@ -45,13 +47,14 @@ impl OpenHandles {
         self.opens += 1;
     }
 
-    /// Records that a handle that is already counted is open for writing.
+    /// Records that one of the counted handles is open for writing.
     pub(super) fn opened_for_writing(&mut self) {
         self.writers += 1;
         self.debug_check();
     }
 
-    /// Records that a handle that is already counted is a hold.
+    /// Records that one of the counted handles is a hold: the mount itself uses it, and no program
+    /// (`Opens::hold`).
     pub(super) fn held(&mut self) {
         self.holds += 1;
         self.debug_check();
@@ -87,8 +90,8 @@ impl OpenHandles {
         self.opens > 0
     }
 
-    /// Returns the number of times that the file was opened while it had no handle, or `None` if
-    /// the file is not open now.
+    /// Returns the number of the current open period of the file. A period begins when this mount
+    /// opens the file while it has no handle of it. `None` means that the file is not open now.
     pub(super) fn life(&self) -> Option<u64> {
         self.is_open().then_some(self.lives)
     }

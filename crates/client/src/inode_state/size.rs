@@ -34,7 +34,7 @@ pub(crate) struct ReportedExtent {
     upto: u64,
 }
 
-/// The kind of information that metadata lost from acknowledged reports.
+/// The loss of acknowledged reports by metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReportLoss {
     Nothing,
@@ -66,14 +66,14 @@ pub(super) struct FileSize {
     /// Whether a write in this generation began beyond the end of the file, or an operation punched
     /// a hole.
     may_leave_holes: bool,
-    /// Offset up to which this mount may have extended chunk files without changing the size of the
-    /// file. Failed writes, allocations, and writes within the size of a shared file extend chunk
-    /// files in this way.
+    /// Offset up to which chunk files may reach although the size of the file is smaller. Failed
+    /// writes, allocations, and writes within the size of a shared file extend chunk files without
+    /// a change of the size.
     reach: u64,
     /// Number of the last write of this mount to the file.
     writes: u64,
-    /// Number of the last write or truncation that changed more than the times of the file. It
-    /// changed the end of the file, its possible holes, or the possible ends of its chunk files.
+    /// Number of the last write or truncation that changed the end of the file, its possible holes,
+    /// or the possible ends of its chunk files. Other writes changed only the times.
     moved: u64,
     /// Number of the last write that this mount acknowledged without a confirmation by metadata,
     /// because no other client had the file open.
@@ -133,8 +133,8 @@ impl FileSize {
 
     /// Returns how long ago the last size from metadata arrived.
     pub(super) fn age(&self, now: Duration) -> Duration {
-        // The difference may be negative, because another thread may have called `observe` after
-        // this thread read its clock.
+        // The age would be negative if another thread has called `observe` after this thread read
+        // its clock.
         now.saturating_sub(self.seen_at)
     }
 
@@ -173,7 +173,8 @@ impl FileSize {
         self.writes
     }
 
-    /// Counts a change that metadata has already recorded, and returns the number of the change.
+    /// Counts a write or truncation that metadata has already recorded, so that it needs no report.
+    /// Returns its number.
     pub(super) fn count_reported(&mut self) -> u64 {
         let is_all_reported = self.reported == self.writes;
         self.count_move();
@@ -203,8 +204,8 @@ impl FileSize {
         }
     }
 
-    /// Returns a report that includes a write of `range` to a shared file, and all earlier
-    /// unreported writes.
+    /// Returns a report of a write of `range` to a shared file and of all earlier unreported
+    /// writes.
     pub(super) fn report_with(&mut self, range: &Range<u64>) -> SizeReport {
         self.count_move();
         let end = self.written_end.max(range.end);
@@ -275,7 +276,8 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Returns the report of sizes and times that the client must send to metadata now, if any.
+    /// Returns the report of unreported sizes and times, or `None` if metadata has received all of
+    /// them.
     pub(super) fn unreported(&self) -> Option<SizeReport> {
         (self.reported < self.writes).then_some(SizeReport {
             extent: WrittenExtent {
@@ -290,7 +292,7 @@ impl FileSize {
     }
 
     /// Records metadata's reply to a report of sizes and times. `is_durable` means that metadata
-    /// replied after the report was durable.
+    /// made the report durable before it replied.
     pub(super) fn reported(
         &mut self,
         report: &SizeReport,

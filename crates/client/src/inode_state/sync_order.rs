@@ -13,7 +13,7 @@ use super::Parts;
 /// Whether metadata must sync, and when it syncs relative to the sync of the bytes by storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncOrder {
-    /// Metadata need not sync, because the size and the name of the file are durable.
+    /// Metadata need not sync, because the size and the name of the file are durable already.
     DataOnly,
     /// Metadata syncs at the same time as storage syncs the bytes.
     Together,
@@ -54,13 +54,14 @@ impl Settled {
         ChangeCount { of_mount, of_file: self.of_file }
     }
 
-    /// Records that metadata has synced all these changes.
+    /// Records that metadata has synced the changes that `changes` counts.
     pub(super) fn note(&mut self, changes: ChangeCount) {
         self.changes = Some(changes);
     }
 }
 
-/// Returns the steps that make these changes and the bytes of the file durable.
+/// Returns in which order storage and metadata must sync, so that the bytes of the file and these
+/// changes become durable.
 pub(super) fn order(parts: &Parts, changes: ChangeCount) -> SyncOrder {
     if parts.size.must_measure() || parts.unsynced.may_be_unrecorded() {
         return SyncOrder::DataFirst;

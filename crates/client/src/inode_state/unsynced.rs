@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) group: GroupId,
-    /// Number of the last write to the chunk file when this value was created. If a later sync of
-    /// the chunk file succeeds, all writes up to this number are durable.
+    /// Number of the last write to the chunk file before the sync. If the sync succeeds, all writes
+    /// up to this number are durable.
     upto: u64,
 }
 
@@ -108,7 +108,8 @@ impl UnsyncedWrites {
             Err(at) => marks.insert(at, mark),
         }
         if marks.len() > MAX_STARTS {
-            // Metadata too stores the marks of at most [`MAX_STARTS`] starts.
+            // Metadata also stores the marks of at most [`MAX_STARTS`] starts, so it can no longer
+            // confirm the oldest mark.
             marks.remove(0);
             self.losses += 1;
         }
@@ -194,8 +195,8 @@ impl UnsyncedWrites {
             self.chunk_files.remove(&synced.key);
         } else {
             // Storage may have acknowledged writes during the sync. Assume that they belong to the
-            // current incarnation. If this is wrong for a write, the reply to that write contains
-            // another incarnation, and so shows the loss.
+            // current incarnation. If a write belongs to another one, its reply contains that
+            // incarnation, and `chunk_written` then counts a loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);

@@ -1,7 +1,7 @@
 //! Locks of applications: `flock` locks, and the byte-range locks of `fcntl`.
 //!
-//! Metadata decides whether an owner gets a lock. To release locks later, the client records the
-//! ranges of each owner, and the handle of each lock request.
+//! Metadata decides whether an owner gets a lock. The client records the ranges that each owner has
+//! locked and the handles of the lock requests, because it must release the locks later.
 //! - A `flock` lock belongs to its handle.
 //! - A POSIX lock belongs to a process. The kernel sends the owner number of the process with each
 //!   `close(2)`.
@@ -57,7 +57,7 @@ pub enum LockOutcome {
 }
 
 impl LockOutcome {
-    /// The outcome of an unlock, which changes nothing that the kernel has cached.
+    /// The outcome of an unlock. The kernel's caches stay valid after an unlock.
     const UNLOCKED: Self = Self::Granted { keep_cache: true, are_attributes_shown: true };
 }
 
@@ -73,7 +73,8 @@ impl Drop for LockWaitGuard {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // If this request is lost, metadata notifies the next waiter some seconds later.
+            // If metadata does not receive this request, it notifies the next waiter some seconds
+            // later.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!(
                     "file {}: cannot notify metadata of the end of a lock wait: {error:#}",
@@ -164,7 +165,8 @@ impl Locks for Client {
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
             // Metadata may have granted the new lock in a newer session than the earlier locks of
-            // this handle. The earlier locks were then lost together with their session.
+            // this handle. In this case the earlier locks were lost with their session, and this
+            // check fails.
             file.check_live()?;
             Ok(locked)
         };
@@ -272,8 +274,8 @@ impl Client {
     /// while it closes the handle.
     pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
         for owner in self.mount().locks.owners_through(file.inode.id, handle) {
-            // If the request fails, metadata releases the lock when the session closes its last
-            // open of the file.
+            // If the request fails, only log the error: metadata releases the lock when the session
+            // closes its last open of the file.
             if let Err(error) = self.unlock(file, handle, owner, true).await {
                 tracing::warn!("file {}: cannot unlock before the close: {error}", file.inode.id);
             }

@@ -69,7 +69,7 @@ impl FileLocks {
     }
 
     /// Waits until no other request of the owner is in progress. Then reserves the owner for the
-    /// caller. Returns `None` if `must_exist` is set and the owner has no locks.
+    /// caller. If `must_exist` is set and the owner has no locks, returns `None`.
     pub(crate) async fn turn(
         self: &Arc<Self>,
         owner: Owner,
@@ -94,7 +94,7 @@ impl FileLocks {
     }
 
     /// Returns the lock owners that have locked ranges of a file through a handle, and all lock
-    /// owners whose request for a lock of this file is in progress.
+    /// owners with a request in progress for a lock of this file.
     pub(crate) fn owners_through(&self, inode: InodeId, handle: HandleId) -> Vec<(LockKind, u64)> {
         let table = self.table();
         let of_handle = |owned: &OwnedRanges| {

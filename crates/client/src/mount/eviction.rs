@@ -1,5 +1,5 @@
-//! Recovery from an eviction. If a client sends no heartbeats for longer than its lease, management
-//! removes it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
+//! Recovery from an eviction. If a client was silent for longer than its lease, management removes
+//! it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
 //! The client then joins the cluster with a new id, and its operations continue. Only operations
 //! through handles for writing fail, since other clients may have changed the files of these
@@ -22,8 +22,8 @@ impl Client {
         self.mount().member.wait_for_new_id(evicted).await;
     }
 
-    /// Like [`Self::rejoin`], but does not wait until the client has joined. When this function
-    /// returns, all handles for writing are fenced.
+    /// Like [`Self::rejoin`], but returns before the client has joined. When this function returns,
+    /// all handles for writing are fenced.
     pub(crate) fn begin_to_rejoin(&self, evicted: NodeId) {
         let mount = self.mount();
         if !mount.member.begin_rejoin(evicted) {

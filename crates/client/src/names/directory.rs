@@ -76,9 +76,9 @@ impl Directories for Client {
     async fn open_directory(&self, directory: InodeId, max_age: Duration) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
-            // The kernel has no cached listing of this directory, so the mount need not request the
-            // attributes. A listing that begins now is at least as new as the attributes that the
-            // mount saw last.
+            // The kernel has no cached listing of this directory, so the mount need not request
+            // attributes to check the listing. A listing that begins now is at least as new as the
+            // attributes that the mount saw last.
             if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }

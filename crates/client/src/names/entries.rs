@@ -255,7 +255,8 @@ impl Client {
     {
         let sent = self.mount().directory_changes.send(skep_env::now());
         let reply = self.change(directory, request).await;
-        // Metadata may have executed the change even if its outcome is unknown.
+        // If the outcome of the change is unknown, metadata may have executed it. So forget the
+        // attributes in every case.
         let sent = self.mount().directory_changes.forget_all(sent);
         let NamesReply { directory: after } = reply?;
         if let Some(sent) = sent {

@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison.
-//! - Each attempt to send a change contains a start number of the target. The client first compares
-//!   the list with the slots of the target after this start. Only then it checks whether the change
+//! - Each attempt to send a change contains a start number of the target. The client compares the
+//!   list with the slots of the target after this start, and then checks whether the change
 //!   concerns reverted inodes.
 //! - The list of a group has at most [`MAX_ACKNOWLEDGED`] changes. From that length on, the client
 //!   sends changes with the durable flag, and the replies empty the list. Changes in flight may
@@ -35,14 +35,14 @@ pub(crate) struct Change {
     pub(crate) inodes: [InodeId; 2],
 }
 
-/// A client's session at a group, and its changes that may not be durable.
+/// A client's session at a group, with the acknowledged changes that may not be durable.
 #[derive(Debug, Default)]
 struct Kept {
     session: SessionId,
     /// The start number of the target when the session was opened, or at the newest comparison.
     start: u64,
-    /// For each slot, the sequence of the last request that the target's store contained at the
-    /// newest comparison.
+    /// For each slot, the sequence of the slot's last request in the target's store at the newest
+    /// comparison.
     executed: HashMap<u32, u64>,
     changes: VecDeque<Change>,
     /// Number of the first change in `changes`. Changes are numbered in the order in which their
@@ -61,8 +61,8 @@ impl Kept {
 pub(crate) struct Attempt {
     session: SessionId,
     /// The start number that the request must contain: the current start of the target. The target
-    /// refuses the request if the target has started again since then. So a comparison after this
-    /// moment cannot miss the request.
+    /// refuses the request if the target has started again since then. So the client always
+    /// compares its changes before a target executes requests of a new start.
     pub(crate) start: u64,
     /// Number of the change that will be added to the list next.
     next: u64,
@@ -111,7 +111,7 @@ impl AcknowledgedChanges {
         });
     }
 
-    /// Begins an attempt to send a modifying request. The caller then checks whether the request
+    /// Begins an attempt to send a request for a change. The caller then checks whether the request
     /// concerns reverted changes, and sends it with the start of the attempt.
     pub(crate) fn attempt(&self, group: GroupId, session: SessionId) -> Attempt {
         self.with(|inner| {
@@ -137,7 +137,7 @@ impl AcknowledgedChanges {
     }
 
     /// Removes the changes that were acknowledged before `attempt`. The group has synced these
-    /// changes, since it has replied to a durable request that was sent later.
+    /// changes, since it has replied to a later request with the durable flag.
     pub(crate) fn synced(&self, group: GroupId, attempt: Attempt) {
         self.with(|inner| {
             let Some(kept) = inner.kept(group, attempt.session) else { return };
@@ -162,9 +162,9 @@ impl AcknowledgedChanges {
     ) -> Option<Vec<Change>> {
         self.with(|inner| {
             let kept = inner.kept(group, session)?;
-            // Another thread has already compared the list with the slots of the target after this
-            // start. Changes that were acknowledged since then are missing in this reply, but they
-            // are not lost.
+            // Another thread has already compared the list with the slots after this start of the
+            // target, so do nothing. Changes that were acknowledged since then are missing in this
+            // reply, but they are not lost.
             if kept.start == reply.start {
                 return Some(Vec::new());
             }
@@ -204,7 +204,7 @@ impl AcknowledgedChanges {
         self.with(|inner| inodes.iter().filter(|inode| inner.reverted.remove(*inode)).count() > 0)
     }
 
-    /// Returns whether a change was reverted since the last call of this function.
+    /// Returns whether a power loss has reverted a change since the last call of this function.
     pub(crate) fn take_name_reverted(&self) -> bool {
         self.with(|inner| std::mem::take(&mut inner.is_name_reverted))
     }

@@ -1,9 +1,9 @@
 //! After a start of a metadata target, finds the acknowledged changes that a power loss has
 //! reverted. Reports these changes before the target executes further changes of the session.
 //!
-//! A program gets the error `EIO` once. The error is returned by the next `fsync`, or by the next
-//! change of a name or of attributes that concerns an inode of a reverted change. The client does
-//! not send the change that gets the error, because this change could destroy data. For example, if
+//! For each inode of a reverted change, a program gets the error `EIO` once: from the next `fsync`,
+//! or from the next change of a name or of attributes that concerns the inode. The client does not
+//! send the change that gets the error, because this change could destroy data. For example, if
 //! `link(a, b)` is reverted, `unlink(a)` removes the last name of a file.
 //!
 //! `acknowledged` has the list of changes. `restore_opens` compares the opens.

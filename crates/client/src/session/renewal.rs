@@ -153,9 +153,9 @@ impl Client {
                 // file without a notification to this mount.
                 file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // If the generation of the pattern differs, another program has set a different
-                // pattern for the empty file while the session was lost. Other clients then use the
-                // chunk files of the new pattern.
+                // If the generation of the stripe pattern differs, another program has set a
+                // different pattern for the empty file while the session was lost. Other clients
+                // then use the chunk files of the new pattern.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;

@@ -130,8 +130,8 @@ impl Client {
                 Err(error) => return Err(error),
             };
             self.renew_session(group, session.id, &error).await;
-            // The group did not execute the attempt that it refused. If no earlier reply was lost,
-            // the group has not executed the request at all.
+            // The group did not execute the attempt that it refused. It may have executed an
+            // earlier attempt only if the reply to that attempt was lost.
             let may_have_run = is_reply_lost.get() && !options.ends_with_session;
             // Even if the group has stored a reply to the truncation, this reply does not show
             // whether the chunk files are truncated.
@@ -144,9 +144,9 @@ impl Client {
         }
     }
 
-    /// Asks a group whether it executed a request in a session that was lost. Returns the reply to
-    /// this request. `None` means that the group has not executed the request, and will not execute
-    /// it later.
+    /// Asks a group whether it executed a request in a session that was lost. Returns the group's
+    /// reply to the request in that session. `None` means that the group has not executed the
+    /// request, and will not execute it later.
     ///
     /// # Errors
     /// Returns `Io` if the group no longer stores the outcome.
@@ -275,8 +275,8 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
         match worker.router.call(group, &*request, options).await {
             Err(error) if error.code() == ErrorCode::StaleStart => {
                 client.compare_slots(group, session).await?;
-                // The target has refused this attempt. So it has executed the request only if its
-                // slots contain an earlier attempt.
+                // The target has refused this attempt, so only an earlier attempt can have executed
+                // the request. The slots of the target show whether one did.
                 reply_lost.set(changes.was_executed(group, session, (number, sequence)));
             }
             Ok((reply, _)) => {

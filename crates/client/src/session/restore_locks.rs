@@ -28,7 +28,8 @@ use std::rc::Rc;
 type LocksAtTarget = Option<LockRanges<LockMode>>;
 
 impl Client {
-    /// Makes the locks of a session at a group equal to the locks of this mount.
+    /// Compares the locks of a session at a group with the locks of this mount, and sends requests
+    /// until they are equal.
     ///
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
@@ -64,8 +65,8 @@ impl Client {
         id: SessionId,
     ) -> Result<HashMap<Owner, LocksAtTarget>> {
         let mut found: HashMap<Owner, LocksAtTarget> = HashMap::new();
-        // The target returns the entries after this position. No file has the inode id zero, so the
-        // list contains all files of the session.
+        // Begin before the first file: no file has the inode id zero, and the target returns the
+        // locks after this position.
         let mut after = Some((id, InodeId::default()));
         while let Some((after_session, after_inode)) = after.filter(|after| after.0 == id) {
             let all = InodeId::default();
@@ -90,7 +91,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Makes the locks of one owner at the target equal to the locks of this mount.
+    /// Compares the locks of one owner at the target with the locks of this mount, and sends
+    /// requests until they are equal.
     async fn restore_locks_of(
         &self,
         owner: Owner,

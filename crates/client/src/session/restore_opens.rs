@@ -41,7 +41,7 @@ impl Client {
                 restored += self.restore_some(group, id, files.to_vec()).await?;
             }
             // A close during the comparison may hide a lost open, so the client compares its opens
-            // again.
+            // again until no open is missing.
             if restored == 0 {
                 return Ok(());
             }
@@ -63,8 +63,8 @@ impl Client {
         let options = CallOptions { session: id, ..CallOptions::default() };
         let (reply, _) = self.router().call(group, &request, options).await?;
         let session = self.session(group).await?;
-        // This mount may have closed files since it sent the request. The target need not have
-        // these files open.
+        // This mount may have closed files since it sent the request. Do not open these files
+        // again.
         let now = self.opens_at(group);
         let mut restored = 0;
         for (file, count) in request.files.iter().zip(reply.counts) {

@@ -35,7 +35,7 @@ struct GroupSession {
     confirmed_at: Duration,
     is_renewing: bool,
     /// The newest start number of the group's target for which the client has compared its opens
-    /// with the opens at the target. Zero means that the client has not compared its opens yet.
+    /// with the opens at the target. Zero means that it has not compared them yet.
     start: u64,
 }
 

@@ -19,8 +19,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Capacity of the mailbox through which the background task receives new sessions. No mount has
-/// more sessions.
+/// Maximum number of new sessions that wait in the mailbox for the background task. A mount never
+/// has more sessions, so the mailbox never overflows.
 const MAX_FOLLOWED: usize = 1 << 16;
 
 /// Waits for notifications in every session of the mount, until its task is cancelled.
@@ -108,15 +108,15 @@ impl Client {
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // If this mount is closing the file, wait until metadata has the close, because the file is
-        // then no longer shared.
+        // If this mount is closing the file, wait until metadata has executed the close. After the
+        // close the file is no longer shared.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // If this mount has closed the file and opened it again meanwhile, the reply to that open
-        // shows whether the file is shared. So this notification needs no further work.
+        // If this mount has closed the file and opened it again meanwhile, the reply to the new
+        // open has shown whether the file is shared, so ignore this notification.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }

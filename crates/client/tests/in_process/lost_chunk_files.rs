@@ -100,7 +100,7 @@ fn fsync_reports_synced_chunk_files_without_another_request() {
         client.fsync(handle).await.unwrap();
         assert!(synced().contains(0) && !synced().contains(1));
         assert_eq!(requests(), 1);
-        // The client reports the size before the sync.
+        // Report the size first, so that the sync below need not report it.
         write(&client, handle, 70_000, b"x").await;
         client.flush(handle).await.unwrap();
         client.fsync(handle).await.unwrap();

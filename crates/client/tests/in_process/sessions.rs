@@ -147,7 +147,7 @@ fn set_pattern_waits_for_a_close_of_the_same_mount() {
             let client = client.clone();
             skep_env::spawn(async move { client.set_pattern(inode, None, 0).await })
         };
-        // Let the new task run, because `set_pattern` must begin while the file is open.
+        // Let the new task run until it waits for the open file.
         skep_env::yield_now().await;
         client.close(handle).await.unwrap();
         setting.await.unwrap();

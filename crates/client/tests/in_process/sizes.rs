@@ -85,7 +85,7 @@ fn truncation_by_another_mount_keeps_only_later_writes() {
         client.flush(handle).await.unwrap();
         assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
         client.close(handle).await.unwrap();
-        // This is the second case of the test: the client writes nothing after the truncation.
+        // Second case of the test: the client writes nothing after the truncation.
         let (inode, handle) = create(&client, "gone").await;
         write(&client, handle, 0, &[1; 1000]).await;
         other.set_attributes(set_size(inode, 7)).await.unwrap();
@@ -153,7 +153,8 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
     });
 }
 
-/// docs/semantics.md 2.1 and 2.3: these events may make the kernel's pages out of date.
+/// docs/semantics.md 2.1 and 2.3: after each event in this test, the kernel's pages may be out of
+/// date.
 #[test]
 fn kernel_compares_times_when_its_pages_may_be_old() {
     with_client(|fake, client| async move {

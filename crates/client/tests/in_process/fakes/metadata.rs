@@ -143,7 +143,7 @@ impl FakeMetadata {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
-    /// Acts like a power loss that reverts all opens, but not the sessions.
+    /// Removes all opens but keeps the sessions, like a power loss that has reverted the opens.
     pub(crate) fn lose_opens(&mut self) {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
         self.start += 1;
