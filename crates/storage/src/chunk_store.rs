@@ -191,7 +191,8 @@ impl PreparedStore {
         };
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
-        // The state record must be durable before any page contains the number of this start.
+        // Make the state record durable before any page contains the number of this start.
+        // Otherwise, after a crash, the next start could use the same number again.
         let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
             Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
                 ErrorCode::DeviceFailed,
@@ -352,9 +353,9 @@ impl ChunkStore {
         tracing::error!("{failure}; check the disk under {}", self.directory.display());
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
-        // Acknowledged writes may be lost, so the next start must change the incarnation. If this
-        // record cannot be written either, the file system is read-only or unavailable. Then the
-        // next start fails, since it cannot write its state record.
+        // Acknowledged writes may be lost, so the next start must change the incarnation. If the
+        // state record cannot be written either, the file system is read-only or unavailable. Then
+        // the next start fails, since it cannot write its state record.
         if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }

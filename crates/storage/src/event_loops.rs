@@ -57,12 +57,12 @@ struct EventLoop {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
-        // If the mailbox is full, the thread ends with the process.
+        // If the mailbox is full, the message is lost, and the thread runs until the process ends.
         let _ = self.messages.send(Message::End);
     }
 }
 
-/// A target's place in a loop. Dropping it frees the place.
+/// The assignment of a target to a loop. It ends when this value is dropped.
 struct Place<'a> {
     loops: &'a EventLoops,
     device: u64,

@@ -99,7 +99,7 @@ pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
-/// Number of truncated chunk files whose truncate generation a target remembers. The target does
-/// not recognise a late copy of a truncation if it has truncated more than this number of other
-/// chunk files since the truncation. Each remembered chunk file takes about 60 bytes of memory.
+/// Number of truncated chunk files whose truncate generation a target remembers. After truncations
+/// of more than this number of other chunk files, the target no longer recognises a late copy of a
+/// truncation. Each remembered chunk file takes about 60 bytes of memory.
 pub(crate) const MAX_GENERATIONS: usize = 1 << 16;

@@ -112,8 +112,9 @@ async fn clean_up(
             unsure.insert(group);
         }
     }
-    // A metadata target that was restored from an old backup may have replied to other requests of
-    // this round before it detected the restoration.
+    // Keep the chunk files of groups without a valid reply. A metadata target that was restored
+    // from an old backup may have replied to other requests of this round before it detected the
+    // restoration.
     orphans.retain(|key| !unsure.contains(&router.shard_group(key.inode.shard()).ok()));
     counts.orphans = orphans.len();
     if orphans.len() > limit {

@@ -221,10 +221,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             continue;
         }
         served.meter.begun();
-        // The header of the reply contains `lowest_map` from this header, and the client requires
-        // at least this map version in its later requests. So after another target was given up as
-        // lost, a client with an older map gets a newer map, and requires that the lost target has
-        // this map too.
+        // The reply repeats `lowest_map` of the request's header. Raise it to the version that this
+        // process requires, because the client requires this version in all its later requests. So
+        // after a target was given up as lost, a client with an older map gets the newer map, and
+        // the lost target refuses the requests of this client until it has that map too.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));

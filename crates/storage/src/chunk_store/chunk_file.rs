@@ -1,8 +1,8 @@
 //! An open chunk file, with its size, its region pages in memory, and the lock that orders the
 //! operations on the file.
 //!
-//! The module owns only state. [`super::region`] decides which pages to trust. [`super::read`],
-//! [`super::write`] and the modules of the other operations do the I/O.
+//! The module owns only this state and does no I/O of data. [`super::region`] decides which pages
+//! to trust. [`super::read`], [`super::write`] and the modules of the other operations do the I/O.
 
 use super::range_lock::RangeLock;
 use skep_env::File;
@@ -192,7 +192,8 @@ impl Drop for WriteInProgress<'_> {
 /// Returns a logical range, extended to whole granules.
 pub(crate) fn whole_granules(range: &Range<u64>) -> Range<u64> {
     let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
-    // `u64::MAX` means "to the end" and must stay unchanged.
+    // The range `..u64::MAX` means "to the end of the file", so the end must not change: the
+    // multiplication saturates.
     start..range.end.div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
 }
 

@@ -66,9 +66,9 @@ impl ChunkStore {
                 ));
             }
         }
-        // The last round has marked pages as synced, and no sync of these marks follows. If a mark
-        // does not reach the device, the next start counts the page as unsynced, although its data
-        // is on the device.
+        // The last round has marked pages as synced, and no later sync covers these marks. If a
+        // mark does not reach the device, the next start counts the page as unsynced. That is
+        // harmless, because the data of the page is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
         Ok(CleanEnd { directory: self.directory.clone(), state })

@@ -76,8 +76,8 @@ impl ChunkStore {
                 if metadata.is_dir() {
                     directories.push(entry.path());
                 } else if now - metadata.ctime() >= QUARANTINE_AGE.as_secs() as i64 {
-                    // The move to the quarantine has set the time of the file's last status change
-                    // (ctime).
+                    // The change time (ctime) of the file is the time of its move to the
+                    // quarantine.
                     skep_env::remove_file(&entry.path()).await.map_err(failed)?;
                     removed += 1;
                 }

@@ -20,7 +20,7 @@ enum Access {
     /// Writes data and pages of the regions that the range touches. May extend the file, but makes
     /// no other change.
     Write,
-    /// Any other change.
+    /// Makes any other change, such as a truncation.
     Exclusive,
 }
 

@@ -5,9 +5,9 @@
 //! a region, the target accepts the data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
-//! If a region has data but a blank page, the target assumes that the region was new and that a
-//! power loss destroyed its page. No record on the device contradicts this assumption. The target
-//! logs a warning.
+//! A region with data and a blank page looks like a new region whose page a power loss has
+//! destroyed. The target cannot distinguish this case from a damaged page. So it accepts the data,
+//! and logs a warning.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};

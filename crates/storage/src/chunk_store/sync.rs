@@ -97,7 +97,8 @@ impl ChunkStore {
         let mut is_complete = true;
         for index in self.dirty.regions_of(&file.key) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
-            // If the page is not cached, the file may return an older version of the page.
+            // If the page cache lacks the page, the region in the file may be older than
+            // acknowledged writes, so it counts as incomplete.
             is_complete &= cached.is_some();
             let region = match cached {
                 Some(region) => region,

@@ -11,8 +11,8 @@
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. But a file system that cannot
-//! allocate blocks may return its error only to the write-back, and drop the pages. So the chunk
-//! file keeps such an error for its next sync.
+//! allocate blocks may return its error only to the write-back, and drop the pages. So the target
+//! remembers such an error, and the next sync of the chunk file returns it.
 
 use super::chunk_file::ChunkFile;
 use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};

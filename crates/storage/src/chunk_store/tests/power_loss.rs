@@ -154,7 +154,7 @@ impl Expected {
         self.synced_size = self.now.len();
     }
 
-    /// Checks the contents that a start found after a power loss. These contents are then the
+    /// Checks the contents that a start found after a power loss. From then on, these are the
     /// expected contents.
     fn check(&mut self, found: Vec<u8>, name: &str) {
         assert!(
