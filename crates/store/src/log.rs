@@ -95,8 +95,8 @@ pub struct Log {
 pub struct Recovered {
     /// The log, ready for appends.
     pub log: Log,
-    /// The records from `next` on, in ascending order of their numbers. Earlier records come first:
-    /// all records of the same segment and of up to two segments before this segment.
+    /// The records from `next` on, after some earlier records: those in the same segment as `next`,
+    /// and those in up to two segments before it. The numbers of the records ascend.
     pub records: Vec<Record>,
     /// Group epoch of the last record, or zero if there is no record.
     pub epoch: Epoch,

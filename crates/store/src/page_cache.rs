@@ -4,9 +4,9 @@
 //! as a primary.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
-//! A kill of the target's process does not change that. Does not own the layout of the mark
-//! ([`skep_format::member_mark`]), nor the same identity in the state of a storage target
-//! ([`skep_format::chunk::TargetState`]).
+//! A kill of the target's process does not change that. The layout of the mark is in
+//! [`skep_format::member_mark`]. A storage target stores the identity of the page cache in its own
+//! state ([`skep_format::chunk::TargetState`]).
 //!
 //! # Crash rule
 //! A member calls [`MemberMarkFile::begin`] before it confirms its first record. So if a member has
@@ -124,9 +124,10 @@ impl MemberMarkFile {
         self.present().counted
     }
 
-    /// Stores durably in the mark that a member may serve, because the target asks management to
-    /// mark it as in sync in `epoch`. The cluster map of the version `version` names the member.
-    /// The primary must call this before it sends the request. Blocks.
+    /// Adds `member` to the counted members in the mark, durably, because this target asks
+    /// management to mark the member as in sync in `epoch`. From then on, the member may serve.
+    /// `version` is a version of the cluster map that contains the member. The primary must call
+    /// this before it sends the request. Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
@@ -207,7 +208,8 @@ impl MemberMarkFile {
         self.written.clone().unwrap_or(first)
     }
 
-    /// Returns the counted members of `group`. The epochs of another group mean nothing in it.
+    /// Returns the counted members of `group`, or no members if the mark belongs to another group,
+    /// because epochs of different groups cannot be compared.
     fn counted_in(&self, group: GroupId) -> CountedMembers {
         let present = self.present();
         if present.group == group { present.counted } else { CountedMembers::default() }

@@ -1,12 +1,12 @@
-//! Reads old records of an open log back from its segment files, while the log's owner appends.
+//! Reads old records of an open log from its segment files, while the owner of the log appends new
+//! records.
 //!
-//! A primary does so for a member of its group that lacks more records than the primary has in
-//! memory. The reader has a view of the log's segments ([`LogView`]), and opens the files itself.
-//! So neither the log nor its owner waits for it. If the log removes a segment meanwhile, the
-//! reader reports where the log begins then.
+//! A primary reads back old records for a member of its group that lacks more records than the
+//! primary has in memory. The reader has a view of the log's segments ([`LogView`]), and opens the
+//! files itself. So neither the log nor its owner waits for it. If the log removes a segment
+//! meanwhile, the reader reports where the log begins then.
 //!
-//! Does not own the choice of the records, and does not find damage in the log beyond the records
-//! that it reads.
+//! The caller chooses the records. A read detects damage only in the records that it reads.
 
 use super::{at, preceding, segment_path};
 use crate::log::Log;
@@ -33,8 +33,8 @@ pub struct LogView {
     end: u64,
 }
 
-/// A place in a log from which the next read can continue, so that it need not read the segment
-/// from its beginning.
+/// A position in a log at which the next read can begin, so that it need not read the segment from
+/// its start.
 #[derive(Debug, Clone, Copy)]
 pub struct LogPlace {
     segment: Lsn,
@@ -103,14 +103,16 @@ impl Found {
     }
 }
 
-/// The records that a read wants.
+/// The records that a caller requests.
 #[derive(Debug, Clone, Copy)]
 pub struct WantedRecords {
     /// Number of the first record.
     pub first: Lsn,
-    /// Number of the last record. The log must have it, and must not remove it from its end.
+    /// Number of the last record. The log must have this record, and must not truncate it during
+    /// the read.
     pub last: Lsn,
-    /// The read ends when it has this number of bytes of records, and at least two records.
+    /// Maximum number of bytes of records in the result. The read may exceed this number to return
+    /// two records.
     pub bytes: usize,
 }
 

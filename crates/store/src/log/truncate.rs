@@ -1,5 +1,5 @@
-//! Removes the last records of a log. A member of a group does so if an earlier primary created
-//! these records. A later primary has then created other records with the same numbers.
+//! Removes the last records of a log. A member of a group must remove records that an earlier
+//! primary has created if a later primary has created other records with the same numbers.
 //!
 //! Does not decide which records to remove.
 //!
