@@ -72,7 +72,7 @@ pub enum Command {
         node: NodeId,
     },
     /// Removes a client that was evicted or sent no heartbeat for too long, and records the
-    /// eviction. The recorded name is the client's name in the map.
+    /// eviction. The record contains the name that the client has in the map.
     EvictClient(Eviction),
     /// Divides the virtual shards among the metadata groups.
     Format,

@@ -105,8 +105,8 @@ pub fn apply(group: &Group, change: &GroupChange) -> Result<Group> {
         MemberChange::Remove => {
             expect_state(group, target, false)?;
             next.members.retain(|member| member.target != target);
-            // The new epoch revokes all requests that name the old epoch, as when a member is
-            // dropped.
+            // The new epoch revokes all requests that name the old epoch, as after the drop of a
+            // member.
             next.epoch = Epoch::new(group.epoch.raw() + 1);
         }
         MemberChange::MarkInSync => {
@@ -163,8 +163,8 @@ pub fn check_invariants(group: &Group) {
     }
 }
 
-/// Whether a change is a retry. If so, the group already has the state that the change asks for,
-/// and the epoch that a group has after such a change.
+/// Whether a change is a retry. If so, the group already has the epoch and the state that follow
+/// from the change.
 fn is_done(group: &Group, change: &GroupChange) -> bool {
     let follows = group.epoch.raw() == change.epoch.raw().saturating_add(1);
     let state = state_of(group, change.target);

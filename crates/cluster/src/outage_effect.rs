@@ -9,13 +9,14 @@ use skep_types::{ClusterMap, Node, NodeKind, Target, TargetId};
 /// The effect of the outage of one target on the group of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// Another member is the primary.
+    /// Operations continue, because another member is the primary.
     Continues,
-    /// Another member takes over.
+    /// Operations wait until another member has taken over.
     TakenOver,
-    /// No other member has all data of the group.
+    /// Operations wait until the target is back, because no other member has all data of the group.
     Waits,
-    /// Another member has all data too, but it is absent as well.
+    /// Operations wait until the target or another member is back. Another member has all data of
+    /// the group, but it is absent as well.
     WaitsForAny,
 }
 

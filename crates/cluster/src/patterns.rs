@@ -158,9 +158,8 @@ fn with_chunks_of(
     new
 }
 
-/// Drops each component whose bytes are all inline. Such a component is followed by a component
-/// that starts at or before the end of the inline bytes. The first remaining component then starts
-/// at byte 0.
+/// Drops each component whose bytes are all inline, because the next component starts at or before
+/// the end of the inline bytes. Then the first remaining component starts at byte 0.
 fn behind_inline<C>(
     mut components: Vec<C>,
     inline_bytes: Option<u64>,

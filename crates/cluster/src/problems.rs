@@ -7,8 +7,8 @@ use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
 
-/// The reason that is shown for a target that is down because the heartbeats of its service do not
-/// contain it.
+/// The reason that is shown for a target whose service sends heartbeats without this target, so
+/// that it counts as down.
 pub const UNREPORTED: &str = "its service does not report this target; check that the settings of \
                               the service name the directory of the target";
 
@@ -133,9 +133,8 @@ pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
     targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
 }
 
-/// Returns the problem of a target that was given up as lost. It is a problem only if the target's
-/// directory is back. The service of the target could then open the directory, but refuses all
-/// requests for the target.
+/// Returns the problem of a target that was given up as lost. It is a problem only if a service has
+/// opened the target's directory again. The service refuses all requests for this target.
 fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;

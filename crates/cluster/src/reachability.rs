@@ -36,8 +36,8 @@ struct Contact {
     /// may be silent for longer than `silent_since_ms` shows.
     is_unheard: bool,
     reachability: Reachability,
-    /// The last outage, which ended with the heartbeat after which the node is `Online` now. `None`
-    /// if the node has not been away since the start of management.
+    /// The last outage of the node. It ended when the node became `Online`. `None` if the node has
+    /// not been away since the start of management.
     last_outage: Option<Outage>,
 }
 

@@ -34,7 +34,7 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Splits a file range into pieces, each within one chunk.
+/// Splits a file range into pieces, each within one chunk or within the inline bytes.
 ///
 /// `range` is half-open, in bytes from the start of the file. The pieces are in file order, cover
 /// `range` exactly and never overlap. An empty range gives no pieces.

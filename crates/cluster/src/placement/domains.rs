@@ -100,8 +100,8 @@ impl Domains {
             }
             return;
         }
-        // Either there are more picks than domains, or all servers provide `level` groups already.
-        // In both cases there are at most `MAX_STRIPE_WIDTH` domains.
+        // The array has space for all domains: either there are more picks than domains, or all
+        // servers provide at least one group already. A file has at most `MAX_STRIPE_WIDTH` groups.
         let mut quotas = [Quota::default(); MAX_STRIPE_WIDTH];
         let quotas = &mut quotas[..self.list.len()];
         for (quota, domain) in quotas.iter_mut().zip(&self.list) {

@@ -88,7 +88,8 @@ impl Durable {
                  directory of management is an old backup",
                 node.name
             ),
-            // Management assigns ids in ascending order, also after a restore from a backup.
+            // Management assigns ids in ascending order, also after a restore from a backup. So a
+            // lower id belonged to a server that was removed.
             None if claimed.raw() < self.next_node => format!(
                 "cannot register a {kind} service as {claimed}: {claimed} is no longer in this \
                  cluster; it was removed, or management was restored from a backup that is older \
