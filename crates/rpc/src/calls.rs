@@ -17,8 +17,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of ended requests that a thread remembers. Older requests are missing from the record of
-/// a slow operation.
+/// Number of ended requests that a thread remembers. The record of a slow operation lacks older
+/// requests.
 const REMEMBERED: usize = 1024;
 /// Number of ended waits for groups that a thread remembers. Only an operation that the router had
 /// to repeat has a wait.
@@ -53,7 +53,7 @@ struct EndedWait {
     wait: TracedWait,
 }
 
-/// A request that the router has sent at least once without a final reply, and sends again.
+/// A request that the router sends again, because no attempt has brought a final reply.
 #[derive(Debug)]
 pub(crate) struct RepeatedCall {
     begun_at: Duration,
@@ -71,8 +71,9 @@ impl RepeatedCall {
         Self { begun_at, group, target, error: String::new() }
     }
 
-    /// Stores the error of a failed attempt. If another target has taken over meanwhile, its errors
-    /// do not replace the error of the first target, which does not answer.
+    /// Stores the error of a failed attempt. Ignores the error if another target serves the group
+    /// now, unless it is the first error, because the record must show why the first target did not
+    /// answer.
     pub(crate) fn failed(&mut self, map: &ClusterMap, error: &Error) {
         let is_same = map.primary(self.group).map(|target| target.id) == self.target;
         if is_same || self.error.is_empty() {

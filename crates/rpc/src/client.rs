@@ -89,8 +89,8 @@ async fn open_socket(address: &str) -> Result<TcpStream> {
 struct Pending {
     sender: Sender<Reply>,
     into: Option<Buf>,
-    /// Time at which an operation of a program sent the request. `None` for other requests, and for
-    /// requests whose purpose is to wait.
+    /// Time at which an operation of a program sent the request. `None` if no program waits for the
+    /// reply, or if the request is meant to wait, such as a request for a lock.
     sent_at: Option<Duration>,
     /// Makes the event loop poll briefly for the reply before it sleeps.
     _expected: skep_env::ExpectedReply,
@@ -361,8 +361,8 @@ impl Connection {
         Ok((tag, receiver))
     }
 
-    /// Sends a request and waits for its reply, which may be an error. If a program waits for the
-    /// reply and it should arrive soon, `sent_at` is the present time, otherwise `None`.
+    /// Sends a request and waits for its reply, which may be an error. `sent_at` is the present
+    /// time if a program waits for a reply that should arrive soon. Otherwise it is `None`.
     async fn exchange(
         self: &Rc<Self>,
         header: &Header,

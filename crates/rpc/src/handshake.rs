@@ -31,8 +31,7 @@ async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Res
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let header = Header { status: error.code() as u16, ..request.reply() };
-    // Ignore errors, because the peer may have disconnected, and the caller refuses the peer in any
-    // case.
+    // Ignore errors: the peer may have disconnected, and this process refuses it in any case.
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 

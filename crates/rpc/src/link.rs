@@ -30,7 +30,7 @@ pub(crate) struct TargetLink {
 }
 
 impl TargetLink {
-    /// Stores the term of the target, if the link has no term yet.
+    /// Stores the current term of the target, if the link has no term yet.
     pub(crate) fn begin_term(&self, map: &ClusterMap, target: TargetId) {
         if self.term.get().is_none() {
             let group = map.group_led_by(target);

@@ -48,7 +48,7 @@ fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
 /// request no longer counts as waiting.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedRequest {
-    /// The group whose outage counts this request.
+    /// The group to whose outage this request belongs. `None` while no attempt has failed.
     group: Option<GroupId>,
 }
 

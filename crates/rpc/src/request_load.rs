@@ -25,19 +25,19 @@ use std::time::Duration;
 /// the histograms of durations, a table has at most 4 MB.
 const MAX_CAUSES: usize = 4096;
 
-/// The cause of requests, and their receiver.
+/// The cause of requests, and the target that received them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct RequestCause {
-    /// User id. `None` stands for the causes that the table has merged.
+    /// User id. `None` means that the counts belong to several users, because the table was full.
     pub user: Option<u32>,
     /// Group id.
     pub group: Option<u32>,
     /// Number of the job.
     pub job: Option<u32>,
-    /// Id of the target. Zero stands for requests to a service without targets, and for merged
-    /// causes.
+    /// Id of the target. Zero means a service without targets, or several targets, because the
+    /// table was full.
     pub target: u32,
-    /// Number of the message. Zero stands for merged causes.
+    /// Number of the message. Zero means several kinds of requests, because the table was full.
     pub message: u16,
 }
 

@@ -217,7 +217,8 @@ fn newer_map_ends_an_attempt_to_connect() {
     .unwrap();
 }
 
-/// A primary that was deposed and chosen again has ended the work of its previous term.
+/// A primary that was deposed and then chosen again has dropped the requests of its previous term,
+/// so the router must send them again.
 #[test]
 fn call_is_sent_again_in_a_later_term_of_the_same_target() {
     block_on(async {

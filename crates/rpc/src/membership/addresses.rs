@@ -35,8 +35,8 @@ impl MemberAddresses {
         self.refused.clear();
     }
 
-    /// Remembers that the member at `address` is not the leader. `leader` are the addresses of the
-    /// leader in its reply.
+    /// Remembers that the member at `address` is not the leader. `leader` is the list of the
+    /// leader's addresses in the member's reply.
     pub(super) fn note_refusal(&mut self, address: &str, leader: Vec<String>) {
         self.answered.take_if(|answered| answered == address);
         self.refused.retain(|other| other != address);

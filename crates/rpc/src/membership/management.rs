@@ -230,7 +230,7 @@ impl Management {
         if slot.as_ref().is_some_and(|open| Rc::ptr_eq(&open.connection, connection)) {
             *slot = None;
         }
-        // Other requests on this connection still get their replies.
+        // Close the connection only when the other requests on it have their replies.
         connection.close_when_idle();
         let context = format!("management at {address} is not the leader: {named}");
         Error::new(ErrorCode::NotLeader, context)

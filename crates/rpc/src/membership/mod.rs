@@ -103,7 +103,8 @@ impl Membership {
         let patience = cached.is_some().then_some(TIMEOUT_WITH_CACHED_MAP);
         let mut token = token.clone();
         if let Some(cached) = &cached {
-            // The addresses of management may have changed since the token was written.
+            // Also try the addresses in the cached map, because the addresses of management may
+            // have changed since the token was written.
             let known = management_addresses(cached).into_iter();
             token.addresses = known.chain(token.addresses).collect();
         }
@@ -223,7 +224,8 @@ impl Membership {
         }
         let mut request = self.request.borrow().clone();
         request.server.node = self.node();
-        // An earlier attempt may have failed after management had registered the target.
+        // Replace the claim of an earlier attempt, which may have failed after management had
+        // registered the target.
         if let Some(at) = request.server.targets.iter().position(|it| it.uuid == claim.uuid) {
             request.server.targets.remove(at);
             request.capacities.remove(at);
