@@ -74,8 +74,8 @@ struct AuthorityState {
 /// The state of a leader, from its election until the next one.
 #[derive(Debug)]
 pub(crate) struct Lead {
-    /// The number of `Start` commands up to the start of this leadership. Each leadership has its
-    /// own number.
+    /// The number of `Start` commands in the log up to the one of this leadership. No other
+    /// leadership has this number.
     starts: u64,
     /// The leader asks the members at intervals whether it is still the leader. This is the time at
     /// which it sent the newest question that a majority has confirmed.
@@ -230,8 +230,8 @@ impl Authority {
         }
     }
 
-    /// Publishes the changes that happened while the leader could not publish, either because it
-    /// was collecting heartbeats or because no majority confirmed its leadership.
+    /// Publishes the changes that happened while the leader could not publish, because it was
+    /// collecting heartbeats or because no majority had confirmed its leadership.
     pub(crate) fn publish_what_waits(&self) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.collects_until.take_if(|until| skep_env::now() >= *until);

@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 /// after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));
 
-/// The result of a command that the log has applied.
+/// The result that the proposer of a command gets when the log has applied the command.
 #[derive(Debug)]
 pub(crate) struct Applied {
     /// The outcome of the command, or the error of the state machine if it refused the command.

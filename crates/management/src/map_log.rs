@@ -16,7 +16,8 @@ use skep_types::{ClusterMap, Node, NodeId, NodeKind, TargetId};
 enum Level {
     /// Operations wait until an administrator has acted, or the server is back.
     Error,
-    /// The cluster works with less than it should have.
+    /// Operations continue, or wait only for a moment, although a server, a target or a copy of the
+    /// data is missing.
     Warn,
     /// A normal event.
     Info,

@@ -26,8 +26,8 @@ impl ReportedWaits {
         };
     }
 
-    /// Returns the waits of the nodes for which `is_current` holds, the longest first. Forgets the
-    /// waits of the other nodes, because their last heartbeat is too old.
+    /// Returns the reported waits, the longest first. Drops the waits of each node for which
+    /// `is_current` returns `false`, because the last heartbeat of that node is too old.
     pub(crate) fn list(&self, is_current: impl Fn(NodeId) -> bool) -> RequestWaitList {
         let mut reported = self.0.borrow_mut();
         reported.retain(|node, _| is_current(*node));

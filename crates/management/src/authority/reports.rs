@@ -53,8 +53,8 @@ impl Authority {
         self.note_alive(node, capacities);
     }
 
-    /// Records that a node has registered, or has sent a heartbeat with the free space of its
-    /// targets.
+    /// Records that a node is alive: it has registered, or has sent a heartbeat. `capacities` are
+    /// the capacities of its targets in this message.
     pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
         let mut changed = self.with_soft(|soft| soft.record_contact(now_ms(), node));
         let own = self.targets_of(node);
@@ -121,7 +121,7 @@ impl Authority {
         silent.is_some_and(|silent| silent <= lease_ms)
     }
 
-    /// Removes a node that is not in the map any more from the soft state.
+    /// Removes a node from the soft state, because the map does not have the node any more.
     pub(super) fn forget(&self, node: NodeId) {
         if let Some(lead) = &mut self.inner.borrow_mut().lead {
             lead.soft.remove(node);

@@ -43,7 +43,7 @@ use skep_wire::{consensus as members, management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A request with its context: the authority and the outbox that the handler needs.
+/// The arguments of every handler: the authority, the request, and the outbox for the reply.
 type Context<'a> = (&'a Rc<Authority>, &'a Incoming, &'a Rc<Outbox>);
 
 /// Decodes a request, calls `handle`, and sends its result as the reply.

@@ -112,7 +112,7 @@ impl Group {
         self.running.borrow_mut().insert(id, running);
     }
 
-    /// Ends a member with all its connections.
+    /// Ends a member and closes all its connections.
     async fn kill(&self, id: u64) {
         let Running { member, streams, accepting } = self.running.borrow_mut().remove(&id).unwrap();
         drop(accepting);
