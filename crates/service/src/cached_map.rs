@@ -36,9 +36,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// placement of new files.
 const FREE_SPACE_WRITE_PAUSE: Duration = Duration::from_secs(60);
 
-/// Reads the cached map of a node, and marks all nodes and targets in it as not reachable. Returns
-/// `None` if there is no cached map. If the cached map cannot be used, logs a warning and returns
-/// `None`.
+/// Reads the cached map of a node, and marks all nodes and targets in the map as unreachable.
+/// Returns `None` if there is no cached map. If the cached map cannot be used, logs a warning and
+/// returns `None`.
 pub(crate) fn read(node: &NodeDirectory) -> Option<ClusterMap> {
     let path = node.directory.path().join(CACHED_MAP_FILE);
     let identity = node.directory.identity();
@@ -102,10 +102,10 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Persists the newest map whenever it changes, and the addresses of management in the map for the
-/// commands of this host ([`known_management`]). The caller must notify `changed` when the cell has
-/// a different map, and must spawn this function as a task. `given` are the addresses in the
-/// service's token.
+/// Persists the newest map whenever it changes, and stores the addresses of management in this map
+/// for the commands of this host ([`known_management`]). The caller must notify `changed` when the
+/// cell has a different map, and must spawn this function as a task. `given` are the addresses in
+/// the service's token.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,

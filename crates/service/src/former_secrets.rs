@@ -1,6 +1,6 @@
 //! The file `former-secrets` in a service's directory. It contains the secrets of earlier tokens,
 //! which the service still accepts while an administrator replaces the token. It also contains the
-//! ids of secrets that were revoked entirely. No command may install these secrets again.
+//! ids of secrets that were revoked for all nodes, so that no command installs such a secret again.
 //!
 //! The module [`crate::directory`] has the newest token, and [`crate::tokens`] changes tokens.
 
@@ -16,7 +16,7 @@ pub const FORMER_FILE: &str = "former-secrets";
 /// secret from all nodes, and a closed one only from nodes that have joined already.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
-/// Word after the id of a secret that was revoked entirely.
+/// Word after the id of a secret that was revoked for all nodes.
 const REVOKED: &str = "revoked";
 
 /// Maximum number of ids of revoked secrets in the file. An administrator replaces a token by hand,
@@ -28,7 +28,7 @@ const MAX_REVOKED: usize = 256;
 pub(crate) struct FormerSecrets {
     /// The secrets that the service accepts, newest first.
     pub(crate) held: Vec<HeldSecret>,
-    /// The ids of the secrets that were revoked entirely, newest first.
+    /// The ids of the secrets that were revoked for all nodes, newest first.
     pub(crate) revoked: Vec<SecretId>,
 }
 
@@ -79,7 +79,7 @@ impl FormerSecrets {
         Some(())
     }
 
-    /// Records that a secret was revoked entirely.
+    /// Records that a secret was revoked for all nodes.
     pub(crate) fn revoke(&mut self, id: SecretId) {
         self.held.retain(|held| held.secret.id() != id);
         self.revoked.retain(|revoked| *revoked != id);

@@ -1,9 +1,9 @@
 //! The addresses of a cluster's management that this host has learned from cluster maps.
 //!
-//! A token, or an address on a command line, is a first contact. It may name only one management
-//! node, and that node may be down while the others serve. So services, mounts and commands that
-//! have received a cluster map write the addresses in it to a file of this host, and commands and
-//! new mounts try these addresses after the ones that they were given.
+//! A token, or an address on a command line, only has to reach the cluster once. It may name only
+//! one management node, and that node may be down while the others serve. So services, mounts and
+//! commands store the addresses of management in each new cluster map in a file of this host.
+//! Commands and new mounts try the addresses in this file after the given ones.
 //!
 //! The file is only a cache. It contains no secret, and a host works without it as long as
 //! management replies at one of the given addresses. A wrong address in it is harmless, since each
@@ -38,8 +38,8 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 }
 
 /// Writes the addresses of management in the newest cluster map to the file of this host. `given`
-/// are the addresses in the token or the command line. If they name all management nodes, the file
-/// is not needed, so the function only replaces an existing one.
+/// are the addresses in the token or the command line. If `given` has all addresses in the map, the
+/// host does not need the file, so the function does not create it, but updates an existing file.
 ///
 /// Blocks for the write if the addresses have changed. Failures are logged at the level debug only,
 /// since many users cannot write the file.
@@ -50,8 +50,8 @@ pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
     }
 }
 
-/// Returns the directories that may contain the file. The first one is the directory to which this
-/// user can write.
+/// Returns the directories that may contain the file. This user writes the file to the first of
+/// them.
 fn places() -> Vec<PathBuf> {
     let named = std::env::var_os(DIRECTORY_VARIABLE).filter(|it| !it.is_empty());
     if let Some(named) = named {
@@ -87,7 +87,8 @@ fn read_places(places: &[PathBuf], cluster: ClusterId) -> Vec<String> {
     found
 }
 
-/// Whether a line looks like `host:port`. A damaged file must not put anything else into messages.
+/// Whether a line looks like `host:port`. Other lines of a damaged file must not appear in
+/// messages.
 fn is_address(line: &str) -> bool {
     let has_port = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
     line.chars().all(|it| it.is_ascii_graphic()) && line.rsplit_once(':').is_some_and(has_port)

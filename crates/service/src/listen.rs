@@ -33,7 +33,7 @@ const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Number of random ports that the service tries before it lets the kernel choose a port.
 const FREE_PORT_TRIES: usize = 64;
 
-/// Reaction of the service if the address of its last start is in use.
+/// The choice of the service if the address of its last start is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfTaken {
     /// Choose another port, because peers get the new address with the cluster map.

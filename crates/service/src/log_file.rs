@@ -47,8 +47,8 @@ impl LogOutput {
         match rotate(self.limit, line) {
             Ok(size) => self.size = size + line,
             Err(error) => {
-                // Count from zero again, so that the next attempt to rename the file happens after
-                // another `limit` bytes.
+                // After a failed rename, count from zero again, so that the next attempt follows
+                // after another `limit` bytes.
                 self.size = line;
                 if !self.has_warned {
                     let _ = writeln!(

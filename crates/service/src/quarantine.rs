@@ -109,7 +109,7 @@ pub fn check(message: u16, body: &[u8]) -> Result<()> {
     }
 }
 
-/// While this guard exists, the thread counts as handling a request.
+/// While this value exists, the thread counts as handling a request.
 #[derive(Debug)]
 pub struct Handling(());
 

@@ -63,8 +63,8 @@ fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
     match change_by(directory, token)? {
         Change::None => return Ok(false),
         Change::Addresses => {}
-        // If the process crashes between the two writes, both files contain the previous newest
-        // secret. This has the same meaning as the state before the change.
+        // If the process crashes between the two writes, the previous newest secret is in both
+        // files, and the token is still the previous one.
         Change::Secret(former) => former_secrets::write(directory, &former)?,
     }
     write_token(directory, token)?;

@@ -62,7 +62,7 @@ impl ServingNode {
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
             // Log nothing. The peer retries as long as its map assigns the target to this node. The
-            // reason is already in the log and in the target's health.
+            // log and the target's health already contain the reason.
             Err(error) if error.code() == ErrorCode::StaleMap => {
                 return tracing::debug!("refused a connection from {address}: {error:#}");
             }
