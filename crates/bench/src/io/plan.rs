@@ -40,7 +40,8 @@ pub struct Plan {
     pub fsync: bool,
     /// `-k`: the run does not remove its files at the end.
     pub keep: bool,
-    /// `-E`: the files exist already. The run overwrites them and does not remove them at the end.
+    /// `-E`: the files exist already. The run overwrites these files, and does not remove them at
+    /// the end.
     pub use_existing: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,

@@ -61,8 +61,8 @@ impl IoEngine {
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // With `-C`, the check also reads data that another host has written, because a host
-            // may still cache the data that its own processes have written.
+            // With `-C`, the process reads data that another host has written. The check does so
+            // too, because a host may still cache the data that its own processes have written.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }

@@ -55,7 +55,7 @@ pub(crate) struct Fleet {
     has_noted_command: bool,
 }
 
-/// The meaning of an answer for the loop that waits for answers.
+/// How the loop that waits for answers continues after an answer.
 enum Turn {
     /// The loop does not wait for this answer. The answer does not show progress either.
     Other,

@@ -108,8 +108,8 @@ pub fn worker() -> Result<()> {
     result.map(drop)
 }
 
-/// Forwards orders to the main thread. An abort takes effect at once, because this thread sets the
-/// flag for it.
+/// Forwards orders to the main thread. An abort takes effect at once, because this thread itself
+/// sets the flag that stops the engine.
 fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, control: &Control) {
     while let Ok(Some(order)) = read_line(&mut input) {
         if matches!(order, Order::Abort) {
@@ -121,7 +121,7 @@ fn listen(mut input: BufReader<std::io::Stdin>, orders: &SyncSender<Order>, cont
     control.has_ended.store(true, Ordering::Relaxed);
 }
 
-/// The way in which the orders to a worker have ended: with `Finish`, or without it.
+/// How the orders to a worker have ended: with `Finish`, or without it.
 enum End {
     Finished,
     Lost,

@@ -99,8 +99,8 @@ fn measure_hosts(
     Ok(())
 }
 
-/// Reports the samples and totals that were not reported before. `known` contains the numbers of
-/// samples and totals that were reported before.
+/// Reports the samples and totals that were not reported before. `known` contains how many samples
+/// and totals these were.
 fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
     for sample in &outcome.samples[known.0..] {
         let (between, sample) = (outcome.pairs[sample.pair].clone(), sample.clone());

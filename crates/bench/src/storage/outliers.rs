@@ -36,11 +36,11 @@ pub struct Judged {
     pub samples: usize,
     /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
-    /// How far the target's median is below m, as a fraction of m, which is the median of the other
-    /// targets' medians. Negative if the target's median is higher.
+    /// Let m be the median of the other targets' medians. This is how far the target's median is
+    /// below m, as a fraction of m. Negative if the target's median is higher.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all targets' medians.
-    /// `None` if this deviation is zero.
+    /// The difference between m and the target's median, in units of the median absolute deviation
+    /// of all targets' medians. `None` if this deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the target is slower than the others, by any amount. From 0 to 1.
     pub confidence: f64,
@@ -102,11 +102,11 @@ pub struct Compared {
     pub samples: usize,
     /// Median of the object's measurements.
     pub median: f64,
-    /// How far the object's median is below m, as a fraction of m, which is the median of the other
-    /// objects' medians. Negative if the object's median is higher.
+    /// Let m be the median of the other objects' medians. This is how far the object's median is
+    /// below m, as a fraction of m. Negative if the object's median is higher.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all objects' medians.
-    /// `None` if this deviation is zero.
+    /// The difference between m and the object's median, in units of the median absolute deviation
+    /// of all objects' medians. `None` if this deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the object is slower than the others, by any amount. From 0 to 1.
     pub confidence: f64,

@@ -9,7 +9,7 @@ use skep_types::{Error, ErrorCode, Result};
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// Whether to measure writing. Targets write in any case, because reading needs the data. If
-    /// this is false, the run drops the results of writing.
+    /// `write` is false, the run drops the results of writing.
     pub write: bool,
     /// Whether to measure reading.
     pub read: bool,

@@ -90,7 +90,7 @@ impl Fleet {
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // This is a report about the previous phase that arrives late.
+                // This late answer belongs to the previous phase.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }
@@ -115,8 +115,8 @@ impl Fleet {
             return Ok((parts.measures.into_iter().flatten().collect(), parts.busy));
         };
         self.send_all(&Order::Abort);
-        // In each round, either all workers have ended, or one more failed worker is found. So the
-        // number of rounds is bounded.
+        // After each round, either all workers have ended the phase, or one more worker is known to
+        // have failed. So the number of rounds is bounded.
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
