@@ -74,8 +74,8 @@ impl Journal {
         let mut journal = Self { path, file, len: 0 };
         journal.lock()?;
         if let Err(error) = journal.append(&Record::Study(study.clone())) {
-            // The journal has no result yet, so remove the incomplete file. Otherwise the next
-            // attempt would fail with `Exists`.
+            // Remove the incomplete journal, which has no result yet. Otherwise the next attempt
+            // would fail with `Exists`.
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
@@ -201,8 +201,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // The write of a line without a newline was interrupted. The line was not synced, so it is
-        // ignored, even if it can be parsed. The resumed study repeats the run of this record.
+        // A line without a newline comes from an interrupted write that was never synced. Ignore
+        // the line, even if it can be parsed. The resumed study repeats its run.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(

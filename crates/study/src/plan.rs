@@ -121,8 +121,8 @@ pub struct Experiment {
     pub factors: Factors,
 }
 
-/// The parameters of the calibration. The calibration finds the data size and the number of hosts
-/// beyond which bandwidth does not grow.
+/// The parameters of the calibration. The calibration finds the smallest data size and the smallest
+/// number of hosts beyond which bandwidth does not grow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// Data sizes that the calibration tries, in ascending order.
@@ -131,7 +131,8 @@ pub struct Calibration {
     pub hosts: Vec<u32>,
     /// Number of runs with each value that the calibration tries.
     pub repetitions: u32,
-    /// Bandwidth does not grow beyond a value if every larger value gains less than this fraction.
+    /// A value counts as enough if every larger value increases the bandwidth by less than this
+    /// fraction.
     pub tolerance: f64,
 }
 

@@ -11,16 +11,18 @@ use serde::Serialize;
 /// Minimum number of values in a sample for the test.
 const MIN_VALUES: usize = 8;
 /// Minimum difference between the information criteria of one distribution and of a mixture of two.
-/// A sample counts as one with two modes only if its difference exceeds this minimum. Kass and
-/// Raftery call this "very strong" evidence.
+/// Only a sample whose difference exceeds this minimum counts as having two modes. Kass and Raftery
+/// call this "very strong" evidence.
 const MIN_EVIDENCE: f64 = 10.0;
 /// Minimum of Ashman's D. Below 2, two distributions have no gap between them (Ashman, Bird and
 /// Zepf). Below 4, the test would take the two halves of a uniform distribution for two modes
 /// (measured by the tests below).
 const MIN_SEPARATION: f64 = 4.0;
-/// Minimum fraction of the values that must be in each mode. A smaller group is a few outliers.
+/// Minimum fraction of the values that must be in each mode. A group with fewer values consists of
+/// outliers.
 const MIN_SHARE: f64 = 0.1;
-/// Minimum number of values that must be in each mode. A smaller group is a few outliers too.
+/// Minimum number of values that must be in each mode. A group with fewer values consists of
+/// outliers.
 const MIN_IN_MODE: f64 = 1.5;
 /// Minimum distance between the means of two modes, as a fraction of the lower mean. A smaller
 /// difference may exist, but has no practical meaning.
