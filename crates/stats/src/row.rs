@@ -105,7 +105,8 @@ impl Row {
     /// Returns the mean duration of the operations in nanoseconds, or zero if there were none.
     pub fn mean_ns(&self) -> u64 {
         let measured = match self.durations.count() {
-            // Rows of clients, users, groups and jobs have no histogram.
+            // Rows of clients, users, groups and jobs have no histogram, so divide by the number of
+            // operations.
             0 => self.operations,
             count => count,
         };

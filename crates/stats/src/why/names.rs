@@ -63,6 +63,6 @@ pub(super) fn time(ns: u64) -> String {
 
 /// Returns a share in percent.
 pub(super) fn percent(part: u64, whole: u64) -> u64 {
-    // Shares are shown without decimal places.
+    // Round the share, because reports show no decimal places.
     (part as f64 / whole.max(1) as f64 * 100.0).round() as u64
 }
