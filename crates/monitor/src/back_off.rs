@@ -23,7 +23,7 @@ impl BackOff {
     /// apart.
     pub(crate) fn failed(&mut self, now: Duration, interval: Duration) {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        // An interval that is longer than the longest pause stays as it is.
+        // If the interval itself is longer than the longest pause, the pause is the interval.
         let pause = interval.saturating_mul(factor).min(LONGEST_PAUSE.max(interval));
         self.failures = self.failures.saturating_add(1);
         self.next = now + pause;

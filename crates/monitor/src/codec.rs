@@ -41,8 +41,8 @@ pub fn record(frame: &Frame) -> Vec<u8> {
     record
 }
 
-/// Calls `visit` with the payload of each complete record at the start of `bytes`, the contents of
-/// a file. Returns the total length of these records.
+/// Calls `visit` with the payload of each complete record at the start of `bytes`, which is the
+/// content of a file. Returns the total length of these records.
 pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
     let mut start = 0;
     while let Some(payload) = payload_at(&bytes[start..]) {

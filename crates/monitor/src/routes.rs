@@ -287,7 +287,8 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
         for byte in part {
             number = number << 6 | digit(*byte)?;
         }
-        // Shift the bits of an incomplete part to the upper end of the 24 bits.
+        // If the last group has fewer than four characters, shift its bits to the upper end of the
+        // 24 bits.
         let all = (number << (6 * (4 - part.len()))).to_be_bytes();
         bytes.extend_from_slice(&all[1..part.len()]);
     }

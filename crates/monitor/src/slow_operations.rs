@@ -6,7 +6,7 @@
 //! decide that an operation was slow (`skep_metrics::tail`).
 //!
 //! # Invariants
-//! - The list has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
+//! - The book has at most [`MAX_OPERATIONS`] operations with at most [`MAX_RECORDS`] records each.
 //! - An operation is dropped when it ended more than [`KEPT`] ago. If the book is full, the
 //!   operation with the shortest duration is dropped.
 
@@ -16,7 +16,7 @@ use skep_wire::traces::TraceRecord;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time for which an operation stays in the list.
+/// Time for which an operation stays in the book.
 const KEPT: Duration = Duration::from_secs(600);
 /// Maximum number of operations. With 64 requests each, their records take about 2 MB.
 const MAX_OPERATIONS: usize = 512;
