@@ -22,7 +22,7 @@ fn hosts_file(groups: &Value, variables: &Value) -> Finished {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     let inventory = json!({ "groups": groups, "variables": variables }).to_string();
     let mut command = Command::new("python3");
-    // Without `-B`, Python would write a file with its code beside the source.
+    // Without `-B`, Python would write a cache file with compiled code beside the source.
     command.args(["-B", "-c", PROGRAM, &inventory]);
     command.env("PYTHONPATH", deploy.join("ansible/plugins/module_utils"));
     finish(&mut command, PATIENCE)
@@ -94,7 +94,8 @@ name = "c1"
 address = "c1"
 roles = ["client"]
 "#;
-    // TOML has no surrogates, so the face must not be escaped as JSON does.
+    // JSON escapes this emoji as two surrogates. TOML has no surrogates, so the hosts file must
+    // contain the character itself.
     let expected = expected.replace("FACE", "\u{1f600}");
     assert_eq!(hosts_file(&groups, &variables).expect_success(), expected);
 }

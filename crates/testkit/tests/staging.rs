@@ -249,7 +249,8 @@ fn data_that_was_not_staged_out_is_not_removed() {
     };
     site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
     wait_for_hold(false);
-    // Root must not print a file that the user may not read, and a dangling link holds too.
+    // A hold can be a link to a file that the user may not read, so `stop` must not print this file
+    // as root. A dangling link is a hold too.
     site.hosts[0]
         .run("echo of root >/srv/private; ln -s /srv/private /mnt/ondemand/.skep-hold")
         .expect_success();

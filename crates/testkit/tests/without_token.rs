@@ -92,7 +92,8 @@ fn users_query_their_files_through_the_mount() {
     let locks: Value = serde_json::from_str(&locks).expect("JSON");
     assert_eq!(locks[0]["path"], *file, "JSON has the path that the user named");
 
-    // A refused token leads to the form of the same command for users.
+    // If the token is refused, the message names a form of the command that needs no token, if
+    // there is one.
     let data = text(cluster.data());
     for (command, way_out) in [
         (&["health", "df"][..], "`skep health df PATH`"),

@@ -407,7 +407,8 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                     }
                     rounds += 1;
                 }
-                // The exception for `open` is rare.
+                // docs/semantics.md 1.4 allows that an `open` fails with `ESTALE`, but this must be
+                // rare.
                 assert!(stale <= 2, "{stale} of {rounds} opens failed with ESTALE");
                 rounds
             }));

@@ -212,7 +212,8 @@ fn expect_input_lines(slurm: &Slurm, all: &[usize]) {
         slurm.control.run(&format!("scancel {job}")).expect_success();
     }
 
-    // Slurm can get the hold after the prolog, and then starts the script. Here it never gets it.
+    // Slurm can hold the job too late, after it started the script. On this node, `scontrol`
+    // ignores the request, so that the job is never held.
     let late_hold = "cp /usr/bin/scontrol /srv/scontrol\n\
         cat >/srv/late-scontrol <<'END OF FILE'\n#!/bin/sh\n\
         [ \"$1\" != requeuehold ] || exec touch /srv/held\nexec /srv/scontrol \"$@\"\n\

@@ -1,4 +1,4 @@
-//! The faults, the random choice of them, and what they do to a node.
+//! The faults, their random choice, and their effects on a node.
 
 use crate::site::{GROUPS, MANAGEMENT, METADATA, Site, WITH_DISKS};
 use rustix::process::Signal;

@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const STOPPED: Duration = Duration::from_secs(10);
 /// Makes a stopped member look as if its host had lost power. Changes the file `member-mark`, so
 /// that it names another page cache than the page cache of this host. Also removes the last
-/// `lost_bytes` bytes of the member's log, which end its last record.
+/// `lost_bytes` bytes of the member's log, so that its last record is incomplete.
 fn lose_power(pair: &Pair, name: &str, lost_bytes: u64) {
     let directory = pair.scratch.join(&format!("{name}-target"));
     let path = directory.join("member-mark");

@@ -6,7 +6,8 @@ use skep_testkit::{PATIENCE, cluster, files, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longer than a lease, with the pause of the group.
+/// Time for which a mount makes no requests. It is longer than a lease and the pause of the group
+/// together.
 const IDLE: Duration = Duration::from_secs(8);
 
 /// Adds or deletes a rule that rejects packets from the host of the first metadata service to
