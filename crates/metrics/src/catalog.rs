@@ -199,7 +199,7 @@ definitions! {
     /// Kind, name and version of the process.
     NODE_INFO = Definition::gauge("skep_node_info", Unit::Count, &["kind", "name", "version"],
         "Always 1. The labels describe the process.");
-    /// Alerts of the monitor that hold.
+    /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
         "Always 1, for each alert of the monitor that holds, at most 200. The monitor's page and \
          `skep health check` show the facts and the remedy.");

@@ -52,7 +52,7 @@ impl OpenRequests {
 }
 
 impl Drop for OpenRequests {
-    /// Takes the requests out of the gauges. Their thread has ended, so they get no reply.
+    /// Removes the requests from the gauges, because their thread has ended and sends no replies.
     fn drop(&mut self) {
         self.started.clear();
         self.show();

@@ -233,7 +233,8 @@ impl OperationTable {
 }
 
 impl Drop for OperationTable {
-    /// Takes the requests and connections of the thread, which has ended, out of the gauges.
+    /// Removes the requests and connections of the thread from the gauges, because the thread has
+    /// ended.
     fn drop(&mut self) {
         let Published { queued, busy, connections, .. } = &*self.published;
         [queued, busy, connections].into_iter().for_each(|gauge| gauge.set(0));

@@ -230,7 +230,7 @@ impl Codec for String {
     }
 }
 
-/// A decoded list may take these bytes of memory, and `MOST_GROWTH` more per byte of input left.
+/// A decoded list may take this memory, plus `MOST_GROWTH` bytes for each byte of remaining input.
 const SMALL_LIST_BYTES: usize = 1 << 20;
 const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {

@@ -114,7 +114,7 @@ impl<'a> Folder<'a> {
             context: self.context.clone(),
             parent: Some(self.clone()),
             share: self.share.entry(name),
-            // The top directory of a tree has the key of its pair.
+            // For the top directory of a tree, messages show the key of its pair.
             shown: match self.parent.is_none() {
                 true => self.shown.clone(),
                 false => self.shown.join(name),

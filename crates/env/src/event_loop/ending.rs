@@ -22,7 +22,7 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(1);
 /// Marks the user data of a request that cancels the operation with the number in the other bits.
 const CANCELS: u64 = 1 << 63;
 
-/// The operations of a loop that has ended, in numbers.
+/// The numbers of the operations of a loop that has ended.
 #[derive(Debug, Default)]
 struct Ending {
     /// Operations for which the request to cancel has no reply yet.
@@ -73,7 +73,8 @@ fn take_completions(ring: &mut Ring, ops: &mut NumberMap<PendingOp>, ending: &mu
     for completion in ring.completion() {
         let id = completion.user_data();
         match id & CANCELS {
-            // An operation has ended, cancelled or not.
+            // This is the completion of the operation itself, whether the kernel has cancelled the
+            // operation or not.
             0 => {
                 ops.remove(&id);
                 ending.cancelled.remove(&id);
