@@ -184,7 +184,11 @@ impl Worker {
         // metadata may not have the new length.
         let len = fs::metadata(&path).map_err(&failed)?.len();
         if len != content.len() as u64 {
-            return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
+            return Err(format!(
+                "{} has {len} bytes after its close, not {}",
+                path.display(),
+                content.len()
+            ));
         }
         self.inodes.created(inode, started, synced);
         self.history.settles(&name, started, State::File { inode, content, synced }, synced);
@@ -294,7 +298,7 @@ impl Worker {
         let found = fs::read(&path).map_err(failed("read", &path))?;
         let State::File { content, .. } = self.history.now(&name) else { return Ok(()) };
         if let Some(at) = verify::first_difference(content, &found) {
-            panic!("{} was read wrong in mid-run: {at}", path.display());
+            panic!("a read of {} before the end of the run was wrong: {at}", path.display());
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let one: Vec<String> = levels(&["storage-1", "debug"]);
     assert_eq!(one, ["debug"]);
     cluster.skep(&["config", "set", "cleanup-interval", "100ms"]);
-    wait_for("more is logged", PATIENCE, || {
+    wait_for("the service logs at the level debug", PATIENCE, || {
         log("storage-1.log").contains("DEBUG the clean-up checked").then_some(())
     });
     assert!(log("storage-1.log").contains("changes its log level from info to debug"));
@@ -73,7 +73,7 @@ fn log_levels_change_in_running_services_and_mounts() {
         log("mount.log").contains("changes its log level from info to debug\n").then_some(())
     });
     kill("-USR2");
-    wait_for("and less again", PATIENCE, || {
+    wait_for("the mount logs the return to its first level", PATIENCE, || {
         log("mount.log").ends_with("changes its log level from debug to info\n").then_some(())
     });
     kill("-STOP");
@@ -152,7 +152,8 @@ fn open_files_and_locks_of_clients_are_listed() {
     assert_eq!(counts, [&json!(0), &json!(1), &json!(1)], "{files:?}");
     let entry = cluster.skep_json(&["entry", "info", &path])["entry_id"].clone();
     assert_eq!((&files[0]["entry_id"], &files[0]["session"]), (&entry, &sessions[0]["session"]));
-    let own = clients.iter().find(|it| it["id"] != client["id"]).expect("the other");
+    let own =
+        clients.iter().find(|it| it["id"] != client["id"]).expect("the other client is listed");
     assert_eq!(list(&["client", "files", &own["id"].to_string()]), [] as [Value; 0]);
 
     let who = list(&["entry", "who", &path]);
@@ -218,7 +219,7 @@ fn problem_of_a_dead_server_names_its_last_heartbeat() {
     };
     assert_eq!(health()["problems"], json!([]));
     storage.signal(Signal::STOP);
-    let found = wait_for("the server is missed", PATIENCE, || {
+    let found = wait_for("health reports the suspended server", PATIENCE, || {
         let problems = health()["problems"].list().to_vec();
         let is_silent = |it: &&Value| it["rule"] == "service-unreachable" && !it["since"].is_null();
         problems.iter().find(is_silent)?;
@@ -244,12 +245,12 @@ fn evicted_client_loses_its_open_files_and_locks() {
     held.lock().expect("locked");
     files::write_all_at(&held, b"before", 0);
     let other = files::open_with(fs::File::options().write(true), cluster.path().join("held"));
-    assert!(other.try_lock().is_err(), "it is locked");
+    assert!(other.try_lock().is_err(), "the second mount has the lock");
     let client = || {
         let clients = cluster.skep_list(&["client", "list"]);
         clients.into_iter().find(|it| it["mount_point"] == place.as_str())
     };
-    let first = client().expect("it is there")["id"].clone();
+    let first = client().expect("the client is listed")["id"].clone();
     let first_id = first.to_string();
 
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
@@ -261,7 +262,7 @@ fn evicted_client_loses_its_open_files_and_locks() {
         assert!(dry.contains(words), "{words}: {dry}");
     }
     files::write_all_at(&held, b"still", 0);
-    assert!(other.try_lock().is_err(), "it is locked");
+    assert!(other.try_lock().is_err(), "the second mount has the lock");
     for (name, words) in [("storage-1", "is a server"), ("4711", "skep client list")] {
         let printed = refusal(&cluster, &["client", "evict", name, "--force"]);
         assert!(printed.contains(words), "{name}: {printed}");
@@ -295,7 +296,7 @@ fn evicted_client_loses_its_open_files_and_locks() {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
     let path = second.path().join("new");
-    wait_for("the mount takes files", PATIENCE, || fs::write(&path, "new").ok());
+    wait_for("the mount creates files again", PATIENCE, || fs::write(&path, "new").ok());
     assert_eq!(files::read(cluster.path().join("new")), b"new");
     assert_eq!(files::read(second.path().join("held")), b"oursle");
     let printed = refusal(&cluster, &["client", "evict", &first_id]);
@@ -314,7 +315,9 @@ fn evicted_client_loses_its_open_files_and_locks() {
         "{}",
         evicted.stderr
     );
-    wait_for("it is gone", PATIENCE, || client().is_none().then_some(()));
+    wait_for("the evicted client is not listed any more", PATIENCE, || {
+        client().is_none().then_some(())
+    });
     let newest = cluster.skep_list(&["client", "list", "--evicted"]).remove(0);
     assert_eq!(newest["id"], second_id);
     assert!(newest["silent_ms"].number() > 0, "{newest}");

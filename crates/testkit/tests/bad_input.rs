@@ -138,7 +138,7 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
 
 /// Sends a frame to management. Returns the status and the text of the reply.
 fn ask(address: &str, frame: &[u8]) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).expect("the other thread receives it");
+    let mut stream = TcpStream::connect(address).expect("management accepts connections");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
     stream.write_all(frame).expect("sent");
     let mut header = [0; 128];
@@ -263,10 +263,10 @@ fn fill(path: &Path) -> usize {
             Ok(count) => written += count,
             Err(error) => break error,
         }
-        assert!(written < 4 << 30, "the disk is smaller");
+        assert!(written < 4 << 30, "a write fails before 4 GiB, because the disk is smaller");
     };
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
-    file.sync_all().expect("what was written can be synced");
+    file.sync_all().expect("the written bytes can be synced");
     drop(file);
     let found = files::read(path);
     assert_eq!(found.len(), written, "nothing half-written is visible");
@@ -399,7 +399,9 @@ fn full_metadata_target_refuses_only_new_entries() {
         takes_nothing_new(cluster.path());
     }
     files::remove_file(&stranger);
-    wait_for("something new is taken", PATIENCE, || fs::create_dir(cluster.path().join("d")).ok());
+    wait_for("the full file system has space again", PATIENCE, || {
+        fs::create_dir(cluster.path().join("d")).ok()
+    });
     for number in 1000..1100 {
         files::write(at(number), content(number, 1));
     }
@@ -433,7 +435,8 @@ fn metadata_service_without_log_space_waits_and_continues() {
         while !is_enough.load(Ordering::Relaxed) {
             mode = (mode + 1) % 0o1000;
             let permissions = fs::Permissions::from_mode(mode);
-            fs::set_permissions(path, permissions).expect("an operation waits, and does not fail");
+            fs::set_permissions(path, permissions)
+                .expect("an operation on a full disk waits, and does not fail");
             done.fetch_add(1, Ordering::Relaxed);
         }
         mode
@@ -448,13 +451,13 @@ fn metadata_service_without_log_space_waits_and_continues() {
         // Free the space before any assertion, because the waiting changes need space to complete.
         files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
-        wait_for("changes go on", PATIENCE, || {
+        wait_for("the waiting changes continue", PATIENCE, || {
             (done.load(Ordering::Relaxed) > before + 100).then_some(())
         });
         is_enough.store(true, Ordering::Relaxed);
         assert!(printed.is_some(), "the service reports the full disk");
         for (path, changing) in paths.iter().zip(changing) {
-            let mode = changing.join().expect("it ended well");
+            let mode = changing.join().expect("no change failed");
             let found = files::metadata(path).permissions().mode();
             assert_eq!(found & 0o777, mode, "{}", path.display());
         }

@@ -132,7 +132,7 @@ fn killed_copy_continues_with_the_missing_pieces() {
     };
     wait_for("the first piece is complete", PATIENCE, finished_pieces);
     drop(running);
-    assert!(!inside.join("large").exists(), "the copy has ended before it was killed");
+    assert!(!inside.join("large").exists(), "the copy was killed before its end");
     let resumed = copy(&["--resume", "--verify"], &source, &inside);
     let copied = resumed["bytes"].as_u64().expect("a number");
     assert!(copied <= bytes as u64 - (64 << 20) + (12 << 20), "{copied} bytes were copied again");

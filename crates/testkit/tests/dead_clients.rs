@@ -32,7 +32,10 @@ fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
             let path = cluster.path().join(format!("file-{number}"));
             files::metadata(path).len()
         };
-        assert!((0..contents.len()).all(|number| size(number) == 0), "no size was reported");
+        assert!(
+            (0..contents.len()).all(|number| size(number) == 0),
+            "the mount has reported no size yet"
+        );
         let died = Instant::now();
         second.kill();
         drop(open);
@@ -43,7 +46,7 @@ fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
             let found = files::read(cluster.path().join(format!("file-{number}")));
             assert!(found == *bytes, "file {number}");
         }
-        println!("known {:?} after its death", died.elapsed());
+        println!("the sizes are known {:?} after the death of the client", died.elapsed());
         cluster.stop_except(&[]);
     }
 }
@@ -121,12 +124,18 @@ fn appends_of_two_mounts_survive_kills() {
     let join = |thread: std::thread::JoinHandle<Vec<String>>| thread.join().expect("no panic");
     let victims: Vec<_> = victims.into_iter().map(join).collect();
     let survivors: Vec<_> = survivors.into_iter().map(join).collect();
-    assert!(survivors.iter().all(|lines| lines.len() == COUNT), "the model has no kill");
-    let text = fs::read_to_string(&here).expect("no zeros are shown as text");
-    assert!(!text.contains('\0'), "no hole");
+    assert!(
+        survivors.iter().all(|lines| lines.len() == COUNT),
+        "no operation of a survivor failed"
+    );
+    let text = fs::read_to_string(&here).expect("the log is UTF-8");
+    assert!(!text.contains('\0'), "the log has no hole");
     for line in survivors.iter().chain(&victims).flatten() {
-        assert_eq!(text.matches(line).count(), 1, "{:?} is there once", &line[..20]);
+        assert_eq!(text.matches(line).count(), 1, "the log has {:?} once", &line[..20]);
     }
-    println!("    victims had {:?} lines", victims.iter().map(Vec::len).collect::<Vec<_>>());
+    println!(
+        "    killed programs had written {:?} lines",
+        victims.iter().map(Vec::len).collect::<Vec<_>>()
+    );
     cluster.stop_except(&[]);
 }

@@ -89,8 +89,12 @@ fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
         let outcomes = says.next().expect("a line").expect("text");
         let outcomes: Vec<_> = outcomes.split(' ').collect();
         let expected = ["EIO", "EIO", "EIO", "EIO", "EIO", "done"];
-        assert_eq!(outcomes[..6], expected, "of the second write, and its result");
-        assert_eq!(outcomes[6..], ["ESTALE", "ESTALE", "EIO", "EIO"], "of the file without a name");
+        assert_eq!(outcomes[..6], expected, "the results of the operations on the evicted client");
+        assert_eq!(
+            outcomes[6..],
+            ["ESTALE", "ESTALE", "EIO", "EIO"],
+            "the results for the file without a name"
+        );
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "bytes of other clients are unchanged");
 
@@ -199,7 +203,7 @@ fn evicted_client_does_not_unlink_a_newer_lock_file() {
     let id = client.expect("the first mount is listed")["id"].to_string();
     cluster.skep(&["client", "evict", &id, "--force"]);
     let mut lock = files::create_new(&path);
-    lock.write_all(b"second").expect("the second lock is ours");
+    lock.write_all(b"second").expect("the new file can be written");
     drop(lock);
     first.signal(Signal::CONT);
     assert!(unlinker.wait().expect("our own child").success(), "the first unlink was executed");

@@ -172,7 +172,11 @@ fn full_thin_device_fails_each_fsync() {
     files::write_all_at(&ours, &half, 0);
     files::write_all_at(&theirs, &half, 60 << 20);
     for file in [&ours, &theirs] {
-        assert_eq!(code(file.sync_all()), Some(NO_SPACE), "the first fsync of each mount");
+        assert_eq!(
+            code(file.sync_all()),
+            Some(NO_SPACE),
+            "the first fsync on each mount reports the full disk"
+        );
     }
     scene.assert_others_serve(&other);
     drop((ours, theirs, kept, other));
@@ -202,7 +206,7 @@ fn frozen_disk_blocks_only_its_files_until_the_thaw() {
     });
     // The waiting requests are reported as a cause even before the target counts as hung.
     let object = format!("t{}", scene.failing.0);
-    wait_for("the open requests are named", PATIENCE, || {
+    wait_for("`skep why` names the open requests", PATIENCE, || {
         let report = scene.cluster.skep_json(&["why", "--interval", "200ms"]);
         let findings = report["findings"].list();
         let is_it = |it: &serde_json::Value| {

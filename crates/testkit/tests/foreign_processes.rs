@@ -140,13 +140,14 @@ fn mount_waits_while_a_foreign_process_has_a_services_port() {
     let log =
         String::from_utf8_lossy(&files::read(cluster.data().join("logs/mount.log"))).into_owned();
     assert!(log.contains(&address), "the mount names the address: {log}");
-    assert!(!log.lines().any(|line| line.starts_with("line")), "one line each: {log}");
-    assert!(log.lines().count() < 50, "few lines: {log}");
+    assert!(!log.lines().any(|line| line.starts_with("line")), "each message has one line: {log}");
+    assert!(log.lines().count() < 50, "the log has few lines: {log}");
 }
 
 fn resident_kib(process: &Process) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid)).expect("it runs");
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("each process has one");
+    let line =
+        text.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel reports VmRSS");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
@@ -176,7 +177,7 @@ fn silent_connections_cost_little_and_block_no_mount() {
     let cost = resident_kib(service).saturating_sub(memory);
     assert!(cost < 32 << 10, "{cost} KiB for {} sockets", strangers.len());
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.pid)).expect("it runs");
-    assert!(descriptors.count() < 1000, "sockets are closed");
+    assert!(descriptors.count() < 1000, "the service closes surplus sockets");
     let most = before + 20 + 2 * began.elapsed().as_secs() as usize;
     assert!(lines() <= most, "{} lines, at most {most} expected", lines());
     drop(strangers);

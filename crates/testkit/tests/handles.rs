@@ -109,7 +109,7 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
         let (here, there) = (cluster.path().to_owned(), second.path().to_owned());
         files::write(here.join("file"), "text of it");
         let leads_to = handle(&here.join("file"));
-        assert_eq!(handle(&there.join("file")), leads_to, "the same on each mount");
+        assert_eq!(handle(&there.join("file")), leads_to, "both mounts have the same handle");
         let open_there = files::open(there.join("file"));
         let open_here = files::open(here.join("file"));
         files::remove_file(here.join("file"));
@@ -125,7 +125,11 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
         };
         drop(open_there);
         is_gone(&there);
-        assert_eq!(open(&here, &leads_to), "text of it", "it is still open there");
+        assert_eq!(
+            open(&here, &leads_to),
+            "text of it",
+            "a file that is open on a mount has a valid handle there"
+        );
         drop(open_here);
         is_gone(&here);
         is_gone(&there);

@@ -181,7 +181,7 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
         files::write(&path, "x");
         (redundancy(&path) == "inline").then_some(())
     });
-    assert_eq!(redundancy(&before), "stripe", "it stays where it is");
+    assert_eq!(redundancy(&before), "stripe", "the pattern of an existing file stays");
     let asked = cluster.path().join("asked");
     entry_json(&["create", "--pattern", "count=2"], &asked);
     assert_eq!(redundancy(&asked), "stripe");
@@ -199,21 +199,21 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         let bytes = Random::new(5).bytes(200_000);
         let file = open(&it.paths[0]);
         it.write(&file, 100, &bytes[..50]);
-        it.check("a write behind the end");
+        it.check("a write beyond the end of the file");
         it.write(&file, 0, &bytes[..3000]);
         it.write(&file, 4000, &bytes[..200]);
-        it.check("a write over the border");
+        it.check("a write across the end of the inline bytes");
         it.write(&file, 90_000, &bytes[..110_000]);
         it.resize(&file, 4097);
-        it.check("cut behind the border");
+        it.check("a truncation beyond the inline bytes");
         it.resize(&file, 1000);
         it.resize(&file, 9000);
-        it.check("cut before it and longer again");
+        it.check("a truncation within the inline bytes and an extension");
         it.write(&file, 0, &bytes[..9000]);
         let (punch, zero) = (FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE);
         let keep = FallocateFlags::KEEP_SIZE;
         it.clear(&file, 3000..6000, punch | keep);
-        it.check("a hole over the border");
+        it.check("a hole across the end of the inline bytes");
         it.clear(&file, 500..600, zero);
         it.clear(&file, 8000..12_000, zero | keep);
         it.check("zeros");
@@ -221,7 +221,7 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         it.check("space");
         files::fallocate(&file, FallocateFlags::empty(), 2000, 10_000);
         it.expected.resize(12_000, 0);
-        it.check("longer by fallocate");
+        it.check("an extension by fallocate");
         assert_eq!(seek(&file, SeekFrom::Data(10)).expect("data"), 10);
         assert!(seek(&file, SeekFrom::Hole(10)).expect("a hole") >= INLINE as u64);
 
@@ -229,7 +229,7 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         it.resize(&file, 4000);
         appending.write_all(&bytes[..300]).expect("appended");
         it.expected.extend_from_slice(&bytes[..300]);
-        it.check("an append over the border");
+        it.check("an append across the end of the inline bytes");
 
         // Python writes through the mapping, so that this test needs no unsafe code.
         let program = format!(
@@ -242,9 +242,9 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         );
         run_in(here, "python3", ["-c", &program]);
         (it.expected[7], it.expected[4200]) = (0xAA, 0xBB);
-        it.check("a mapping");
+        it.check("writes to a mapped file");
         it.resize(&file, 0);
-        it.check("cut to nothing");
+        it.check("a truncation to zero");
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
@@ -257,12 +257,12 @@ fn changes_across_the_inline_end_appear_on_both_mounts() {
         copy_all(&source, &mut from, &file, &mut to, 15_000);
         it.expected.resize(15_010, 0);
         it.expected[10..15_010].copy_from_slice(&bytes[5..15_005]);
-        it.check("a copy from another");
+        it.check("a copy from another file");
         let (mut from, mut to) = (0, 16_000);
         copy_all(&file, &mut from, &file, &mut to, 5000);
         it.expected.resize(21_000, 0);
         it.expected.copy_within(0..5000, 16_000);
-        it.check("a copy within");
+        it.check("a copy within the file");
         it.resize(&file, 0);
         let (mut from, mut to) = (0, 0);
         copy_all(&source, &mut from, &file, &mut to, 100);
@@ -408,8 +408,8 @@ fn killed_metadata_service_loses_no_inline_bytes() {
         let file = open(&mount.join(&name));
         files::write_all_at(&file, b"before", 0);
         cluster.processes("metadata").remove(0).kill();
-        file.write_all_at(b"after", 10).expect("written when it is back");
-        file.sync_all().expect("nothing was lost");
+        file.write_all_at(b"after", 10).expect("the write succeeds after the restart");
+        file.sync_all().expect("no write was lost");
         let expected = b"before\0\0\0\0after";
         assert_eq!(files::read(cluster.path().join(&name)), expected);
         assert_eq!(files::read(second.path().join(&name)), expected);
@@ -459,17 +459,18 @@ fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
         files::write_all_at(&hit, &[2; 2000], 500);
         lose_power(&cluster, &mut disk);
         for (which, file) in [&hit, &second].into_iter().enumerate() {
-            let error = file.sync_all().expect_err("what was written is lost");
+            let error = file.sync_all().expect_err("the unsynced write is lost");
             assert_eq!(error.raw_os_error(), Some(5), "handle {which}: {error}");
-            file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
+            file.sync_all()
+                .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
-        untouched.sync_all().expect("all that was written to it is there");
+        untouched.sync_all().expect("no write to this file was lost");
         // After the program has written the same data again and has synced it, the data is durable.
         files::write_all_at(&hit, &[3; 2000], 500);
         files::sync_all(&hit);
         disk.lose_power();
         lose_power(&cluster, &mut disk);
-        hit.sync_all().expect("nothing of it was lost");
+        hit.sync_all().expect("the repeated write is durable");
         drop((untouched, hit, second));
         let expected = [vec![1; 500], vec![3; 2000], vec![1; 500]].concat();
         for mount in [cluster.path(), other.path()] {

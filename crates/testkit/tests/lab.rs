@@ -79,13 +79,13 @@ fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {
         let rate = written_rate(lab, &format!("on-{targets}-{attempt}"), targets) / expected;
-        assert!(rate < 1.05, "{rate} of the rate on targets {targets}");
+        assert!(rate < 1.05, "{rate} times the expected rate on targets {targets}");
         if rate > 0.92 {
             return;
         }
         found.push(rate);
     }
-    panic!("{found:?} of the rate on targets {targets}");
+    panic!("{found:?} times the expected rate on targets {targets}");
 }
 
 /// Command: skep lab up, skep lab down, skep lab status, skep lab shapes.
@@ -198,7 +198,7 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
 /// file.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
-    let state: Value = serde_json::from_slice(&text).expect("never half a state");
+    let state: Value = serde_json::from_slice(&text).expect("the state file is always complete");
     Some(state["processes"].list().len())
 }
 

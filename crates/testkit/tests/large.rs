@@ -131,7 +131,7 @@ fn last_bytes_of_a_sparse_file_of_64_gib_can_be_read() {
     let path = second.path().join("sparse");
     let found = files::metadata(&path);
     assert_eq!(found.len(), LEN);
-    assert!(found.blocks() * 512 < 16 << 20, "it takes {} blocks", found.blocks());
+    assert!(found.blocks() * 512 < 16 << 20, "the sparse file has {} blocks", found.blocks());
     let file = files::open(&path);
     let mut bytes = vec![1; 1 << 20];
     files::read_exact_at(&file, &mut bytes, LEN - (1 << 20));

@@ -80,7 +80,7 @@ impl Scene {
         self.is_ending.store(true, Ordering::Relaxed);
         for (number, worker) in self.work.drain(..).enumerate() {
             let rounds = join(worker, "another program");
-            assert!(rounds > 0, "the others work meanwhile");
+            assert!(rounds > 0, "the other programs worked during the lost reply");
             let directory = self.cluster.path().join(format!("work-{number}"));
             let mut names: Vec<_> = files::read_dir(&directory)
                 .map(|entry| entry.expect("readable").file_name().into_string().expect("ASCII"))
@@ -116,7 +116,7 @@ fn work(directory: &Path, is_ending: &AtomicBool) -> u32 {
     let mut round = 0;
     while round == 0 || !is_ending.load(Ordering::Relaxed) {
         let mut new = files::create_new(path("new"));
-        new.write_all(b"longer than what stays").expect("a write succeeds");
+        new.write_all(b"longer than the next text").expect("a write succeeds");
         files::set_len(&new, 0);
         files::write_all_at(&new, format!("round {round}").as_bytes(), 0);
         new.lock().expect("no other program locks the file");
@@ -274,7 +274,7 @@ fn repeated_lock_and_unlock_take_effect_once() {
         unlocked.expect("the lock was released once");
         let again = files::open(scene.ours(&name));
         assert!(again.try_lock().is_err(), "the other mount has the lock");
-        theirs.unlock().expect("its own lock");
+        theirs.unlock().expect("the other mount has the lock");
         again.try_lock().expect("the file is free");
     }
     scene.end();

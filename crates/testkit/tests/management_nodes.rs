@@ -203,7 +203,10 @@ fn killed_follower_returns_and_catches_up() {
     let without = WithoutSupervisor::new(&cluster);
     process.kill();
     for value in 500..520 {
-        assert!(change_setting(&cluster, value) < FAIL_OVER, "a majority is left");
+        assert!(
+            change_setting(&cluster, value) < FAIL_OVER,
+            "the remaining majority makes changes"
+        );
     }
     drop(without);
     let after = wait_for_all(&cluster, 3);

@@ -324,7 +324,7 @@ fn mounts_end_while_the_services_are_suspended() {
         assert!(printed.contains("busy"), "{printed}");
         run(Command::new("umount").arg("-l").arg(busy));
         assert!(!is_mounted(busy));
-        assert!(processes[3].runs(), "while a program uses it");
+        assert!(processes[3].runs(), "the process serves as long as a program uses the mount");
         reader.end();
         for (process, path) in processes.iter().zip(&ways) {
             ends(process, path);

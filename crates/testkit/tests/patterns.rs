@@ -223,10 +223,10 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
 /// Runs a command that must fail and must not change the pattern. Checks its error code and
 /// message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
-    let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
+    let before = fs::exists(path).expect("the directory can be searched").then(|| pattern_of(path));
     let failed = entry(arguments, path);
     assert_refusal(&failed, code, words);
-    let after = fs::exists(path).expect("a way there").then(|| pattern_of(path));
+    let after = fs::exists(path).expect("the directory can be searched").then(|| pattern_of(path));
     assert_eq!(before, after, "{arguments:?}");
 }
 
@@ -428,7 +428,7 @@ fn users_can_set_patterns_of_own_files_within_limits() {
         cluster.skep(&["config", "set", name, value]);
     }
     let mut number = 0;
-    wait_for("the limits have arrived", PATIENCE, || {
+    wait_for("the metadata service has the new limits", PATIENCE, || {
         number += 1;
         let path = own.join(format!("small-{number}"));
         (!as_user(&["create", "--chunk-size", "64KiB"], &path).status.success()).then_some(())

@@ -354,7 +354,7 @@ fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
             file.sync_all()
                 .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
-        untouched.sync_all().expect("its data was synced");
+        untouched.sync_all().expect("the data of this file was synced");
         // After the program has written the lost data again and has synced it, the data is durable.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);
@@ -423,7 +423,7 @@ fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
 
         let errno = |error: std::io::Error| error.raw_os_error();
         assert_eq!(fs::remove_file(&a).map_err(errno), Err(Some(5)), "the link is lost");
-        assert!(files::read(&a) == content, "the file has its name");
+        assert!(files::read(&a) == content, "the file still has its name");
         assert_eq!(file.sync_all().map_err(errno), Err(Some(5)), "the loss is reported once");
         files::sync_all(&file);
         let directory = File::open(mount).expect("the root can be opened");

@@ -241,11 +241,11 @@ fn editors_save_by_renaming(places: &Places) {
                     Ok(found) => found,
                     // docs/semantics.md 1.4: the document was replaced twice during the open.
                     Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => continue,
-                    Err(error) => panic!("the document is always there: {error}"),
+                    Err(error) => panic!("the document always exists: {error}"),
                 };
                 let version = found.split_whitespace().nth(1).and_then(|it| it.parse().ok());
-                let version: u32 = version.expect("never empty");
-                assert!(found == text(version), "half of a version was read");
+                let version: u32 = version.expect("the document is never empty");
+                assert!(found == text(version), "the text of a version is complete");
                 reads += 1;
             }
         });

@@ -110,10 +110,13 @@ fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Valu
     let found = eventually(WITHIN, || {
         last = measure();
         let found = named(&last);
-        assert!(found.is_subset(expected), "{what}: too much is named: {last:#}");
+        assert!(found.is_subset(expected), "{what}: the report names other causes too: {last:#}");
         (found == *expected).then_some(())
     });
-    assert!(found.is_some(), "{what}: not named within {WITHIN:?}: {last:#}");
+    assert!(
+        found.is_some(),
+        "{what}: the report does not name the cause within {WITHIN:?}: {last:#}"
+    );
     schema::check("why", &last);
     last
 }
@@ -130,10 +133,10 @@ fn assert_health(rule: &str, check: impl Fn() -> Value) {
         last = check();
         let problems = last["problems"].list();
         let rules: BTreeSet<_> = problems.iter().map(|it| it["rule"].text()).collect();
-        assert!(rules.iter().all(|it| *it == rule), "too much is named: {last:#}");
+        assert!(rules.iter().all(|it| *it == rule), "the report names other rules too: {last:#}");
         (!rules.is_empty()).then_some(())
     });
-    assert!(found.is_some(), "{rule} is not named within {WITHIN:?}: {last:#}");
+    assert!(found.is_some(), "the report does not name {rule} within {WITHIN:?}: {last:#}");
 }
 
 fn assert_health_of(cluster: &Cluster, rule: &str) {

@@ -105,7 +105,10 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     let before = state(&here);
     assert_eq!(before.len(), 8);
     for (name, seconds) in ["file", "directory", "null", "pipe"].into_iter().zip(SECONDS) {
-        let line = before.iter().find(|line| line.starts_with(name)).expect("it is there");
+        let line = before
+            .iter()
+            .find(|line| line.starts_with(name))
+            .expect("the state has a line for each name");
         let times = format!("{seconds}.999999999 {seconds}.000000001 ");
         assert!(line.contains(&times), "{line}");
     }
@@ -116,7 +119,8 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     files::read_exact(&files::open(there.join("zero")), &mut bytes);
     assert_eq!(bytes, [0; 16]);
     let third = cluster.mount_with(Transport::Uring, "nodev");
-    let refused = fs::write(third.path().join("all/null"), "nothing").expect_err("no devices");
+    let refused = fs::write(third.path().join("all/null"), "nothing")
+        .expect_err("the mount option nodev forbids devices");
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     assert_eq!(state(&third.path().join("all")), before);
     third.unmount();

@@ -156,7 +156,7 @@ fn load_is_divided_by_user_group_and_job() {
     assert_eq!(written("job", "4711"), mib(3));
     assert_eq!(written("job", "12"), mib(2));
     let clients = cluster.skep_list(&["client", "stats", "--total"]);
-    assert_eq!(sum(&clients, "written_bytes"), 11 * MIB as u64, "both mounts");
+    assert_eq!(sum(&clients, "written_bytes"), 11 * MIB as u64, "the sum of both mounts");
     let names: Vec<_> = clients.iter().map(|line| line["name"].text()).collect();
     assert!(names.iter().any(|name| name.ends_with(mounted.path().to_str().unwrap())), "{names:?}");
     mounted.unmount();

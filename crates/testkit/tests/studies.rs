@@ -168,7 +168,7 @@ fn built_in_study_plans_are_listed_and_printed() {
         (&json!(60_000), &json!(1_800_000))
     );
     let factors = &site["experiments"][0]["factors"];
-    assert_eq!(factors["data_bytes"], json!([null]), "a later step determines it");
+    assert_eq!(factors["data_bytes"], json!([null]), "the calibration determines the data size");
     assert_eq!(factors["transfer_bytes"], json!([1 << 20]));
     assert_eq!(factors["count"], json!([1, 2, 4, 8]));
     assert_eq!(factors["chooser"], json!(["balanced", "roundrobin"]));
@@ -216,11 +216,19 @@ fn study_measures_each_condition_as_often_as_planned() {
     let planned: Vec<&Value> =
         planned.flat_map(|block| block.list()).map(|run| &run["run"]).collect();
     let runs = runs_of(&study);
-    assert_eq!(runs.iter().map(|run| &run["run"]).collect::<Vec<_>>(), planned, "in that order");
+    assert_eq!(
+        runs.iter().map(|run| &run["run"]).collect::<Vec<_>>(),
+        planned,
+        "the runs are in the planned order"
+    );
     for run in &runs {
         let application = &run["applications"][0];
         assert_eq!(application["bytes"], 256 << 10, "{run}");
-        assert_eq!(application["allocation"], Value::Null, "not on a Skep mount");
+        assert_eq!(
+            application["allocation"],
+            Value::Null,
+            "a directory outside Skep has no allocation"
+        );
         let processes = application["processes"].list();
         assert_eq!(processes.len(), 2);
         let second = |name: &'static str| move |it: &Value| it[name].float();
@@ -288,7 +296,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let interrupted = journal_of(&study);
     assert_eq!(interrupted[..before.len()], before);
     let count = runs_of(&study).len();
-    assert!(count < 80, "it was interrupted: {count}");
+    assert!(count < 80, "the study was interrupted after {count} runs");
 
     // An existing study can neither be started again nor be resumed with another plan.
     let refused = skep(scratch.path(), &RUN);
@@ -310,9 +318,13 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let torn = files::read_to_string(&path) + "{\"kind\":\"run\",\"ru";
     files::write(&path, torn);
     skep(scratch.path(), &resume).expect_success();
-    assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
+    assert_eq!(
+        journal_of(&study)[..interrupted.len()],
+        interrupted,
+        "the journal keeps all records"
+    );
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
-    assert_eq!((numbers.len(), runs_of(&study).len()), (80, 80), "each once");
+    assert_eq!((numbers.len(), runs_of(&study).len()), (80, 80), "each run was made once");
 }
 
 #[test]
@@ -432,10 +444,14 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
     assert_eq!(lab.remains(), Vec::<String>::new());
     let interrupted = journal_of(&study);
     assert_eq!(interrupted[..before.len()], before, "kept");
-    assert!(runs_of(&study).len() < 30, "it was interrupted");
+    assert!(runs_of(&study).len() < 30, "the study was interrupted");
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
-    assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
+    assert_eq!(
+        journal_of(&study)[..interrupted.len()],
+        interrupted,
+        "the journal keeps all records"
+    );
     // Count distinct run numbers, because the study repeats runs during which this machine was too
     // busy.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();

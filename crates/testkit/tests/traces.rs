@@ -58,7 +58,10 @@ fn slow_operation_is_explained_by_its_trace_id() {
     assert_eq!(first["target"], slow["id"], "{operation:#}");
     assert!(first["share"].float() > 0.5 && first["ms"].float() > 50.0, "{operation:#}");
     let all: f64 = parts.iter().map(|part| part["share"].float()).sum();
-    assert!((0.9..1.01).contains(&all), "the parts are the whole operation: {operation:#}");
+    assert!(
+        (0.9..1.01).contains(&all),
+        "the parts together are the whole operation: {operation:#}"
+    );
     let requests = operation["requests"].list();
     assert!(requests.iter().any(|it| it["target"] == slow["id"]), "{operation:#}");
     assert_eq!(operation["user"].number(), 0);
@@ -140,7 +143,7 @@ fn operations_on_a_directory_are_followed_by_user() {
         command.args(&as_user[1..]).args(["sh", "-c", script]).arg(name);
         assert!(command.status().expect("dd runs").success());
     };
-    let sync = wait_for("root sees operations of both, with requests", PATIENCE, || {
+    let sync = wait_for("root sees the operations of both users, with requests", PATIENCE, || {
         write_file(&directory.join("root"), 2 << 20);
         write_file(&cluster.path().join("other/file"), 1 << 20);
         by_user();
@@ -152,12 +155,12 @@ fn operations_on_a_directory_are_followed_by_user() {
     assert!(!sync["requests"].list().is_empty() && sync["ms"].float() > 0.0, "{sync}");
     assert!(sync["mainly"].text().contains('%'), "{sync}");
     assert!(of_root.seen().iter().all(|it| it["name"] != "file"), "{:?}", of_root.seen());
-    wait_for("the user sees the own operations", PATIENCE, || {
+    wait_for("the user sees their own operations", PATIENCE, || {
         by_user();
         of_user.seen().iter().find(|it| it["name"] == "user").map(drop)
     });
     let others: Vec<_> = of_user.seen().iter().filter(|it| it["user"] != 60_001).collect();
-    assert_eq!(others, [] as [&Value; 0], "only the own operations");
+    assert_eq!(others, [] as [&Value; 0], "the user sees only their own operations");
     drop((of_root, of_user));
     trace_shows_names_and_errors(&directory, &cluster.path().join("other"));
     let path = directory.display().to_string();

@@ -82,7 +82,7 @@ fn free_space_shows_small_changes_of_the_disk() {
         let (host, mount) = (free(cluster.data()) - reserve, free(cluster.path()));
         host.abs_diff(mount) < 32 << 20
     };
-    wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
+    wait_for("the mount shows the space of the disk", PATIENCE, || follows().then_some(()));
     // The new file is smaller than a hundredth of the disk.
     let path = cluster.path().join("large");
     files::write(&path, vec![1; 128 << 20]);

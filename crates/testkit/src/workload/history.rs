@@ -259,7 +259,10 @@ impl Inodes {
                 problems.push(format!("inode {number} has lost all its names"));
             }
             if inode.created <= crash.ended && names > inode.names {
-                problems.push(format!("inode {number} has {names} names, got {}", inode.names));
+                problems.push(format!(
+                    "inode {number} has {names} names, but was given only {}",
+                    inode.names
+                ));
             }
         }
         problems

@@ -132,7 +132,7 @@ impl Log {
         let mut problems = Vec::new();
         if (found.len() as u64) < surviving {
             problems.push(format!(
-                "log: only {} bytes are left, {surviving} had to survive",
+                "log: it has only {} bytes, but {surviving} bytes had to survive",
                 found.len()
             ));
         }
@@ -142,8 +142,9 @@ impl Log {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
         if let Some((byte, offset)) = wrong {
-            problems
-                .push(format!("log: byte {offset} is {byte}, {surviving} bytes had to survive"));
+            problems.push(format!(
+                "log: byte {offset} is {byte}, but {surviving} bytes had to survive"
+            ));
         }
         if found.len() as u64 != self.len() || crash.loses_unsynced_ends {
             let file = files::open_with(OpenOptions::new().write(true), &self.path);
@@ -237,7 +238,7 @@ impl Blocks {
             Err(error) => return vec![format!("{}: {error}", path.display())],
         };
         if found.len() != BLOCK_COUNT * BLOCK {
-            return vec![format!("blocks: {} bytes", found.len())];
+            return vec![format!("blocks: the file has {} bytes", found.len())];
         }
         let mut problems = Vec::new();
         for (index, block) in found.chunks_exact(BLOCK).enumerate() {

@@ -38,7 +38,7 @@ fn look(path: &Path) -> Result<(State, u64), String> {
     let content = Arc::new(fs::read(path).map_err(failed)?);
     if content.len() as u64 != found.len() {
         return Err(format!(
-            "{}: {} bytes could be read of {}",
+            "{}: only {} of {} bytes could be read",
             path.display(),
             content.len(),
             found.len()
@@ -106,7 +106,8 @@ impl Worker {
         }
         for (inode, count) in &links {
             if inodes[inode] as u64 != *count {
-                problems.push(format!("inode {inode}: {count} links, {} names", inodes[inode]));
+                problems
+                    .push(format!("inode {inode} has {count} links, but {} names", inodes[inode]));
             }
         }
         let mut names: Vec<_> = self.history.all_names().chain(found.keys()).cloned().collect();

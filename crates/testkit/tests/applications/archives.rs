@@ -45,7 +45,7 @@ fn make_tree(root: &Path) {
         files::write_all_at(&sparse, &random.bytes(10_000), place);
     }
     files::set_len(&sparse, 200_000_000);
-    lchown(root.join("soft-3"), Some(7), Some(8)).expect("given away");
+    lchown(root.join("soft-3"), Some(7), Some(8)).expect("root may change the owner");
     let with_default = root.join("directory-1");
     run("setfacl", ["-d", "-m", "u:33:rwx,g::r-x", text(&with_default)]);
     run_in(root, "mkfifo", ["-m", "640", "pipe"]);
@@ -104,7 +104,7 @@ pub(crate) fn rsync_copies_all_kinds_of_entries_to_a_mount_and_back(places: &Pla
     assert_same(&source, &seen);
     assert_sparse(&seen.join("sparse"));
     let left = rsync(&source, &seen, &["--checksum", "--dry-run", "--itemize-changes"]);
-    assert_eq!(left, "", "nothing is left to do");
+    assert_eq!(left, "", "rsync finds no difference");
     rsync(&seen, &back, &[]);
     assert_same(&source, &back);
 }
@@ -119,7 +119,7 @@ pub(crate) fn tar_copies_all_kinds_of_entries_to_a_mount_and_back(places: &Place
     tar(&places.other, &["-cf", "tree.tar", "tree"]);
     let archive = places.one.join("tree.tar");
     let len = files::metadata(&archive).len();
-    assert!(len < 60_000_000, "holes are packed as holes: {len} bytes");
+    assert!(len < 60_000_000, "tar keeps holes: the archive has {len} bytes");
     tar(&places.local, &["-xpf", text(&archive)]);
     let unpacked = places.one.join("unpacked");
     files::create_dir(&unpacked);

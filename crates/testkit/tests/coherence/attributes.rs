@@ -98,11 +98,11 @@ fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
     // The kernel has no cached list for the new name.
-    assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
+    assert!(list("new").contains("user:23456:rwx"), "the list after a lookup of the new name");
     files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
     files::read_dir(there).for_each(|entry| drop(entry.expect("listed").metadata()));
-    assert!(!list("newer").contains("user:23456"), "under a name that was listed");
+    assert!(!list("newer").contains("user:23456"), "the list after a listing with the new name");
 }
 
 /// The inode has two names. One of them is a hard link that one mount has removed and the other

@@ -399,11 +399,14 @@ fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 let (mut rounds, mut stale) = (0, 0);
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
-                        Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
+                        Ok(text) => assert!(
+                            text.len() >= 5,
+                            "the file was complete before its rename: {text}"
+                        ),
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {
                             stale += 1;
                         }
-                        Err(error) => panic!("never missing: {error}"),
+                        Err(error) => panic!("the name is never missing: {error}"),
                     }
                     rounds += 1;
                 }
@@ -444,7 +447,8 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
             readers.push(scope.spawn(move || {
                 let mut rounds = 0;
                 while !is_done.load(Ordering::Relaxed) {
-                    let text = fs::read_to_string(place.join("a/it")).expect("never missing");
+                    let text =
+                        fs::read_to_string(place.join("a/it")).expect("the name is never missing");
                     assert!(text == "made as a" || text == "made as b", "{text}");
                     rounds += 1;
                 }
@@ -529,11 +533,14 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
                 // cached contents.
                 let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
-                assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
+                assert!(
+                    page.iter().all(|byte| *byte == page[0]),
+                    "the page has bytes of one write only"
+                );
             }
         });
         is_done.store(true, Ordering::Relaxed);
-        assert!(looked.is_ok(), "see above");
+        assert!(looked.is_ok(), "a check of the page failed");
     });
 }
 

@@ -186,7 +186,7 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
             loop {
                 let is_last = is_done.load(Ordering::Relaxed);
                 let bytes = all(&file);
-                assert!(!bytes.contains(&0), "zeros of {} bytes", bytes.len());
+                assert!(!bytes.contains(&0), "a file of {} bytes has zeros", bytes.len());
                 let end = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(80)..]);
                 assert!(bytes.is_empty() || end.ends_with('\n'), "{} bytes: {end}", bytes.len());
                 if is_last {
@@ -207,7 +207,11 @@ fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
         let name = words.next().expect("a name").strip_prefix("writer-").expect("a writer");
         let writer: usize = name.parse().expect("a number");
         let record = next[writer];
-        assert_eq!(words.next().expect("a number"), record.to_string(), "each in its order");
+        assert_eq!(
+            words.next().expect("a number"),
+            record.to_string(),
+            "the records of a writer are in order"
+        );
         assert_eq!(words.next().expect("filler").len(), record * 37 % 9000);
         next[writer] += 1;
     }
@@ -287,7 +291,11 @@ fn concurrent_appends_of_one_mebibyte_are_not_mixed(mounts: &Mounts) {
                 let is_whole = record.iter().all(|byte| *byte == record[0]);
                 assert!(is_whole, "{name}: a record is cut into pieces");
                 let writer = usize::from(number / LONG_RECORDS);
-                assert_eq!(number % LONG_RECORDS, next[writer], "{name}: each in its order");
+                assert_eq!(
+                    number % LONG_RECORDS,
+                    next[writer],
+                    "{name}: the records of a writer are in order"
+                );
                 next[writer] += 1;
             }
         }

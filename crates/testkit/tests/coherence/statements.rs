@@ -90,9 +90,9 @@ fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
             (ended() || is_enough).then_some(())
         });
         is_done.store(true, Ordering::Relaxed);
-        writer.join().expect("each is replaced");
-        reader.join().expect("always there");
-        were_many.expect("many replacements and many looks at once");
+        writer.join().expect("each replacement succeeds");
+        reader.join().expect("the name always exists");
+        were_many.expect("many replacements during many reads");
     });
     assert_eq!(files::read_dir(&mounts.one).count(), 1);
 }
@@ -134,7 +134,7 @@ fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
         });
         is_done.store(true, Ordering::Relaxed);
         changer.join().expect("no failure");
-        were_many.expect("many listings and many changes at once");
+        were_many.expect("many changes during many listings");
         for found in listings {
             assert!(found.values().all(|count| *count == 1), "an entry is listed twice");
             let is_staying = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("s");
@@ -227,7 +227,7 @@ fn open_file_is_usable_after_a_loss_of_permission(mounts: &Mounts) {
     });
     user.go_on();
     assert_eq!(user.line(), "first");
-    assert_eq!(user.line(), "denied", "of opening it anew");
+    assert_eq!(user.line(), "denied", "the result of another open");
     user.end();
     assert_eq!(files::read(&path), b"first\nsecond\n");
 }
@@ -288,12 +288,15 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     });
     within_a_second("the directory's name is removed", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
-    assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
+    assert_eq!(
+        changed.expect_err("the directory is removed").kind(),
+        ErrorKind::StaleNetworkFileHandle
+    );
     // A lookup in the removed directory fails as in an empty directory, even if the removed
     // directory had an access control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
-        assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
+        assert_eq!(step().expect_err("a removed directory is empty"), Errno::NOENT);
     }
     inside.go_on();
     assert_eq!(inside.line(), "0 directory");
@@ -313,7 +316,10 @@ fn stat_works_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
         found.file_type().is_char_device() && found.nlink() == 0
     });
     let changed = open.set_permissions(fs::Permissions::from_mode(0o600));
-    assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
+    assert_eq!(
+        changed.expect_err("the device is removed").kind(),
+        ErrorKind::StaleNetworkFileHandle
+    );
 }
 
 /// docs/semantics.md 2.5.

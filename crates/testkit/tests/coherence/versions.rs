@@ -346,7 +346,7 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
         let begin = Instant::now();
         let were_enough = || looks[..many].iter().all(|it| it.load(Ordering::SeqCst) >= ENOUGH);
         while !story.is_over() && (begin.elapsed() < SPAN || !were_enough()) {
-            assert!(begin.elapsed() < PATIENCE, "all read at the same time: {looks:?}");
+            assert!(begin.elapsed() < PATIENCE, "not all threads have read enough: {looks:?}");
             writer.step();
         }
     });

@@ -28,7 +28,11 @@ pub(crate) fn ranks_of_two_mounts_write_one_file(_: &()) {
     assert_eq!(printed, format!("{RANKS} ranks\n"));
     let lines = files::read_to_string(cluster.path().join("shared"));
     assert_eq!(lines.lines().count(), RANKS * 40);
-    assert_eq!(lines.lines().collect::<BTreeSet<_>>().len(), RANKS * 40, "each line once");
+    assert_eq!(
+        lines.lines().collect::<BTreeSet<_>>().len(),
+        RANKS * 40,
+        "the file has each line once"
+    );
     second.unmount();
     cluster.stop();
 }

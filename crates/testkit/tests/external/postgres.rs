@@ -82,7 +82,7 @@ impl Server<'_> {
 
     fn postmaster(&self) -> u32 {
         let file = files::read_to_string(self.data.join("postmaster.pid"));
-        file.lines().next().and_then(|line| line.parse().ok()).expect("its number")
+        file.lines().next().and_then(|line| line.parse().ok()).expect("the id of the process")
     }
 
     fn query(&self, query: &str) -> String {
@@ -138,7 +138,7 @@ fn kill_tree(root: u32) {
     }
     let numbers: Vec<_> = found.iter().map(u32::to_string).collect();
     finish(Command::new("kill").arg("-9").args(&numbers), PATIENCE);
-    wait_for("the killed are gone", PATIENCE, || {
+    wait_for("the killed processes have ended", PATIENCE, || {
         let is_gone = |number: &String| {
             let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
             status.is_empty() || status.contains("State:\tZ")
@@ -151,7 +151,9 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let scratch = Scratch::new();
-    for path in [scratch.path(), cluster.data().parent().expect("it has one")] {
+    for path in
+        [scratch.path(), cluster.data().parent().expect("the cluster has a directory above it")]
+    {
         files::set_permissions(path, Permissions::from_mode(0o755));
     }
     let local = scratch.directory("local");

@@ -49,7 +49,9 @@ impl Plan {
             Err(_) | Ok("all") => Self::All,
             Ok("stopped-primary") => Self::StoppedPrimary,
             Ok("frozen-disk") => Self::FrozenDisk,
-            Ok(other) => panic!("{other}: not all, stopped-primary or frozen-disk"),
+            Ok(other) => {
+                panic!("unknown plan {other}: expected all, stopped-primary or frozen-disk")
+            }
         }
     }
 

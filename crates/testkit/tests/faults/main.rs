@@ -77,11 +77,11 @@ fn suffer_all(
             .push(before.iter().zip(&after).filter(|(before, after)| before != after).count());
         let until = run("date", ["-u", "+%T"]);
         let until = until.trim();
-        eprintln!("{number}, until {until}: {fault:?} of {name} for {time:?}: pause {pause:?}");
+        eprintln!("{number}: {fault:?} of {name} for {time:?}, until {until}: pause {pause:?}");
         let of_management = kind(name) == "management";
         let limit = if of_management { LONGEST_WITHOUT_LEADER } else { LONGEST_PAUSE };
         if pause > limit {
-            long.push(format!("until {until}: {fault:?} of {name} for {time:?}: {pause:?}"));
+            long.push(format!("{fault:?} of {name} for {time:?}, until {until}: pause {pause:?}"));
         }
         pauses.0.entry((fault, kind(name).to_owned())).or_default().push(pause);
     }
@@ -128,7 +128,7 @@ fn many_faults_lose_no_data_and_pause_operations_for_seconds() {
     eprintln!("{}", pauses.table());
     for worker in &mut workers {
         let problems = worker.check(&Crash::of_services());
-        assert_eq!(problems, Vec::<String>::new(), "nothing acknowledged is lost");
+        assert_eq!(problems, Vec::<String>::new(), "no acknowledged change is lost");
         worker.close();
     }
     eprintln!("{} operations on shared names are linearizable", histories.check());

@@ -162,7 +162,7 @@ impl Site {
                 let of_host = |it: &&Value| it.to_string().contains(&host);
                 nodes.as_array()?.iter().find(of_host).map(|it| it["id"].to_string())
             });
-            wait_for("it is a member", PATIENCE, || {
+            wait_for("the node is a member of management", PATIENCE, || {
                 self.ask(&["management", "add", &node]).status.success().then_some(())
             });
         }

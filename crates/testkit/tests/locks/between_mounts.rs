@@ -93,7 +93,7 @@ fn lock_kinds_are_independent(mounts: &Mounts) {
     let (mut one, mut other) = (Program::on(&mounts.one), Program::on(&mounts.other));
     assert_eq!(one.try_lock("posix", "exclusive"), "ok");
     assert_eq!(other.try_lock("flock", "exclusive"), "ok");
-    assert_eq!(other.try_lock("ofd", "shared"), "EAGAIN", "these two do");
+    assert_eq!(other.try_lock("ofd", "shared"), "EAGAIN", "flock and OFD locks exclude each other");
 }
 
 /// docs/semantics.md 6.4.
@@ -154,7 +154,7 @@ fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
             assert_eq!(holder.run(&format!("lock f {kind} shared 0 100 try")), "EAGAIN");
             other.ok(&format!("lock f {kind} unlock 0 0 try"));
             holder.ok(&format!("lock f {kind} exclusive 40 20 try"));
-            assert_eq!(test(&mut other, 0, 0), "exclusive 0 100", "one again");
+            assert_eq!(test(&mut other, 0, 0), "exclusive 0 100", "the ranges are one lock again");
             holder.ok(&format!("lock f {kind} shared 10 10 try"));
             other.ok(&format!("lock f {kind} shared 10 10 try"));
             assert_eq!(other.run(&format!("lock f {kind} shared 10 11 try")), "EAGAIN");
@@ -179,7 +179,11 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         let mut neighbour = Program::on(here);
         assert_eq!(holder.try_lock("posix", "exclusive"), "ok");
-        assert_eq!(holder_of(&mut other), "exclusive 0 0 0", "a process of another mount");
+        assert_eq!(
+            holder_of(&mut other),
+            "exclusive 0 0 0",
+            "the id of a process on another mount is 0"
+        );
         assert_eq!(holder_of(&mut neighbour), format!("exclusive 0 0 {}", holder.pid()));
         holder.ok("fork_and_close f");
         assert_eq!(other.try_lock("posix", "shared"), "EAGAIN", "the child had no locks");
@@ -330,7 +334,11 @@ fn getlk_names_the_holder_on_the_same_mount(mounts: &Mounts) {
                 holder.ok(&format!("lock f {kind} {mode} 7 5 try"));
                 let ask = format!("test f posix {wanted} 0 0");
                 assert_eq!(neighbour.run(&ask), format!("{mode} 7 5 {}", holder.pid()), "{kind}");
-                assert_eq!(other.run(&ask), format!("{mode} 7 5 0"), "{kind}: of another mount");
+                assert_eq!(
+                    other.run(&ask),
+                    format!("{mode} 7 5 0"),
+                    "{kind}: the process is on another mount"
+                );
                 holder.unlock(kind);
             }
         }
@@ -434,7 +442,7 @@ fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
     for round in 0..2 {
         assert_eq!(holder.try_lock("posix", "exclusive"), "ok");
         let first = crowd.run(&format!("crowd_begins {path} 257"));
-        assert_eq!(first, "ENOLCK", "round {round}: one too many");
+        assert_eq!(first, "ENOLCK", "round {round}: one wait more than the limit");
         until_they_wait(256, &mounts.one);
         // The mount serves other requests while the programs wait for locks.
         assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");

@@ -55,7 +55,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
         let count = || files::read_to_string(&here).parse::<u64>().unwrap_or(0);
         let goes_on = |by: u64| {
             let from = count();
-            wait_for("the counting goes on", PATIENCE, || (count() >= from + by).then_some(()));
+            wait_for("the programs count on", PATIENCE, || (count() >= from + by).then_some(()));
         };
         for _ in 0..3 {
             goes_on(20 + random.below(20) as u64);
@@ -71,7 +71,10 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
         // Each program on a killed mount may have written one more number without getting the
         // reply.
         let (found, most) = (count(), done + victims.len() as u64);
-        assert!((done..=most).contains(&found), "{found} of {done} are counted");
+        assert!(
+            (done..=most).contains(&found),
+            "the file has the count {found}, and {done} were acknowledged"
+        );
         drop((survivors, victims));
         let mut last = Program::on(&here);
         assert_eq!(last.try_lock(kind, "exclusive"), "ok", "no lock is left behind");

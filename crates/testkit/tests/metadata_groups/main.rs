@@ -78,7 +78,7 @@ fn group_continues_when_its_primary_is_suspended_for_a_while() {
         assert_eq!(pair.roles().0, backup);
         pair.signal(primary, Signal::CONT);
         pair.wait_for_serving(2);
-        assert_eq!(pair.roles().0, backup, "a member takes nothing over by returning");
+        assert_eq!(pair.roles().0, backup, "a returning member does not become the primary");
     });
     eprintln!("longest pause {pause:?}");
     assert!(pause < LONGEST_PAUSE, "{pause:?}");
@@ -143,7 +143,7 @@ fn longest_log_is_used_after_a_power_loss_of_both_members() {
     for name in [primary, backup] {
         pair.start_service("metadata", name);
     }
-    assert!(path.exists(), "what was synced is there");
+    assert!(path.exists(), "the synced file exists");
     pair.wait_for_serving(2);
     let status = pair.json(&["group", "status"]);
     schema::check("group-status", &status);

@@ -214,7 +214,7 @@ impl Pair {
     pub(crate) fn add_service(&mut self, kind: &str, name: &'static str) -> String {
         self.initialise(kind, name);
         self.start_service(kind, name);
-        wait_for("its target is online", PATIENCE, || {
+        wait_for("the target of the new service is online", PATIENCE, || {
             let targets = self.json(&["target", "list"]);
             let is_online = |it: &&Value| {
                 let path = it["path"].as_str().unwrap_or_default();
@@ -374,7 +374,7 @@ impl Pair {
         });
         for worker in &mut workers {
             let problems = worker.check(&Crash::of_services());
-            assert_eq!(problems, Vec::<String>::new(), "nothing acknowledged is lost");
+            assert_eq!(problems, Vec::<String>::new(), "no acknowledged change is lost");
             worker.close();
         }
         longest

@@ -140,7 +140,11 @@ fn new_primary_of_many_opens_and_locks_replies_at_once() {
     for number in (0..opens).filter(|number| number % LOCK_EVERY == 1) {
         let file = File::open(there.join(name(number))).expect("the file exists");
         let refused = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        assert_eq!(refused, Err(Errno::WOULDBLOCK), "its program still has the lock of {number}");
+        assert_eq!(
+            refused,
+            Err(Errno::WOULDBLOCK),
+            "the program still has the lock of file {number}"
+        );
     }
     holders.iter_mut().for_each(Holder::check);
     assert!(start <= LONGEST_START, "{start:?}");

@@ -58,11 +58,11 @@ fn round(trial: &mut Trial, plan: Plan, seed: u64, test: &str) {
     println!("{what}");
     assert!(!trial.stood_still(), "seed {seed}: {what}");
     let Some((shortest, last)) = shrink::shrink(trial, &steps[..=last]) else {
-        panic!("seed {seed}: {what}\nit didn't fail again");
+        panic!("seed {seed}: {what}\nthe second run did not fail");
     };
-    println!("the shortest that fails:");
+    println!("the shortest list of steps that fails:");
     shortest.iter().for_each(|step| println!("    {step:?}"));
-    panic!("seed {seed}: {what}\nthe shortest: {last}");
+    panic!("seed {seed}: {what}\nthe shortest list of steps: {last}");
 }
 
 /// Waits until the cluster has no lock and no chunk file any more. The caller must have removed and

@@ -227,7 +227,7 @@ impl Run<'_> {
     /// If the other mount made the last call, waits until the caches of `mount` have expired.
     fn turn_of(&mut self, mount: usize) {
         if let Some((_, since)) = self.last.filter(|(last, _)| *last != mount) {
-            wait_for("caches run out", PATIENCE, || {
+            wait_for("the caches of the mount have expired", PATIENCE, || {
                 (since.elapsed() >= self.trial.staleness).then_some(())
             });
         }
@@ -249,7 +249,7 @@ impl Run<'_> {
         let start = Instant::now();
         for mount in [first, 1 - first] {
             if mount != first {
-                wait_for("caches run out", PATIENCE, || {
+                wait_for("the caches of the mount have expired", PATIENCE, || {
                     (start.elapsed() >= self.trial.staleness).then_some(())
                 });
             }

@@ -36,16 +36,16 @@ struct Acting;
 
 impl Acting {
     fn as_user(user: User) -> Self {
-        set_thread_res_gid(None, Gid::from_raw(user.gid), None).expect("root may");
-        set_thread_res_uid(None, Uid::from_raw(user.uid), None).expect("root may");
+        set_thread_res_gid(None, Gid::from_raw(user.gid), None).expect("root may change its ids");
+        set_thread_res_uid(None, Uid::from_raw(user.uid), None).expect("root may change its ids");
         Self
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        set_thread_res_uid(None, Uid::ROOT, None).expect("root once more");
-        set_thread_res_gid(None, Gid::ROOT, None).expect("root once more");
+        set_thread_res_uid(None, Uid::ROOT, None).expect("the thread can become root again");
+        set_thread_res_gid(None, Gid::ROOT, None).expect("the thread can become root again");
     }
 }
 

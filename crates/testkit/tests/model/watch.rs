@@ -38,7 +38,7 @@ impl Watch {
                         if step.is_empty() {
                             continue;
                         }
-                        println!("stands still for {PATIENCE:?}: {step}");
+                        println!("no progress for {PATIENCE:?} in the step {step}");
                         bites.store(true, Ordering::Relaxed);
                         let mut mounts = process::below(&data);
                         mounts.retain(|process| process.role() == "mount");

@@ -191,7 +191,11 @@ fn fallocate_clears_setuid_and_setgid(root: &Path) {
         files::set_permissions(&path, fs::Permissions::from_mode(0o6777));
         let command = format!("{how} {}", path.display());
         run_in(root, "sh", ["-c", &command]);
-        assert_eq!(files::metadata(&path).mode() & 0o7777, 0o6777, "root keeps them");
+        assert_eq!(
+            files::metadata(&path).mode() & 0o7777,
+            0o6777,
+            "a call of root keeps set-user-ID and set-group-ID"
+        );
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &command];
         run_in(root, "setpriv", nobody);
         assert_eq!(files::metadata(&path).mode() & 0o7777, 0o777, "{how}");

@@ -215,7 +215,7 @@ fn file_may_have_many_hard_links(root: &Path) {
             Err(error) => {
                 assert!(!is_skep, "{links} links: {error}");
                 assert_eq!(error.raw_os_error(), Some(Errno::MLINK.raw_os_error()));
-                assert_eq!(links, 65_000, "as ext4 has it");
+                assert_eq!(links, 65_000, "ext4 has this limit");
                 break;
             }
         }
@@ -231,7 +231,7 @@ fn creation_time_never_changes(root: &Path) {
     files::write(&path, "x");
     let born = || {
         let found = statx(CWD, &path, AtFlags::empty(), StatxFlags::BTIME).or_fail("statx", &path);
-        assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "it is known");
+        assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0, "the time of creation is known");
         SystemTime::UNIX_EPOCH
             + Duration::new(found.stx_btime.tv_sec as u64, found.stx_btime.tv_nsec)
     };
@@ -266,5 +266,5 @@ fn new_entries_inherit_the_group_of_a_setgid_directory(root: &Path) {
                   os.close(os.open('theirs', os.O_CREAT | os.O_WRONLY, 0o2775))";
     skep_testkit::program::run_in(root, "python3", ["-c", create]);
     assert_eq!(files::metadata(root.join("theirs")).gid(), 77);
-    assert_eq!(mode("theirs") & 0o2000, 0, "its maker is not in that group");
+    assert_eq!(mode("theirs") & 0o2000, 0, "the creator is not in the group of the file");
 }

@@ -31,10 +31,10 @@ fn sockets_connect(root: &Path) {
     // Use a relative path, because the path of a socket has at most 107 bytes.
     let path = root.join("s");
     let here = std::env::current_dir().expect("a directory");
-    std::env::set_current_dir(root).expect("we can go there");
+    std::env::set_current_dir(root).expect("the directory of the test exists");
     let listener = UnixListener::bind("s");
     let connected = UnixStream::connect("s");
-    std::env::set_current_dir(here).expect("we can go back");
+    std::env::set_current_dir(here).expect("the former directory exists");
     drop((ok(listener), ok(connected)));
     assert!(files::metadata(path).file_type().is_socket());
 }
