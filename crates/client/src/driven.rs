@@ -46,7 +46,7 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         self.is_started = true;
-        let future = self.future.as_mut().expect("polled after it was ready");
+        let future = self.future.as_mut().expect("a future is not polled after it was ready");
         let polled = future.as_mut().poll(context);
         if polled.is_ready() {
             self.future = None;
@@ -58,9 +58,9 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // In two cases the future is only dropped. A future that was never polled has sent no
-        // request. After the thread's event loop has ended, no task can run, and the server cleans
-        // up when the lease of the session runs out.
+        // In two cases the future is dropped and does not continue. If it was never polled, it has
+        // sent no request. If the thread's event loop has ended, no task can run, and the server
+        // cleans up when the lease of the session runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }
@@ -133,10 +133,13 @@ mod tests {
     fn operation_dropped_before_its_first_poll_never_runs() {
         skep_env::block_on(async {
             let done = Rc::new(Cell::new(false));
-            drop(drive(operation(&done), |_| unreachable!("it never ran")));
+            drop(drive(operation(&done), |_| unreachable!("the operation never ran")));
             skep_env::sleep(Duration::from_millis(1)).await;
             assert!(!done.get());
-            assert_eq!(drive(operation(&done), |_| unreachable!("it was awaited")).await, 7);
+            assert_eq!(
+                drive(operation(&done), |_| unreachable!("the caller awaited the result")).await,
+                7
+            );
         })
         .unwrap();
     }

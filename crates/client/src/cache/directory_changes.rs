@@ -160,7 +160,10 @@ mod tests {
         let (found, age) = changes.get(D, SECOND, NOW + SECOND / 2).unwrap();
         assert_eq!((found, age), (attributes(5), SECOND / 2), "the age counts from the send");
         assert_eq!(version(&changes, NOW + SECOND), None);
-        assert!(changes.get(D, Duration::ZERO, NOW).is_none(), "a timeout of zero");
+        assert!(
+            changes.get(D, Duration::ZERO, NOW).is_none(),
+            "nothing is valid at a maximum age of zero"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The version of each file that the kernel's page cache may contain, and the version of the
-//! attributes that the mount last sent to the kernel. For a directory, the first of these two is
-//! the version of the cached listing. At each open, the mount compares these versions with the
-//! version that metadata has sent. So it finds whether the cached pages and attributes are still
-//! valid, and whether the kernel may have cached an out-of-date access control list.
+//! Two versions of each inode: the version of the data in the kernel's page cache (of the cached
+//! listing, if the inode is a directory), and the version of the attributes that the mount last
+//! sent to the kernel. At each open, the mount compares these versions with the version that
+//! metadata has sent. So it finds whether the cached pages and attributes are still valid, and
+//! whether the kernel may have cached an out-of-date access control list.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
 //! one. A metadata target never uses a version twice, because at each start it raises all versions
@@ -94,7 +94,7 @@ mod tests {
     fn only_changes_by_other_clients_invalidate_the_cache() {
         let caches = CachedVersions::new();
         let inode = InodeId::new(9);
-        assert!(!caches.opened(inode, 5), "never seen");
+        assert!(!caches.opened(inode, 5), "the kernel has cached no version yet");
         assert!(caches.opened(inode, 5));
         caches.changed_by_us(inode, 6);
         assert!(caches.opened(inode, 6));

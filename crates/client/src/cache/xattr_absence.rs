@@ -111,7 +111,10 @@ mod tests {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
-        assert!(!absence.is_absent(inode, ACCESS_ACL, at), "never seen");
+        assert!(
+            !absence.is_absent(inode, ACCESS_ACL, at),
+            "metadata has sent nothing about the inode yet"
+        );
         absence.note(&attributes, at);
         assert!(absence.is_absent(inode, ACCESS_ACL, at));
         assert!(!absence.is_absent(inode, b"user.other", at));
@@ -128,7 +131,10 @@ mod tests {
         absence.note_missing(inode, ACCESS_ACL, at);
         absence.note_missing(inode, CAPABILITY, at);
         assert!(absence.is_absent(inode, CAPABILITY, at + VALID / 2));
-        assert!(!absence.is_absent(inode, ACCESS_ACL, at), "only the capability");
+        assert!(
+            !absence.is_absent(inode, ACCESS_ACL, at),
+            "the table keeps replies about the capability only"
+        );
         assert!(!absence.is_absent(inode, CAPABILITY, at + VALID));
         // A program sets the capability before the reply to an earlier request arrives.
         absence.forget(inode, CAPABILITY, at);
@@ -145,7 +151,10 @@ mod tests {
         absence.forget(inode, CAPABILITY, second(10));
         assert!(!absence.is_absent(inode, CAPABILITY, second(12)));
         absence.note_missing(inode, CAPABILITY, second(13));
-        assert!(absence.is_absent(inode, CAPABILITY, second(14)), "a later reply counts");
+        assert!(
+            absence.is_absent(inode, CAPABILITY, second(14)),
+            "the reply to a later request is valid"
+        );
     }
 
     #[test]

@@ -203,6 +203,6 @@ mod tests {
         let third = open();
         assert!(first.take_loss() && !first.take_loss());
         assert!(second.take_loss());
-        assert!(!third.take_loss(), "opened after the loss");
+        assert!(!third.take_loss(), "the third handle was opened after the loss");
     }
 }

@@ -198,8 +198,8 @@ impl FileSize {
             }
             self.written_end = self.written_end.max(range.end);
         } else {
-            // Another client truncated the file during the write, by a system call that does not
-            // open the file.
+            // During the write, another client truncated the file by a system call that does not
+            // open the file. So only the chunk files show which written bytes are left.
             self.must_measure = true;
         }
     }

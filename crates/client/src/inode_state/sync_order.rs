@@ -67,7 +67,8 @@ pub(super) fn order(parts: &Parts, changes: ChangeCount) -> SyncOrder {
         return SyncOrder::DataFirst;
     }
     let is_settled = parts.settled.changes == Some(changes);
-    // The recorded size of a shared file may come from another client that has not synced the size.
+    // For a shared file, metadata must sync too, because the recorded size may come from another
+    // client that has not synced this size.
     let is_durable = is_settled && parts.size.is_end_durable() && !parts.handles.is_shared();
     if is_durable { SyncOrder::DataOnly } else { SyncOrder::Together }
 }

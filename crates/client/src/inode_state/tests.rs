@@ -160,7 +160,7 @@ fn only_writes_that_begin_beyond_the_end_may_leave_holes() {
         .try_write()
         .unwrap()
         .note_write_unless_shared(&(50..150), state.end().truncate_generation);
-    assert!(!may_leave_holes(&state), "each begins within the file or at its end");
+    assert!(!may_leave_holes(&state), "each write began within the file or at its end");
     state
         .try_write()
         .unwrap()
@@ -174,7 +174,7 @@ fn only_writes_that_begin_beyond_the_end_may_leave_holes() {
     state.reported(&report, &attributes(30, 1, 3), false, NOW);
     state.observe(&attributes(0, 2, 4), NOW);
     state.try_write().unwrap().note_write_unless_shared(&(0..10), state.end().truncate_generation);
-    assert!(!may_leave_holes(&state), "a truncation by another client too");
+    assert!(!may_leave_holes(&state), "a truncation by another client removes the holes too");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn changed_host_incarnation_at_sync_or_write_means_lost_writes() {
     write(&state, 30, 0, 3);
     assert_eq!(state.losses(), 2);
     state.synced(&state.unsynced()[0], HostIncarnation::new(3));
-    assert_eq!(state.losses(), 2, "reported once");
+    assert_eq!(state.losses(), 2, "a loss is counted once");
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn newest_inline_mark_of_each_target_start_stays_until_synced() {
     assert_eq!(written, [mark(1, 11), mark(2, 30)]);
     writing.inline_written(mark(2, 31));
     state.inline_synced(&written, false);
-    assert_eq!(state.unsynced_inline(), [mark(2, 31)], "written meanwhile");
+    assert_eq!(state.unsynced_inline(), [mark(2, 31)], "the sync does not cover the later write");
     assert_eq!(state.losses(), 0);
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The result of the last deadlock search of this mount, and whether a search is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlockSearch {
-    /// The time at which the search began, and the waits that were in both replies of each target.
-    /// The mutex protects only this value.
+    /// The time at which the search began, and the waits that each target had in both of its
+    /// replies. The mutex protects only this value.
     result: Mutex<Option<(Duration, Arc<LockWaits>)>>,
     is_running: AtomicBool,
 }

@@ -301,11 +301,14 @@ mod tests {
         assert_eq!(changes.attempt(GROUP, SESSION).start, 1);
         let lost = changes.lost(2, &[(0, 1), (1, 4)]);
         assert_eq!(lost, [change(0, 2, 2), change(2, 1, 21)]);
-        assert_eq!(changes.lost(3, &[]), [], "the rest is durable");
+        assert_eq!(changes.lost(3, &[]), [], "the other changes are durable");
         let attempt = changes.attempt(GROUP, SESSION);
         assert!(attempt.has_reverted && attempt.start == 3);
         assert!(changes.take_reverted(&[InodeId::new(2)]));
-        assert!(!changes.take_reverted(&[InodeId::new(2)]), "each is reported once");
+        assert!(
+            !changes.take_reverted(&[InodeId::new(2)]),
+            "each reverted change is reported once"
+        );
         assert!(changes.take_reverted(&[InodeId::new(3), InodeId::new(21)]));
         assert!(!changes.attempt(GROUP, SESSION).has_reverted);
         assert!(changes.take_name_reverted() && !changes.take_name_reverted());
@@ -340,7 +343,11 @@ mod tests {
         assert_eq!(changes.lost(2, &[]), [change(1, 1, 2)]);
         changes.acknowledge(change(1, 2, 3));
         changes.synced(GROUP, attempt);
-        assert_eq!(changes.lost(3, &[]), [change(1, 2, 3)], "an old attempt");
+        assert_eq!(
+            changes.lost(3, &[]),
+            [change(1, 2, 3)],
+            "an old attempt does not cover the change"
+        );
     }
 
     #[test]
@@ -356,7 +363,11 @@ mod tests {
         assert!(!changes.attempt(GROUP, SESSION).is_list_full);
         changes.acknowledge(change(0, 9000, 1));
         changes.opened(GROUP, SESSION, 2);
-        assert_eq!(changes.attempt(GROUP, SESSION).start, 1, "another thread has opened it");
+        assert_eq!(
+            changes.attempt(GROUP, SESSION).start,
+            1,
+            "another thread has opened the session"
+        );
         changes.opened(GROUP, SessionId::new(8), 2);
         let reply = md::CompareSlotsReply { start: 3, slots: Vec::new() };
         assert_eq!(changes.compare(GROUP, SESSION, &reply), None);

@@ -115,7 +115,10 @@ mod tests {
         let (a, b) = (InodeId::new(1), InodeId::new(2));
         notifications.note(a);
         let before = notifications.position();
-        assert!(!notifications.has_come_since(before, a), "that one came before");
+        assert!(
+            !notifications.has_come_since(before, a),
+            "the notification arrived before the open"
+        );
         notifications.note(b);
         assert!(notifications.has_come_since(before, b));
         assert!(!notifications.has_come_since(before, a));

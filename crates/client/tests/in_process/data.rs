@@ -25,7 +25,7 @@ fn large_file_is_striped_and_another_mount_reads_it() {
         assert!(read(&other, opened.handle, 65_530, 70_000).await == data[65_530..135_530]);
         assert_eq!(read(&other, opened.handle, 3_000_001, 10).await, []);
         let error = other.write(opened.handle, 0, Buf::new(1)).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument, "opened for reading");
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "the handle is open only for reading");
     });
 }
 
@@ -157,7 +157,7 @@ fn syncfs_syncs_closed_files() {
         }
         client.sync_all().await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 3);
-        assert_eq!(fake.count::<SyncAll>(), 2, "both metadata groups");
+        assert_eq!(fake.count::<SyncAll>(), 2, "each of the two metadata groups syncs once");
         client.sync_all().await.unwrap();
         assert_eq!(fake.count::<SyncChunk>(), 3);
         client.sync_names().await.unwrap();

@@ -110,7 +110,11 @@ fn fsync_reports_synced_chunk_files_without_another_request() {
         client.flush(handle).await.unwrap();
         let reports = fake.count::<ReportWritten>();
         client.fsync(handle).await.unwrap();
-        assert_eq!((requests(), fake.count::<ReportWritten>()), (4, reports), "known already");
+        assert_eq!(
+            (requests(), fake.count::<ReportWritten>()),
+            (4, reports),
+            "metadata has the chunk files already"
+        );
         assert_eq!(fake.count::<AwaitTruncation>(), 0);
     });
 }

@@ -34,7 +34,11 @@ fn error_for_an_unformatted_cluster_names_the_format_command() {
         let error = Mount::new(options(&fake)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotReady);
         assert!(error.context().contains("skep cluster format"), "{error}");
-        assert_eq!(fake.state.borrow().clients.len(), clients, "it left again");
+        assert_eq!(
+            fake.state.borrow().clients.len(),
+            clients,
+            "the client has left the cluster again"
+        );
     });
 }
 

@@ -66,7 +66,10 @@ fn stat_of_a_removed_directory_returns_its_last_attributes() {
         let found = client.stat(made.inode).await.unwrap().attributes;
         assert_eq!(found, Attributes { links: 0, size: 0, ..made });
         assert!(client.stat(file).await.is_err(), "files are kept while they are open");
-        assert!(client.stat(InodeId::new(77)).await.is_err(), "never seen");
+        assert!(
+            client.stat(InodeId::new(77)).await.is_err(),
+            "the mount has never seen this inode"
+        );
     });
 }
 

@@ -24,7 +24,7 @@ fn unlink_after_a_reverted_link_fails_and_keeps_the_file() {
         client.link(inode, ROOT, b"b").await.unwrap();
         fake.with_metadata(1, |it| it.lose_power(&before));
         assert_eq!(unlink(&client, b"a").await, Err(ErrorCode::Io));
-        assert!(fake.count::<Unlink>() <= 1, "the target has refused it, and it was not repeated");
+        assert!(fake.count::<Unlink>() <= 1, "the client does not repeat the refused change");
         assert_eq!(client.lookup(ROOT, b"a").await.unwrap().inode, inode);
         // The program that syncs the file and the program that syncs the directory each get the
         // error once.

@@ -179,7 +179,11 @@ fn unexecuted_request_is_repeated_in_the_new_session() {
         let _ = create(&client, "a").await;
         fake.forget_sessions(1);
         let error = client.make_directory(InodeId::ROOT, b"a", NEW).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Exists, "the first reply is right");
+        assert_eq!(
+            error.code(),
+            ErrorCode::Exists,
+            "the reply to the repeated request is the outcome"
+        );
         fake.forget_sessions(1);
         client.make_directory(InodeId::ROOT, b"b", NEW).await.unwrap();
     });
@@ -284,7 +288,11 @@ fn rename_exchange_with_a_lost_session_is_executed_once() {
             skep_env::spawn(async move { exchanging.exchange(root, b"a", root, b"b").await });
         lose_reply_and_session(&fake, Exchange::ID).await;
         task.await.unwrap();
-        assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
+        assert_eq!(
+            client.lookup(root, b"a").await.unwrap().inode,
+            a,
+            "metadata executed the exchange once"
+        );
         // Metadata refuses this request before it executes the request, so the client repeats it.
         fake.forget_sessions(1);
         client.exchange(root, b"a", root, b"b").await.unwrap();
@@ -323,7 +331,7 @@ fn missing_bytes_are_an_error_if_the_lease_may_have_expired() {
         let end = skep_env::now() + Duration::from_millis(u64::from(LEASE_MS));
         until(|| skep_env::now() > end).await;
         let error = unrenewed.read(handle, 0, skep_env::Buf::new(100)).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::Stale, "not a hundred zeros");
+        assert_eq!(error.code(), ErrorCode::Stale, "the read returns no zeros");
     });
 }
 
@@ -416,6 +424,6 @@ fn shutdown_reports_writes_and_ends_sessions_and_registration() {
         assert_eq!(fake.with_metadata(1, |it| it.session_count()), 0);
         assert_eq!(other.attributes(inode).await.unwrap().size, 3);
         background.await;
-        assert_eq!(fake.state.borrow().clients.len(), 1, "no heartbeat brings it back");
+        assert_eq!(fake.state.borrow().clients.len(), 1, "no heartbeat registers the client again");
     });
 }

@@ -20,7 +20,11 @@ fn new_size_is_visible_to_other_mounts_after_a_flush() {
         assert_eq!(other.attributes(inode).await.unwrap().size, 20);
         write(&client, handle, 20, b"x").await;
         assert_eq!(client.attributes(inode).await.unwrap().size, 21);
-        assert_eq!(other.attributes(inode).await.unwrap().size, 21, "stat by the writer reports");
+        assert_eq!(
+            other.attributes(inode).await.unwrap().size,
+            21,
+            "a stat by the writer reports the size"
+        );
     });
 }
 
@@ -142,7 +146,11 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
         write(&client, handle, 0, b"0123456789").await;
         assert_eq!(for_reading(&client, handle).await, Some((10, 1)));
         client.fsync(handle).await.unwrap();
-        assert_eq!(for_reading(&client, handle).await, Some((10, 1)), "also after a report");
+        assert_eq!(
+            for_reading(&client, handle).await,
+            Some((10, 1)),
+            "a report does not change this"
+        );
         assert_eq!((fake.count::<GetAttributes>(), fake.count::<ReportWritten>()), (1, 1));
         let reader = client.open(inode, OpenMode::Read, false).await.unwrap().handle;
         assert_eq!(for_reading(&client, reader).await, Some((10, 1)));

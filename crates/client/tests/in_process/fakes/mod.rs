@@ -245,7 +245,7 @@ impl Codec for Raw {
         w.raw(&self.0);
     }
     fn decode(_: &mut skep_types::codec::Reader<'_>) -> Result<Self> {
-        unreachable!("only sent")
+        unreachable!("no fake decodes this type")
     }
 }
 
