@@ -53,7 +53,11 @@ mod tests {
             sum += transfers.count(one, ms(10 * (end - 4)), ms(10 * end));
         }
         assert_eq!(sum, ms(390));
-        assert_eq!(transfers.count(other, ms(380), ms(390)), ms(10), "another link");
+        assert_eq!(
+            transfers.count(other, ms(380), ms(390)),
+            ms(10),
+            "the client uses another link"
+        );
         assert_eq!(transfers.count(one, ms(500), ms(520)), ms(20), "a pause does not count");
         assert_eq!(transfers.count(one, ms(505), ms(515)), ms(0));
     }

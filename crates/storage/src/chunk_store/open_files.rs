@@ -278,7 +278,7 @@ mod tests {
         }
         assert!(cache.pages < MAX_CACHED_PAGES);
         cache.check_invariants();
-        assert!(long.regions.borrow().contains_key(&0), "in use");
+        assert!(long.regions.borrow().contains_key(&0), "a page in use stays in the cache");
         cache.truncate_regions(&long, 0);
         assert_eq!(cache.pages, 0);
     }

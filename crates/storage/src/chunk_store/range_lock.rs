@@ -213,7 +213,11 @@ mod tests {
     fn writes_of_different_regions_run_at_the_same_time() {
         let region = |index: u64| index * REGION_BYTES..(index + 1) * REGION_BYTES;
         assert_eq!(entered(1, &[(Write, region(0)), (Write, region(1))]), [true, true]);
-        assert_eq!(entered(1, &[(Write, 0..10), (Write, 20..30)]), [true, false], "one region");
+        assert_eq!(
+            entered(1, &[(Write, 0..10), (Write, 20..30)]),
+            [true, false],
+            "both writes change one region"
+        );
         let both = REGION_BYTES - 1..REGION_BYTES + 1;
         assert_eq!(entered(1, &[(Write, both.clone()), (Write, region(1))]), [true, false]);
         assert_eq!(entered(1, &[(Write, region(0)), (Write, both)]), [true, false]);

@@ -36,8 +36,8 @@ impl ChunkStore {
     }
 
     pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        // The disk's file system usually makes the data and the name durable with one commit of its
-        // journal.
+        // Sync both at the same time, because the disk's file system usually makes them durable
+        // with one commit of its journal.
         let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
         // Check again whether the target accepts writes, because another operation may have failed
@@ -137,7 +137,8 @@ impl ChunkStore {
             }
         }
         if let Some(header) = region.header.get().filter(|_| !is_complete) {
-            // The mark prevents later starts from treating the mismatch as the result of a crash.
+            // Mark the region as synced, so that no later start treats the mismatch as the result
+            // of a crash.
             region.header.set(Some(RegionHeader { synced: true, ..header }));
         }
         self.write_page(file, index, region)?;

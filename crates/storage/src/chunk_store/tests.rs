@@ -105,9 +105,12 @@ fn written_data_is_read_across_regions_and_holes() {
         assert!(got == data[..4 * MIB as usize]);
         assert!(read(&store, key(1), 0, 1 << 20).await.unwrap() == vec![0; MIB as usize]);
         let tail = read(&store, key(1), 5 * MIB, 1 << 20).await.unwrap();
-        assert_eq!(tail.len(), 1000, "short at the end");
+        assert_eq!(tail.len(), 1000, "the file ends within the range");
         assert!(read(&store, key(1), 6 * MIB, 10).await.unwrap().is_empty());
-        assert!(read(&store, key(2), 0, 10).await.unwrap().is_empty(), "no such file");
+        assert!(
+            read(&store, key(2), 0, 10).await.unwrap().is_empty(),
+            "the chunk file does not exist"
+        );
         assert_eq!(store.stat(&key(1)).unwrap().size, 5 * MIB + 1000);
         assert!(!store.stat(&key(2)).unwrap().exists);
     });

@@ -184,7 +184,8 @@ impl ChunkStore {
         if !cached.iter().any(|region| region.header.get().is_some_and(|header| header.synced)) {
             return Ok(());
         }
-        // The cleaner does not forget a region that an operation is changing.
+        // Begin a change of the regions, because the cleaner does not forget a region that an
+        // operation is changing.
         let _changing = self.dirty.change(file.key, touched);
         self.record_overwrite(cached.iter().map(|region| &**region)).await
     }

@@ -118,7 +118,7 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let counts = CleanUpCounts { looked_at: 501, orphans: 0, removed: 0, unknown: 1 };
         assert_eq!(found, counts);
         // An administrator can move the quarantined files back.
-        assert_eq!(store.empty_quarantine().await.unwrap(), 0, "they are young");
+        assert_eq!(store.empty_quarantine().await.unwrap(), 0, "the quarantined files are young");
         let copied = std::process::Command::new("cp")
             .args(["-a", "quarantine/.", "chunks"])
             .current_dir(&path)

@@ -62,7 +62,7 @@ fn long_ranges_are_cleared_in_steps_and_holes_are_skipped() {
         assert!(read(&store, key(1), 0, 1 << 20).await.unwrap().iter().all(|byte| *byte == 0));
         assert_eq!(read(&store, key(1), 1 << 40, 10).await.unwrap(), [0; 3]);
         assert_eq!(store.clear(&key(2), 0..end, u64::MAX).await.unwrap(), end);
-        assert!(!store.stat(&key(2)).unwrap().exists, "none is created");
+        assert!(!store.stat(&key(2)).unwrap().exists, "the request creates no chunk file");
     });
 }
 
@@ -161,9 +161,9 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
             let source = CopySource { key: &key(2), offset: from };
             store.copy(source, to(&key(1), at), length).await
         };
-        assert!(!copy(100, 5, 100_000).await.unwrap(), "no holes");
+        assert!(!copy(100, 5, 100_000).await.unwrap(), "the range has no holes");
         assert!(read(&store, key(1), 5, 100_000).await.unwrap() == data[100..100_100]);
-        assert!(copy(0, 8192, 4 << 20).await.unwrap(), "with holes");
+        assert!(copy(0, 8192, 4 << 20).await.unwrap(), "the range has holes");
         let got = read(&store, key(1), 8192, 5 << 20).await.unwrap();
         assert!(got[..data.len()] == data && got[3 * MIB as usize..] == *b"end");
         assert_eq!(extents(&store).await, [(0, MIB + 8192), (3 * MIB + 8192, 3 * MIB + 8195)]);

@@ -20,7 +20,10 @@ fn writes_of_different_regions_do_not_wait_for_each_other() {
         let written = skep_env::timeout(PATIENCE, writing).await;
         written.expect("the write waits for a write of another region").unwrap();
         let same_region = write(&store, key(1), MIB, b"after it");
-        assert!(skep_env::timeout(MOMENT, same_region).await.is_none(), "both change one page");
+        assert!(
+            skep_env::timeout(MOMENT, same_region).await.is_none(),
+            "both writes change one page"
+        );
         drop(first);
         assert_eq!(read(&store, key(1), 4 * MIB, 9).await.unwrap(), b"beside it");
     });

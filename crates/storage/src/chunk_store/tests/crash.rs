@@ -136,7 +136,7 @@ fn rewritten_region_is_logged_as_dirty_once_until_cleaned() {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
         write(&store, key(1), 50_000, &pattern(2, 100_000)).await.unwrap();
-        assert_eq!(store.dirty_log.recorded(), [], "new regions need none");
+        assert_eq!(store.dirty_log.recorded(), [], "new regions need no entry");
         store.clean().await.unwrap();
         for round in 0..10 {
             write(&store, key(1), round * 100, b"again").await.unwrap();
@@ -172,11 +172,11 @@ fn incarnation_changes_after_the_loss_of_the_page_cache() {
         let other = HostMark { boot_id: host.boot_id ^ 1, ..host };
         let start = |host| ChunkStore::open_at(&dir, CLUSTER, TARGET, host).unwrap();
         let first = start(host).incarnation();
-        assert_eq!(start(host).incarnation(), first, "killed");
+        assert_eq!(start(host).incarnation(), first, "a killed process has lost nothing");
         let booted = start(other);
-        assert_ne!(booted.incarnation(), first, "power loss");
+        assert_ne!(booted.incarnation(), first, "the host may have lost power");
         booted.close().await.unwrap();
-        assert_eq!(start(host).incarnation(), booted.incarnation(), "ended cleanly, then booted");
+        assert_eq!(start(host).incarnation(), booted.incarnation(), "the target had ended cleanly");
     });
 }
 

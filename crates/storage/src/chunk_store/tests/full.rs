@@ -184,7 +184,7 @@ fn write_that_runs_out_of_space_is_undone() {
             assert_eq!(store.stat(&key(1)).unwrap().size, 700_000);
         }
         let got = read(&store, key(1), 0, 1 << 20).await.unwrap();
-        assert_eq!(got.len(), 700_000, "and all checksums match");
+        assert_eq!(got.len(), 700_000, "all bytes can be read");
         let unharmed = |store: Rc<ChunkStore>| async move {
             read(&store, key(1), 650_000, 1 << 20).await.unwrap().len()
         };
@@ -235,7 +235,11 @@ fn write_beyond_the_maximum_size_changes_no_byte() {
             assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64);
         }
         store.truncate(&key(1), end + MIB, next_generation()).await.unwrap();
-        assert_eq!(store.stat(&key(1)).unwrap().size, data.len() as u64, "cuts, and no more");
+        assert_eq!(
+            store.stat(&key(1)).unwrap().size,
+            data.len() as u64,
+            "a truncation never extends a chunk file"
+        );
         let error =
             store.reserve(&key(1), end + MIB..end + 2 * MIB, u64::MAX, false).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::FileTooLarge, "{error}");
@@ -269,11 +273,11 @@ fn full_disk_accepts_writes_into_reserved_space() {
         assert_eq!(
             store.reserve(&key(1), 0..3 * MIB, u64::MAX, false).await.unwrap(),
             3 * MIB,
-            "it has it"
+            "the chunk file has this space"
         );
         let all = pattern(5, 3 * MIB as usize);
         write(&store, key(1), 0, &all).await.unwrap();
-        assert!(write(&store, key(1), 3 * MIB, &data).await.is_err(), "not more");
+        assert!(write(&store, key(1), 3 * MIB, &data).await.is_err(), "there is no space for more");
         assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == all);
         store.clear(&key(1), 0..3 * MIB, u64::MAX).await.unwrap();
         store.close().await.unwrap();
