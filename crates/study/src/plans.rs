@@ -19,7 +19,7 @@ const READY: &[(&str, &str)] = &[
 /// # Panics
 /// Never, because a test parses each predefined plan.
 pub fn all() -> Vec<Plan> {
-    READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
+    READY.iter().map(|(_, text)| Plan::parse(text).expect("each built-in plan is valid")).collect()
 }
 
 /// Returns the text of a predefined plan.
@@ -73,7 +73,7 @@ mod tests {
                 let shape = lab::description(lab).expect("a shape of the lab");
                 let targets = vec![u32::from(shape.targets); usize::from(shape.servers)];
                 let hosts = u32::from(shape.clients);
-                assert_eq!(targets, [4, 4], "the cluster of the study that is followed");
+                assert_eq!(targets, [4, 4], "the cluster has the size of the published cluster");
                 let system = System { hosts, targets_per_server: Some(targets) };
                 plan.check_system(&system).unwrap_or_else(|error| panic!("{name}: {error}"));
             }

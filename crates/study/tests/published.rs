@@ -75,7 +75,10 @@ fn published_plans_are_built_in_and_reports_match_results() {
         for (file, bytes) in files(&contents, &report).expect("drawn") {
             let path = directory(name).join("report").join(file);
             let published = fs::read(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            assert!(published == bytes, "{path:?}: make it anew: skep study report");
+            assert!(
+                published == bytes,
+                "{path:?} is out of date: make it again with skep study report"
+            );
         }
     }
 }
@@ -177,11 +180,11 @@ fn bandwidth_of_slow_targets_grows_with_their_number() {
         let found = counts.of_allocations.iter().filter(|it| it.among == *label);
         found.collect::<Vec<_>>()
     };
-    let [six] = of_count(6)[..] else { panic!("two allocations") };
+    let [six] = of_count(6)[..] else { panic!("one comparison of two allocations") };
     assert_eq!((six.first, six.second, six.runs), (MinMax(3, 3), MinMax(2, 4), [5, 5]));
     assert!((six.welch.p - 0.35).abs() < 0.005, "{:?}", six.welch);
     for count in [2, 3, 5] {
-        let [found] = of_count(count)[..] else { panic!("two allocations") };
+        let [found] = of_count(count)[..] else { panic!("one comparison of two allocations") };
         assert!((0.76..0.845).contains(&found.welch.p), "{count}: {:?}", found.welch);
     }
     // The study was started once and resumed twice, which gives three records of the environment.

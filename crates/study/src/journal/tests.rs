@@ -52,7 +52,7 @@ fn resumed_journal_has_all_records_and_accepts_more() {
     assert_eq!(found, contents);
     journal.append(&record(2)).expect("written");
     assert_eq!(read(&directory).expect("a journal").records.len(), 3);
-    let again = Journal::resume(&directory, &plan()).expect_err("it is open");
+    let again = Journal::resume(&directory, &plan()).expect_err("the journal is open");
     assert_eq!(again.code(), ErrorCode::InUse);
 }
 
@@ -61,14 +61,18 @@ fn second_study_and_resume_with_another_plan_are_refused() {
     let scratch = tempfile::tempdir().expect("a directory");
     filled(scratch.path(), 1);
     let before = std::fs::read(scratch.path().join(FILE)).expect("a file");
-    let again = Journal::create(scratch.path(), &study()).expect_err("there is one");
+    let again = Journal::create(scratch.path(), &study()).expect_err("the directory has a journal");
     assert_eq!(again.code(), ErrorCode::Exists);
     assert!(again.context().contains("--resume"), "{again}");
     let other = Plan::parse(&PLAN.replace("'t'", "'u'")).expect("a plan");
     let refused = Journal::resume(scratch.path(), &other).expect_err("another plan");
     assert_eq!(refused.code(), ErrorCode::Configuration);
     assert!(refused.context().contains("another plan"), "{refused}");
-    assert_eq!(std::fs::read(scratch.path().join(FILE)).expect("a file"), before, "untouched");
+    assert_eq!(
+        std::fs::read(scratch.path().join(FILE)).expect("a file"),
+        before,
+        "a refusal does not change the journal"
+    );
     // Two plans that differ only in comments and the order of keys are equal.
     let same = Plan::parse(&format!("# the same\n{PLAN}")).expect("a plan");
     Journal::resume(scratch.path(), &same).expect("the same plan");

@@ -55,12 +55,12 @@ fn conditions_are_all_combinations_of_the_factor_values() {
     assert_eq!(conditions.len(), 2 * 2 * 3 * 2 * 2);
     conditions.sort();
     conditions.dedup();
-    assert_eq!(conditions.len(), 48, "each is another");
+    assert_eq!(conditions.len(), 48, "no two conditions are equal");
 }
 
 /// Checks that a plan is refused, and that the error contains all `words`.
 fn refused(plan: Result<Plan>, words: &[&str]) {
-    let error = plan.expect_err("it contradicts itself");
+    let error = plan.expect_err("the plan is invalid");
     assert_eq!(error.code(), ErrorCode::Configuration);
     for word in words {
         assert!(error.context().contains(word), "{word}: {error}");
@@ -133,7 +133,7 @@ fn plan_larger_than_the_system_is_refused() {
     let other = System { hosts: 4, targets_per_server: None };
     let fixed = "data-size = '256MiB'\nhosts = ";
     let check = |system: &System, factors: &str, words: &[&str]| {
-        let plan = with(factors).expect("no contradiction in itself");
+        let plan = with(factors).expect("the plan itself is valid");
         match (plan.check_system(system), words) {
             (Ok(()), []) => {}
             (Err(error), [_, ..]) => {

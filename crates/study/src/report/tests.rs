@@ -124,7 +124,11 @@ fn a_system_with_slow_links_is_recognised() {
     let report = analyse(&study(scratch.path(), Limit::Links), false);
     assert_eq!((report.runs_planned, report.runs_done, report.runs_invalid), (360, 360, 0));
     let names: Vec<&str> = report.experiments.iter().map(|it| it.name.as_str()).collect();
-    assert_eq!(names, ["count", "hosts", "sharing"], "in the order of the plan");
+    assert_eq!(
+        names,
+        ["count", "hosts", "sharing"],
+        "the experiments are in the order of the plan"
+    );
 
     let limit = about(&report, "limit");
     assert_eq!(limit.len(), 1, "{limit:?}");
@@ -137,7 +141,7 @@ fn a_system_with_slow_links_is_recognised() {
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 2 targets"), "{}", count[0].text);
     assert!(count[0].text.contains("chooser balanced"), "{}", count[0].text);
-    assert!(about(&report, "hosts").is_empty(), "another conclusion covers it");
+    assert!(about(&report, "hosts").is_empty(), "the conclusion about the limit covers the hosts");
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
@@ -162,7 +166,7 @@ fn a_system_of_slow_targets_is_recognised() {
     assert!(limit[0].text.starts_with(said), "{}", limit[0].text);
     let count = about(&report, "count");
     assert!(count[0].text.contains("Files of 8 targets"), "{}", count[0].text);
-    assert!(about(&report, "modes").is_empty(), "where a file lies makes no difference");
+    assert!(about(&report, "modes").is_empty(), "the allocation makes no difference");
     let chooser = about(&report, "chooser");
     assert!(!chooser[0].text.contains("Use the chooser"), "{}", chooser[0].text);
     let lie = about(&report, "allocation");
@@ -258,10 +262,14 @@ fn a_report_is_self_contained_and_reproducible() {
     };
     let page = text("index.html");
     for word in ["src=", "href=", "@import", "url(", "<script"] {
-        assert!(!page.contains(word), "{word}: the page would ask elsewhere");
+        assert!(!page.contains(word), "{word}: the page would load another file");
     }
     assert!(page.contains("Made &lt;up&gt;") && page.contains("6.1 &lt;x&gt;"));
-    assert_eq!(page.matches("<svg").count(), 7, "points and boxes of three, allocations of one");
+    assert_eq!(
+        page.matches("<svg").count(),
+        7,
+        "two figures for each of three experiments, and one more"
+    );
     for experiment in &report.experiments {
         for figure in &experiment.figures {
             let svg = text(figure);

@@ -75,7 +75,7 @@ fn begin(directory: &Path, plan: &str) -> Journal {
         hosts: vec!["c1".to_owned()],
         targets_per_server: None,
     };
-    Journal::create(directory, &study).expect("made")
+    Journal::create(directory, &study).expect("a new journal")
 }
 
 /// Runs or resumes a study. Stops it after `stop_after` runs have begun.
@@ -135,7 +135,7 @@ fn every_run_happens_once_in_the_order_of_blocks() {
     let labels: BTreeSet<&String> = bench.labels.iter().collect();
     assert_eq!(labels.len(), 16, "each run has files of its own");
     let waits = events.iter().filter(|event| matches!(event, Event::Wait(_))).count();
-    assert_eq!(waits, 5, "between six blocks");
+    assert_eq!(waits, 5, "a wait between each two of the six blocks");
     let last = events.iter().rev().find_map(|event| match event {
         Event::Run { done, all, left, .. } => Some((*done, *all, left.is_some())),
         _ => None,
@@ -154,14 +154,14 @@ fn a_stopped_study_resumes_where_it_stopped() {
         let scratch = tempfile::tempdir().expect("a directory");
         let mut bench = MadeUp::new();
         let (end, _) = study(scratch.path(), PLAN, &mut bench, Some(stop_after));
-        assert_eq!(end.expect("stopped").done, stop_after, "the run that was going on counts");
+        assert_eq!(end.expect("stopped").done, stop_after, "the run in progress is completed");
         assert_eq!(runs(scratch.path()).len(), stop_after);
         let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
         assert_eq!(end.expect("finished"), End { done: 16, invalid: 0, all: 16 });
         let mut all = runs(scratch.path());
         all.sort_unstable();
         assert_eq!(all, (0..16).collect::<Vec<_>>());
-        assert_eq!(bench.labels.len(), 16, "nothing is run twice");
+        assert_eq!(bench.labels.len(), 16, "no run is repeated");
     }
 }
 
@@ -176,12 +176,12 @@ fn resumed_study_repeats_invalid_runs() {
     assert_eq!(end.expect("stopped"), End { done: 16, invalid: 3, all: 16 });
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
     assert_eq!(end.expect("run"), End { done: 16, invalid: 0, all: 16 });
-    assert_eq!(bench.labels[16..], first, "those, and nothing else");
+    assert_eq!(bench.labels[16..], first, "only the invalid runs are repeated");
     let report = crate::report::analyse(&journal::read(scratch.path()).expect("a journal"), false);
     assert_eq!((report.runs_done, report.runs_invalid), (16, 0));
     let counted: usize =
         report.experiments.iter().flat_map(|it| &it.groups).map(|it| it.values.len()).sum();
-    assert_eq!(counted, 16, "each once");
+    assert_eq!(counted, 16, "each run counts once");
 }
 
 #[test]

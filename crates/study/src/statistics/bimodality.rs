@@ -214,7 +214,7 @@ mod tests {
         let exact: Vec<f64> = (0..20).map(|it| f64::from(1 + it % 2)).collect();
         assert!(
             bimodality(&exact).expect("the sample suffices for a result").is_bimodal,
-            "two values, and no others"
+            "each of two values is a mode"
         );
     }
 }
