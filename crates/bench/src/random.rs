@@ -23,7 +23,7 @@ impl Permutation {
 
     /// Returns the element at `index`, which must be less than `count`.
     pub(crate) fn at(&self, index: u64) -> u64 {
-        assert!(index < self.count, "an index of the permutation");
+        assert!(index < self.count, "the index is less than the number of elements");
         let mut value = self.once(index);
         while value >= self.count {
             value = self.once(value);

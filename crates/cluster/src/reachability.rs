@@ -531,7 +531,7 @@ mod tests {
         let failed = TargetHealth::new(Condition::ReadOnly, "the disk failed\n\u{1b}[2J");
         assert!(!soft.report_health(1, target, &TargetHealth::default()));
         assert!(soft.report_health(1, target, &failed));
-        assert!(!soft.report_health(1, target, &failed), "no change");
+        assert!(!soft.report_health(1, target, &failed), "the health has not changed");
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].health.condition, Condition::ReadOnly);
@@ -580,7 +580,7 @@ mod tests {
         late.tick(LEASE, &state);
         assert_eq!(late.total_capacity(state.map()), Some(total_capacity(500)));
         soft.report(second, total_capacity(300));
-        assert!(!soft.report(second, total_capacity(299)), "too little for a new map");
+        assert!(!soft.report(second, total_capacity(299)), "the change is too small for a new map");
         let whole = soft.total_capacity(state.map()).unwrap();
         assert_eq!((whole.total_bytes, whole.free_bytes), (2_000, 799));
     }

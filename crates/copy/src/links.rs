@@ -85,7 +85,7 @@ impl Links {
         names: u64,
         waiting: &mut Option<Waiting>,
     ) -> Result<Claim, Failure> {
-        let mut files = self.files.lock().expect("no thread panics with this lock");
+        let mut files = self.files.lock().expect("no thread panics while it has the lock");
         let count = files.len();
         let Some(known) = files.get_mut(&key(version)) else {
             if count >= MOST_FILES {
@@ -130,7 +130,7 @@ impl Links {
 
     /// Records the complete copy of a file, and returns the names that have waited for it.
     pub(crate) fn finish(&self, version: Version, finished: Finished) -> Vec<Waiting> {
-        let mut files = self.files.lock().expect("no thread panics with this lock");
+        let mut files = self.files.lock().expect("no thread panics while it has the lock");
         let Some(known) = files.get_mut(&key(version)) else { return Vec::new() };
         known.finished = Some(Arc::new(finished));
         let waiting = std::mem::take(&mut known.waiting);
@@ -143,13 +143,15 @@ impl Links {
     /// Forgets a file whose copy has failed, and returns the names that have waited for it. The
     /// caller copies the file again under the first of these names.
     pub(crate) fn fail(&self, version: Version) -> Vec<Waiting> {
-        let mut files = self.files.lock().expect("no thread panics with this lock");
+        let mut files = self.files.lock().expect("no thread panics while it has the lock");
         files.remove(&key(version)).map(|it| it.waiting).unwrap_or_default()
     }
 
     /// Drops all waiting names, because the copy ends early.
     pub(crate) fn forget(&self) {
-        let files = std::mem::take(&mut *self.files.lock().expect("no thread panics"));
+        let files = std::mem::take(
+            &mut *self.files.lock().expect("no thread panics while it has the lock"),
+        );
         // A waiting name keeps its directory open. When the last handle to a directory is dropped,
         // the directory is synced and its problems are reported. This thread must not hold the lock
         // meanwhile, so it releases the lock first.

@@ -80,7 +80,7 @@ impl Counters {
 
     pub(crate) fn problem(&self, path: &Path, problem: String) {
         self.problem_count.fetch_add(1, Ordering::Relaxed);
-        let mut problems = self.problems.lock().expect("no thread panics with this lock");
+        let mut problems = self.problems.lock().expect("no thread panics while it has the lock");
         if problems.len() < MOST_PROBLEMS {
             problems.push(Problem { path: shown(path), problem });
         }
@@ -102,7 +102,8 @@ impl Counters {
 
     pub(crate) fn outcome(&self, is_dry_run: bool, elapsed: Duration) -> Outcome {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut problems = self.problems.lock().expect("no thread panics with this lock").clone();
+        let mut problems =
+            self.problems.lock().expect("no thread panics while it has the lock").clone();
         problems.sort_by(|a, b| a.path.cmp(&b.path));
         Outcome {
             is_dry_run,

@@ -29,7 +29,7 @@ impl Pace {
     /// Reserves the time that `bytes` take at the permitted rate, and returns the delay until this
     /// time begins.
     fn reserve(&self, bytes: u64, rate: u64, now: Instant) -> Duration {
-        let mut until = self.granted_until.lock().expect("no thread panics with this lock");
+        let mut until = self.granted_until.lock().expect("no thread panics while it has the lock");
         let start = (*until).max(now);
         *until = start + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
         start - now

@@ -86,7 +86,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
         }
         let mut reported = begin;
         loop {
-            let queue = run.queue.lock().expect("no thread panics with this lock");
+            let queue = run.queue.lock().expect("no thread panics while it has the lock");
             if queue.has_ended {
                 break;
             }
@@ -300,7 +300,7 @@ impl Run {
     /// Does units of work until the queue is empty and all other threads are idle.
     fn work(&self) {
         loop {
-            let mut queue = self.queue.lock().expect("no thread panics with this lock");
+            let mut queue = self.queue.lock().expect("no thread panics while it has the lock");
             let work = loop {
                 if let Some(work) = queue.work.pop() {
                     break work;
@@ -310,13 +310,13 @@ impl Run {
                     self.changed.notify_all();
                     return;
                 }
-                queue = self.changed.wait(queue).expect("no thread panics with this lock");
+                queue = self.changed.wait(queue).expect("no thread panics while it has the lock");
             };
             queue.busy += 1;
             drop(queue);
             let is_stopped = self.walk.context.is_stopped();
             let more = if is_stopped { Vec::new() } else { self.perform(work) };
-            let mut queue = self.queue.lock().expect("no thread panics with this lock");
+            let mut queue = self.queue.lock().expect("no thread panics while it has the lock");
             queue.busy -= 1;
             let is_idle = queue.busy == 0;
             let count = more.len();

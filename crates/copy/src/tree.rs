@@ -81,7 +81,7 @@ impl FoldedNames {
     /// entry.
     pub(crate) fn claim(&self, name: &OsStr) -> Result<(), Failure> {
         let folded = name.to_string_lossy().to_lowercase();
-        let mut names = self.names.lock().expect("no thread panics with this lock");
+        let mut names = self.names.lock().expect("no thread panics while it has the lock");
         let first = names.entry(folded).or_insert_with(|| name.to_owned());
         if first == name {
             return Ok(());

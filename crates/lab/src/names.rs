@@ -69,7 +69,7 @@ pub enum Role {
 /// Returns the name and the address of the host with this role and number. Numbers start at 1. The
 /// addresses are in a range that is reserved for tests of networks (RFC 2544).
 pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
-    let last = u8::try_from(number).expect("fewer hosts than addresses: limits.rs");
+    let last = u8::try_from(number).expect("limits.rs allows fewer hosts than addresses");
     match role {
         Role::Metadata => (METADATA_HOST.into(), Ipv4Addr::new(198, 18, 0, last)),
         Role::Server => (format!("s{number}"), Ipv4Addr::new(198, 18, 1, last)),

@@ -19,7 +19,7 @@ pub fn shapes() -> Vec<Shape> {
     let of = |name, about, text| Shape {
         name,
         about,
-        description: Description::parse(text).expect("a test reads all shapes"),
+        description: Description::parse(text).expect("a test parses the built-in shapes"),
     };
     vec![
         of("small", "fits a laptop: two servers with two targets each, two clients", SMALL),

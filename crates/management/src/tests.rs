@@ -317,7 +317,7 @@ fn client_in_contact_stays_until_an_administrator_evicts_it() {
             if map.node(silent).is_none() {
                 break;
             }
-            assert!(skep_env::now() < deadline, "the silent client stays");
+            assert!(skep_env::now() < deadline, "the silent client is removed");
         }
     });
 }
@@ -390,7 +390,7 @@ fn silent_primary_is_replaced_by_a_member_with_all_records() {
         let changed = admin.call(&ChangeGroup { change }, PATIENCE).await.unwrap();
         assert_eq!(changed.epoch.raw(), 3);
         assert_eq!(ask(3, targets[0], false, 7).await, Ok(()));
-        assert_eq!(group().await.primary, targets[0], "a member with all records asks");
+        assert_eq!(group().await.primary, targets[0], "a member with all records leads");
     });
 }
 

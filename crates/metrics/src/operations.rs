@@ -407,7 +407,7 @@ mod tests {
         let Value::Histogram(disk) =
             value(&snapshot, "skep_storage_stage_seconds", &[("stage", "disk")])
         else {
-            panic!("a histogram")
+            panic!("the metric is a histogram")
         };
         assert_eq!((disk.count(), disk.sum_ns), (3, 180_000));
         for (by, id) in [("client", "12"), ("user", "1000"), ("job", "77")] {

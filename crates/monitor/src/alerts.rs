@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn short_findings_and_short_gaps_raise_no_alert() {
-        assert_eq!(changes(|second| second % 10 < 4), [], "never for five seconds");
+        assert_eq!(changes(|second| second % 10 < 4), [], "no finding lasts five seconds");
         assert_eq!(changes(|second| second % 10 != 9 && second < 60), [(5, true), (74, false)]);
     }
 

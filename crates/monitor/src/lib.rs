@@ -213,6 +213,10 @@ mod tests {
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));
         assert_eq!(next(5000, 5500, 400), ms(9900), "400 ms of 4.8 s are a twelfth");
-        assert_eq!(next(5000, 8000, 3), ms(8100), "no rounds at once after a late one");
+        assert_eq!(
+            next(5000, 8000, 3),
+            ms(8100),
+            "a late round is not followed by a second one at once"
+        );
     }
 }

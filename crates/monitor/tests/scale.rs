@@ -273,7 +273,7 @@ fn monitor_of_a_large_cluster_stays_within_its_limits() {
     let begin = Instant::now();
     let (mut frames, mut since) = (BTreeSet::new(), None);
     while frames.len() < ROUNDS {
-        assert!(begin.elapsed() < PATIENCE, "only {frames:?}");
+        assert!(begin.elapsed() < PATIENCE, "the monitor has only the frames {frames:?}");
         // Send a request each second, as the web page does, because each request is work for the
         // monitor.
         std::thread::park_timeout(Duration::from_secs(1));
@@ -285,7 +285,7 @@ fn monitor_of_a_large_cluster_stays_within_its_limits() {
             since = Some((Instant::now(), processor_time()));
         }
         println!(
-            "a round after {:?}: {} MiB, page {took:?}",
+            "{:?} after the start: {} MiB of memory, page in {took:?}",
             begin.elapsed(),
             memory("VmHWM") >> 20
         );

@@ -216,7 +216,10 @@ mod tests {
             let reply = Header { status: u16::from(number == 16 * 127), ..request.reply() };
             call.end(Some(&reply), 0);
         }
-        assert!(RunningCall::begin(of(0), 96, TargetId::new(3)).is_none(), "no operation");
+        assert!(
+            RunningCall::begin(of(0), 96, TargetId::new(3)).is_none(),
+            "the request belongs to no operation"
+        );
         let trace = 0x55 << 64 | 7;
         let found = calls_of(trace, begun_at);
         assert_eq!((found.calls.len(), found.left_out), (REMEMBERED / 16, 0));

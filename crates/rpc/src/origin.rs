@@ -173,8 +173,12 @@ mod tests {
         let (first, second) = (program.of_next_operation(), program.of_next_operation());
         assert_eq!((trace(first), trace(second)), (first.trace(), second.trace()));
         assert!(first.trace() != second.trace() && first.trace() != 0);
-        assert_eq!(first.trace() >> 64, second.trace() >> 64, "the number of the process");
-        assert_eq!(trace(program), 0, "not an operation of a mount");
+        assert_eq!(
+            first.trace() >> 64,
+            second.trace() >> 64,
+            "both ids have the number of the process"
+        );
+        assert_eq!(trace(program), 0, "the request is not part of an operation of a mount");
         let mut header = Header { trace: 5, ..Header::default() };
         program.write_to(&mut header);
         assert_eq!(header.trace, 5, "the trace id of the request alone");

@@ -231,7 +231,7 @@ mod tests {
         load.count_this_thread();
         request(1000, 7, START);
         let (first, rows) = counted(&load, START);
-        assert_eq!(rows, [], "no program had asked");
+        assert_eq!(rows, [], "no request counts before the first query");
         let other = Arc::clone(&load);
         let thread = std::thread::spawn(move || {
             other.count_this_thread();

@@ -115,7 +115,11 @@ fn request_to_a_follower_goes_to_the_leader_it_names() {
         let management = management(&secrets, &members[..2]);
         ask(&management, 5000).await.unwrap();
         assert_eq!(counts(&members), [1, 0, 1]);
-        assert_eq!(*follower.received.borrow(), *leader.received.borrow(), "one number");
+        assert_eq!(
+            *follower.received.borrow(),
+            *leader.received.borrow(),
+            "both attempts have the same request number"
+        );
         ask(&management, 5000).await.unwrap();
         assert_eq!(counts(&members), [1, 0, 2], "the leader is asked first from now on");
     })

@@ -77,7 +77,7 @@ impl ServerNames {
     pub(super) fn check_invariants(&self, map: &ClusterMap) {
         let mut followed = self.clone();
         followed.follow(map);
-        assert_eq!(followed, *self, "numbers and hosts follow the map");
+        assert_eq!(followed, *self, "the numbers and host names agree with the map");
         assert!(self.hosts.is_sorted_by(|(one, _), (next, _)| one < next), "hosts are in order");
     }
 }

@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
         let head = head.map_err(Failure::of_store("read the object"))?;
         let stored = head.map(|it| Stored::of(&it.metadata));
         let stored = stored.filter(|it| it.kind() == Some(Kind::Directory));
-        *folder.stored.lock().expect("no thread panics with this lock") = stored;
+        *folder.stored.lock().expect("no thread panics while it has the lock") = stored;
         Ok(())
     }
 

@@ -147,7 +147,7 @@ impl<'a> Folder<'a> {
         if !destination.is_new && !self.has_failed.load(Ordering::Relaxed) {
             tree::remove_leftovers(&destination.file)?;
         }
-        let stored = self.stored.lock().expect("no thread panics with this lock").take();
+        let stored = self.stored.lock().expect("no thread panics while it has the lock").take();
         // If the bucket has no attributes for a directory, a directory that existed before the copy
         // keeps its own. When the last part of a copy by several hosts runs, the directory was
         // created by the first part, and other users cannot enter it yet.

@@ -208,7 +208,7 @@ impl<'a> Large<'a> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, StoredPart>> {
-        self.stored.lock().expect("no thread panics with this lock")
+        self.stored.lock().expect("no thread panics while it has the lock")
     }
 
     /// Returns the number of units of work. There is one for each thread that may send parts of

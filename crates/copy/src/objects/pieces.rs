@@ -173,7 +173,7 @@ impl<'a> Large<'a> {
             self.partial.note(index)?;
         }
         if let Ok(index) = usize::try_from(index) {
-            self.sums.lock().expect("no thread panics with this lock")[index] = Some(crc);
+            self.sums.lock().expect("no thread panics while it has the lock")[index] = Some(crc);
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl<'a> Large<'a> {
     /// Returns the checksum of the whole copy. Reads the pieces that other processes or runs have
     /// copied. `None` means that the copy is too short.
     fn checksum(&self) -> Result<Option<u32>, Failure> {
-        let sums = self.sums.lock().expect("no thread panics with this lock").clone();
+        let sums = self.sums.lock().expect("no thread panics while it has the lock").clone();
         let mut whole = 0;
         for (index, sum) in (0..).zip(sums) {
             let range = piece(index, self.object.size);

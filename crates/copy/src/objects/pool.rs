@@ -35,14 +35,14 @@ impl<W: Send> Pool<W> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State<W>> {
-        self.state.lock().expect("no thread panics with this lock")
+        self.state.lock().expect("no thread panics while it has the lock")
     }
 
     /// Adds a unit of work that the producer has found. Waits while the queue is full.
     pub(super) fn add(&self, unit: W) {
         let mut state = self.lock();
         while state.work.len() >= MOST_WAITING {
-            state = self.changed.wait(state).expect("no thread panics with this lock");
+            state = self.changed.wait(state).expect("no thread panics while it has the lock");
         }
         state.work.push(unit);
         drop(state);
@@ -106,7 +106,7 @@ impl<W: Send> Pool<W> {
                 if let Some(unit) = state.work.pop() {
                     break unit;
                 }
-                state = self.changed.wait(state).expect("no thread panics with this lock");
+                state = self.changed.wait(state).expect("no thread panics while it has the lock");
             };
             state.busy += 1;
             drop(state);

@@ -255,10 +255,10 @@ mod tests {
         assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 100);
         // Polls that find nothing end the polling, except for one probe in 33 waits.
         let useless = rounds(&mut spin, &mut now, 330, MICRO * 200);
-        assert!((10..=14).contains(&useless), "{useless} rounds");
+        assert!((10..=14).contains(&useless), "{useless} rounds polled in vain");
         // A few probes that find messages suffice to resume the polling.
         let back = rounds(&mut spin, &mut now, 300, MICRO * 6);
-        assert!(back > 150, "{back} rounds");
+        assert!(back > 150, "{back} rounds polled again");
     }
 
     #[test]

@@ -182,7 +182,11 @@ fn leader_without_a_majority_refuses_all_nodes() {
         assert!(lost.contains(&proposed.code()), "{proposed}");
         until("it refuses all nodes", || authority.check_leader().is_err()).await;
         authority.note_alive(NodeId::new(99), &[]);
-        assert_eq!(nodes.map(leader).version, version, "it publishes nothing");
+        assert_eq!(
+            nodes.map(leader).version,
+            version,
+            "a leader without a majority publishes nothing"
+        );
         for id in others {
             nodes.start(id).await;
         }
@@ -241,7 +245,7 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
         is_over.set(true);
         let last = changing.await;
         let map = nodes.map(leader);
-        assert_eq!(map.policy.heartbeat_ms, last, "each acknowledged change is there");
+        assert_eq!(map.policy.heartbeat_ms, last, "the map has each acknowledged change");
         assert_eq!(map.nodes.len(), 1);
         let last = RemoveMember { node: NodeId::new(leader) };
         let refused = admin.call_once(&last, LONG).await.unwrap_err();
@@ -267,7 +271,7 @@ fn one_member_continues_after_the_loss_of_the_majority() {
         let running = RunningManagement::start(&nodes.settings[&left]).await.unwrap();
         let map = running.authority.map();
         assert!(map.version > before.version);
-        assert!(running.authority.own().raw() > 1 << 20, "ids continue far above");
+        assert!(running.authority.own().raw() > 1 << 20, "new ids are far above the former ids");
         let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
         assert_eq!(management.count(), 1);
         // A previous member that an administrator starts by mistake is not a member of this cluster

@@ -74,7 +74,7 @@ fn directories_with_little_load_never_get_accounts() {
             ids.extend(accounts.published().read().into_iter().map(|(id, _)| id));
         }
     }
-    assert_eq!(Vec::from_iter(ids), [LEFT_OUT], "a walk over directories makes no series");
+    assert_eq!(Vec::from_iter(ids), [LEFT_OUT], "a walk over many directories adds no series");
     let sum_of_all = sum(&accounts.published().read());
     assert_eq!(sum_of_all.operations, 100_000);
 }

@@ -204,5 +204,5 @@ fn alerts_are_metrics_with_rule_severity_and_object() {
     state.alerts.update(NOW + 60_000, vec![finding()]);
     let line = "skep_alert{rule=\"target-full\",severity=\"critical\",object=\"t7\"} 1\n";
     assert!(text(&state).contains(line), "{}", text(&state));
-    assert!(!text(&state).contains("onerror"), "texts are no labels");
+    assert!(!text(&state).contains("onerror"), "the text of an alert is not a label");
 }

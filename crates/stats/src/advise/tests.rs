@@ -69,8 +69,8 @@ fn inline_bytes_are_proposed_for_small_files() {
     let words = ["80 % of 200 files", "160 chunk files less", "1.7 times"];
     check(&small(&[(160, 1000), (40, 9000)]), Subject::InlineBytes, "4KiB", &words);
     check(&small(&[(160, 5000), (40, 90000)]), Subject::InlineBytes, "8KiB", &[]);
-    assert_eq!(advise(&small(&[(140, 1000), (60, 90000)])), [], "70 % are too few");
-    assert_eq!(advise(&small(&[(200, 20 << 10)])), [], "too large for metadata");
+    assert_eq!(advise(&small(&[(140, 1000), (60, 90000)])), [], "70 % of small files are too few");
+    assert_eq!(advise(&small(&[(200, 20 << 10)])), [], "the files are too large for metadata");
     let inline = Layout { inline_bytes: 4096, ..DEFAULT };
     assert_eq!(advise(&Observation { sizes: files(&[(200, 1000)]), ..seen(inline) }), []);
 }
@@ -94,9 +94,13 @@ fn all_targets_are_proposed_for_large_and_shared_files() {
         "count=all",
         &["3 clients write"],
     );
-    assert_eq!(advise(&Observation { sizes: large(), ..seen(DEFAULT) }), [], "wide already");
+    assert_eq!(
+        advise(&Observation { sizes: large(), ..seen(DEFAULT) }),
+        [],
+        "the file is on all targets already"
+    );
     let one = Observation { sizes: large(), targets: 1, ..seen(narrow) };
-    assert_eq!(advise(&one), [], "a single target");
+    assert_eq!(advise(&one), [], "the cluster has only one target");
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn slow_log_sync_is_named_with_or_without_another_target() {
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
     change(&mut evidence, 1).log_syncs = (0, 0);
-    assert_eq!(found(&evidence), [], "30 ms without a peer");
+    assert_eq!(found(&evidence), [], "without another target, 30 ms are not slow");
     change(&mut evidence, 2).log_syncs = (5, 5 * 300 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
 }
@@ -308,7 +308,7 @@ fn busy_thread_is_a_cause_only_while_others_wait_for_it() {
     busy.directories.clear();
     assert_eq!(found(&evidence), [], "each request is handled at once");
     change(&mut evidence, 1).users = [("1001".into(), requests(28_000, MS))].into();
-    assert_eq!(found(&evidence), [], "there are no others");
+    assert_eq!(found(&evidence), [], "there are no requests of other users");
     change(&mut evidence, 1).users =
         [("1001".into(), storm), ("1002".into(), requests(1_000, MS))].into();
     assert_eq!(found(&evidence), [("user-storm", "user 1001".to_owned())]);
@@ -473,7 +473,7 @@ mod rounds {
         assert_eq!(evidence.span_ns, 2 * SECOND);
         let storage = &evidence.targets[&3];
         let written = Times { bytes: 8000, ..times(10, Stage::Disk, 20) };
-        assert_eq!(storage.all(), written, "polls are no load");
+        assert_eq!(storage.all(), written, "polls do not count as load");
         let link = &storage.clients["8"];
         let traffic = Traffic { bytes: 8192, moving_ns: 12 };
         assert_eq!((link.times.requests, link.traffic), (8, traffic));

@@ -115,7 +115,11 @@ fn open_does_not_read_segments_before_the_needed_records() {
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
     for (next, first) in [(1, 1), (9, 1), (10, 5), (21, 13)] {
-        assert_eq!(first_record(directory.path(), next), Some(first), "from {next} on");
+        assert_eq!(
+            first_record(directory.path(), next),
+            Some(first),
+            "the records from {next} on are needed"
+        );
     }
     let recovered = Log::open(directory.path(), OWNER, Lsn::new(21)).unwrap();
     assert_eq!(recovered.log.segments.len(), 5, "the other segments stay");
@@ -177,7 +181,7 @@ fn full_disk_fails_appends_only_after_the_reserved_space() {
     assert!(error.context().contains("0000000000000001.log"), "{error}");
     let recovered = open(&directory).unwrap();
     let count = recovered.records.len() as u64;
-    assert!(count >= 20 + AHEAD_BYTES / 2 / (1 << 20), "{count} fitted");
+    assert!(count >= 20 + AHEAD_BYTES / 2 / (1 << 20), "only {count} records fit");
     assert_eq!((recovered.truncated_bytes, recovered.log.segments.len()), (0, 1));
     drop(stranger);
     std::fs::remove_file(root.join("stranger")).unwrap();

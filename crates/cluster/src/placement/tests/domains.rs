@@ -60,7 +60,10 @@ fn least_unevenness(shape: Shape<'_>, count: usize) -> usize {
     let all = products(&sizes).into_iter();
     let possible =
         all.filter(|counts| counts.iter().sum::<usize>() == count && is_even(shape, counts));
-    possible.map(|counts| unevenness(&domains_of(shape, &counts))).min().expect("some way")
+    possible
+        .map(|counts| unevenness(&domains_of(shape, &counts)))
+        .min()
+        .expect("at least one choice is even over servers")
 }
 
 #[test]
