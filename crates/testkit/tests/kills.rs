@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Number of kills with each transport. The total must be at least 50.
 const KILLS: usize = 30;
-/// One of this number of kills hits the mount process. This kill ends a round of the workload,
+/// Of this number of kills, one hits the mount process. This kill ends a round of the workload,
 /// because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;

@@ -77,7 +77,8 @@ fn users_query_their_files_through_the_mount() {
         assert!(info.contains(&format!("Path: {path}\n")), "{info}");
     }
 
-    // The kernel asks the mount for no attributes of these kinds.
+    // The kernel asks the mount for no `user` attributes of links and pipes, but the command must
+    // describe such entries too.
     let (link, fifo) = (format!("{mount}/link"), format!("{mount}/fifo"));
     std::os::unix::fs::symlink("file", &link).expect("a link");
     finish(Command::new("mkfifo").arg(&fifo), PATIENCE).expect_success();
