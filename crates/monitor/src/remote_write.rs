@@ -14,7 +14,7 @@ use skep_types::ClusterMap;
 pub(crate) const HEADERS: &[(&str, &str)] =
     &[("Content-Encoding", "snappy"), ("X-Prometheus-Remote-Write-Version", "0.1.0")];
 
-/// A message of the interface.
+/// The message that carries values to the receiver. It contains a list of series.
 #[derive(Clone, PartialEq, Message)]
 struct WriteRequest {
     #[prost(message, repeated, tag = "1")]

@@ -53,8 +53,8 @@ pub struct Errors {
 /// A test of the model with tables that were not used for the calibration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossValidation {
-    /// The comparison of each table with predictions. The calibration for these predictions did not
-    /// use the tables of the same group.
+    /// The comparison of each table with its predictions. The calibration for the predictions of a
+    /// table did not use any table of its group.
     pub tables: Vec<Comparison>,
     /// Errors of all rows in all tables.
     pub errors: Errors,
