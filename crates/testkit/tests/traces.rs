@@ -22,12 +22,13 @@ fn write_file(path: &Path, bytes: usize) {
     file.sync_all().expect("the file is synced");
 }
 
-/// Returns the slowest operation of a mount in the report of `skep why`.
-fn slowest(cluster: &Cluster) -> Option<Value> {
+/// Returns the slow operations of mounts in the report of `skep why`, the slowest first.
+fn slow_operations(cluster: &Cluster) -> Vec<Value> {
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
     schema::check("why", &report);
-    let slowest = report["slowest"].list();
-    slowest.iter().find(|it| !it["client"].text().is_empty()).cloned()
+    let mut operations = report["slowest"].list().to_vec();
+    operations.retain(|it| !it["client"].text().is_empty());
+    operations
 }
 
 /// Command: skep why.
@@ -45,18 +46,25 @@ fn slow_operation_is_explained_by_its_trace_id() {
     let targets = cluster.skep_list(&["target", "list"]);
     let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
     cluster.hand_down(cluster.path(), "count=all");
-    (0..4).for_each(|number: u32| write_file(&cluster.path().join(number.to_string()), 2 << 20));
-    let operation = wait_for("a mount reports a slow operation of the slow disk", PATIENCE, || {
-        let found = slowest(&cluster)?;
-        let report = cluster.skep_json(&["why", "--op", found["trace"].text()]);
-        (report["service"].text() == "mount").then_some(report)
+    // A pause of the whole host can be the longest part of one operation, so write until an
+    // operation is slow mainly because of the disk.
+    let mut numbers = 0..64_u32;
+    let operation = wait_for("a mount reports an operation that the disk slows", PATIENCE, || {
+        let number = numbers.next().expect("one of 64 files is written slowly because of the disk");
+        write_file(&cluster.path().join(number.to_string()), 2 << 20);
+        slow_operations(&cluster).into_iter().find_map(|found| {
+            let report = cluster.skep_json(&["why", "--op", found["trace"].text()]);
+            let is_slow_disk = report["service"].text() == "mount"
+                && report["parts"][0]["stage"].text() == "disk"
+                && report["parts"][0]["share"].float() > 0.5;
+            is_slow_disk.then_some(report)
+        })
     });
     schema::check("why-op", &operation);
     let parts = operation["parts"].list();
     let first = &parts[0];
-    assert_eq!(first["stage"].text(), "disk", "{operation:#}");
     assert_eq!(first["target"], slow["id"], "{operation:#}");
-    assert!(first["share"].float() > 0.5 && first["ms"].float() > 50.0, "{operation:#}");
+    assert!(first["ms"].float() > 50.0, "{operation:#}");
     let all: f64 = parts.iter().map(|part| part["share"].float()).sum();
     assert!(
         (0.9..1.01).contains(&all),
