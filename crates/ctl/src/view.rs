@@ -284,7 +284,24 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
     class("metadata", "METADATA SERVERS")
         + "\n"
         + &class("storage", "STORAGE TARGETS")
+        + &note_of_copies(lines)
         + "\nFree space is as of the last report that differed by more than 1 % of the total.\n"
+}
+
+/// Returns a note about groups of metadata targets, whose targets all store the same. Empty if each
+/// group has one target.
+fn note_of_copies(lines: &[TargetLine]) -> String {
+    let mut members = BTreeMap::<u32, usize>::new();
+    for line in lines.iter().filter(|line| line.kind == "metadata") {
+        line.group.into_iter().for_each(|group| *members.entry(group).or_default() += 1);
+    }
+    match members.values().max() {
+        Some(copies @ 2..) => format!(
+            "\nA metadata group stores the same on each of its {copies} targets. The total counts all \
+             of them.\n"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// Returns the heading of the table for a kind of node.
