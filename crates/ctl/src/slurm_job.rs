@@ -63,7 +63,7 @@ const MOST_REASON: usize = 1000;
 /// program reads.
 const LINE_SECONDS: u32 = 10;
 
-/// The Slurm job of the prolog to which this process belongs.
+/// The Slurm job of the prolog or epilog to which this process belongs.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     id: String,
@@ -78,6 +78,14 @@ impl Job {
     pub(crate) fn of_prolog() -> Result<Self> {
         let id = number("SLURM_JOB_ID")?.to_string();
         Ok(Self { id, user: number("SLURM_JOB_UID")? })
+    }
+
+    /// Returns the job of this process, which may be an epilog. `user` is the user of the job.
+    ///
+    /// # Errors
+    /// `Configuration` if this process does not belong to a job.
+    pub(crate) fn of_epilog(user: u32) -> Result<Self> {
+        Ok(Self { id: number("SLURM_JOB_ID")?.to_string(), user })
     }
 
     /// Returns the number of the job.
@@ -117,6 +125,21 @@ impl Job {
         has_ended(&self.facts())
     }
 
+    /// Whether the script of the job has ended with the exit code 0. If Slurm does not answer, the
+    /// job counts as a success.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        let facts = self.facts();
+        let code = facts.split_whitespace().find_map(|it| it.strip_prefix("ExitCode="));
+        code.is_none_or(|it| it == "0:0") && !facts.contains("JobState=CANCELLED")
+    }
+
+    /// Appends a reason to the output of the job, for its user.
+    pub(crate) fn report(&self, reason: &str) {
+        if let (Ok(account), Some(output)) = (Account::of(self.user), output_of(&self.facts())) {
+            append(account, output, &format!("skep: {reason}"));
+        }
+    }
+
     /// Lets no task of the job begin on this node, until [`allow_tasks`].
     ///
     /// # Errors
@@ -129,19 +152,14 @@ impl Job {
     /// The user corrects the input and releases the job. A job that cannot go back into the queue
     /// is cancelled. Does nothing to a job that has ended.
     pub(crate) fn hold(&self, reason: &str) {
-        let facts = self.facts();
-        if has_ended(&facts) {
+        if self.has_ended() {
             return;
         }
-        let reason = format!("skep: {reason}");
-        let comment = format!("AdminComment={}", shown(&reason, MOST_REASON));
-        let is_job = format!("JobId={}", self.id);
-        if let Err(error) = scontrol(&["update", &is_job, &comment]) {
+        let comment = format!("AdminComment={}", shown(&format!("skep: {reason}"), MOST_REASON));
+        if let Err(error) = scontrol(&["update", &format!("JobId={}", self.id), &comment]) {
             warn(&format!("cannot write the comment of job {}: {error}", self.id));
         }
-        if let (Ok(account), Some(output)) = (Account::of(self.user), output_of(&facts)) {
-            append(account, output, &reason);
-        }
+        self.report(reason);
         if scontrol(&["requeuehold", "State=SpecialExit", &self.id]).is_ok() {
             return;
         }

@@ -1,13 +1,14 @@
-//! The lines of a batch script that ask for copies before the job:
+//! The lines of a batch script that ask for copies before and after the job:
 //!
 //! ```text
 //! #SKEP stage-in /home/ada/input
 //! #SKEP stage-in /home/ada/tables-%j:tables
+//! #SKEP stage-out output:/home/ada/output-%j
 //! ```
 //!
 //! The module does no I/O. It refuses everything that a shell would expand, because neither Slurm
 //! nor Skep expands it. A line after the first command is refused too, because Slurm ignores such
-//! lines, and a user who does not notice this would miss the input.
+//! lines, and a user who does not notice this would miss the input or lose the results.
 
 use skep_types::text::shown;
 use skep_types::{Error, ErrorCode, Result};
@@ -24,33 +25,42 @@ const MOST_SHOWN: usize = 80;
 /// attempt to run a command.
 const SHELL: &str = "'\"`$\\*?[]{}~;&|<>()!#";
 
-/// Returns the copies that a batch script asks for, in the order of its lines. Each has the form
-/// `SOURCE[:DESTINATION]`. `job` is the number of the job, which replaces `%j`.
+/// The copies that a script asks for, in the order of its lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobLines {
+    /// Copies before the job, in the form `SOURCE[:DESTINATION]`.
+    pub stage_in: Vec<String>,
+    /// Copies after the job, in the form `SOURCE:DESTINATION`.
+    pub stage_out: Vec<String>,
+}
+
+/// Returns the copies that a batch script asks for. `job` is the number of the job, which replaces
+/// `%j`.
 ///
 /// # Errors
 /// `Configuration` with the number of the first line that is not valid.
-pub fn parse(script: &str, job: &str) -> Result<Vec<String>> {
-    let mut copies = Vec::new();
+pub fn parse(script: &str, job: &str) -> Result<JobLines> {
+    let mut lines = JobLines::default();
     let mut has_begun = false;
     for (index, line) in script.split('\n').enumerate() {
         let Some(rest) = after_mark(line) else {
             has_begun |= !line.trim().is_empty() && !line.starts_with('#');
             continue;
         };
-        let result = match (has_begun, copies.len() < MOST_LINES) {
+        let has_place = lines.stage_in.len() + lines.stage_out.len() < MOST_LINES;
+        let result = match (has_begun, has_place) {
             (true, _) => {
                 Err("it follows the first command; move it to the top of the script".to_owned())
             }
             (false, false) => Err(format!("expected at most {MOST_LINES} lines with {MARK}")),
-            (false, true) => copy_of(line, rest, job),
+            (false, true) => read(line, rest, job, &mut lines),
         };
-        let copy = result.map_err(|reason| {
+        result.map_err(|reason| {
             let what = format!("line {} of the script: {}", index + 1, shown(line, MOST_SHOWN));
             Error::new(ErrorCode::Configuration, format!("invalid {what}: {reason}"))
         })?;
-        copies.push(copy);
     }
-    Ok(copies)
+    Ok(lines)
 }
 
 /// Returns the text after the mark. `None` means that the line is not for Skep.
@@ -59,8 +69,8 @@ fn after_mark(line: &str) -> Option<&str> {
     (rest.is_empty() || rest.starts_with(|it: char| it.is_whitespace())).then_some(rest)
 }
 
-/// Returns the copy that a line asks for. `rest` is the text after the mark.
-fn copy_of(line: &str, rest: &str, job: &str) -> Result<String, String> {
+/// Adds the copy that a line asks for. `rest` is the text after the mark.
+fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), String> {
     if line.len() > MOST_BYTES {
         return Err(format!("it has {} bytes: expected at most {MOST_BYTES}", line.len()));
     }
@@ -69,16 +79,17 @@ fn copy_of(line: &str, rest: &str, job: &str) -> Result<String, String> {
         return Err(format!("a line contains the character {}", bad.escape_default()));
     }
     let (verb, value) = rest.trim().split_once([' ', '\t']).unwrap_or((rest.trim(), ""));
-    if verb == "stage-out" {
-        let what = "copy the results with `skep copy --job` in the script";
-        return Err(format!("stage-out is not a line of a script; {what}"));
-    }
-    if verb != "stage-in" {
-        return Err(format!("unknown word '{}': expected stage-in", shown(verb, MOST_SHOWN)));
-    }
+    let (list, form) = match verb {
+        "stage-in" => (&mut lines.stage_in, "SRC[:DST]"),
+        "stage-out" => (&mut lines.stage_out, "SRC:DST"),
+        _ => {
+            let verb = shown(verb, MOST_SHOWN);
+            return Err(format!("unknown word '{verb}': expected stage-in or stage-out"));
+        }
+    };
     let value = value.trim();
     if value.is_empty() {
-        return Err(format!("expected {MARK} stage-in SRC[:DST]"));
+        return Err(format!("expected {MARK} {verb} {form}"));
     }
     if let Some(bad) = value.chars().find(|it| SHELL.contains(*it)) {
         return Err(format!("Skep does not expand '{bad}'; write the whole path without it"));
@@ -90,17 +101,41 @@ fn copy_of(line: &str, rest: &str, job: &str) -> Result<String, String> {
     if value.split(['/', ':']).any(|it| it == "..") {
         return Err("a path contains '..'; write the whole path without it".to_owned());
     }
-    if value.starts_with("s3:") {
+    if value.contains("s3:") {
         let what = "copy objects with `skep copy` in the script";
-        return Err(format!("the source is in an object store; {what}"));
-    }
-    if !value.starts_with('/') {
-        return Err("the source is not an absolute path".to_owned());
+        return Err(format!("a path is in an object store; {what}"));
     }
     if value.matches(':').count() > 1 {
-        return Err(format!("it has two colons: expected {MARK} stage-in SRC[:DST]"));
+        return Err(format!("it has two colons: expected {MARK} {verb} {form}"));
     }
-    Ok(value)
+    match verb {
+        "stage-in" => check_input(&value)?,
+        _ => check_output(&value)?,
+    }
+    list.push(value);
+    Ok(())
+}
+
+fn check_input(value: &str) -> Result<(), String> {
+    match value.starts_with('/') {
+        true => Ok(()),
+        false => Err("the source is not an absolute path".to_owned()),
+    }
+}
+
+/// A missing source would mean the whole file system. The line must name it, so that a user who
+/// forgets the colon is not surprised by the contents of the destination.
+fn check_output(value: &str) -> Result<(), String> {
+    match value.split_once(':') {
+        None => Err(format!("expected {MARK} stage-out SRC:DST")),
+        Some(("" | "." | "/", _)) => {
+            Err("expected a path of the job's file system before the colon".to_owned())
+        }
+        Some((_, destination)) if !destination.starts_with('/') => {
+            Err("the destination is not an absolute path".to_owned())
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -110,10 +145,13 @@ mod tests {
     #[test]
     fn lines_at_the_top_of_a_script_name_copies() {
         let script = "#!/bin/sh\n#SBATCH -N4\n#SKEP stage-in /home/a b/in\n\n\
-            #SKEP\tstage-in  /data/in-%j:x \n# SKEP stage-in /not\n#SKEPTIC\nsrun x\n";
-        assert_eq!(parse(script, "31").unwrap(), ["/home/a b/in", "/data/in-31:x"]);
-        assert!(parse("", "31").unwrap().is_empty());
-        assert!(parse("#!/bin/sh\ncat <<X\n #SKEP\nX\n", "1").unwrap().is_empty());
+            #SKEP\tstage-in  /data/in-%j:x \n# SKEP stage-in /not\n#SKEPTIC\n\
+            #SKEP stage-out out:/home/a/out-%j\n#SKEP stage-out r/s:/home/a b/all\nsrun x\n";
+        let lines = parse(script, "31").unwrap();
+        assert_eq!(lines.stage_in, ["/home/a b/in", "/data/in-31:x"]);
+        assert_eq!(lines.stage_out, ["out:/home/a/out-31", "r/s:/home/a b/all"]);
+        assert_eq!(parse("", "31").unwrap(), JobLines::default());
+        assert_eq!(parse("#!/bin/sh\ncat <<X\n #SKEP\nX\n", "1").unwrap(), JobLines::default());
     }
 
     #[test]
@@ -122,10 +160,18 @@ mod tests {
         let wide = "x".repeat(MOST_BYTES / 2);
         for (line, words) in [
             ("", "unknown word ''"),
-            (&wide, "...': expected stage-in"),
+            (&wide, "...': expected stage-in or"),
             ("stage-in", "expected #SKEP stage-in SRC[:DST]"),
             ("ondemand", "unknown word 'ondemand'"),
-            ("stage-out a:/b", "stage-out is not a line of a script"),
+            ("stage-out", "expected #SKEP stage-out SRC:DST"),
+            ("stage-out /home/a/out", "expected #SKEP stage-out SRC:DST"),
+            ("stage-out :/home/a", "before the colon"),
+            ("stage-out /:/home/a", "before the colon"),
+            ("stage-out .:/home/a", "before the colon"),
+            ("stage-out out:relative", "destination is not an absolute path"),
+            ("stage-out out:/a/../b", "contains '..'"),
+            ("stage-out out:s3://b/k", "in an object store"),
+            ("stage-out out:/a:/b", "two colons"),
             ("stage-in $HOME/x", "does not expand '$'"),
             ("stage-in /a$(reboot)", "does not expand '$'"),
             ("stage-in /a`id`", "does not expand '`'"),

@@ -98,6 +98,8 @@ pub enum Command {
     Start,
     /// Record the copies that must succeed before the removal.
     Keep,
+    /// Record the copies that lines of a job's script ask for, and the user of the job.
+    KeepOfJob,
     /// Unmount and remove the file system. If a run is given, remove only the part that this run
     /// has created.
     Stop,
@@ -116,7 +118,7 @@ pub enum Reach {
 }
 
 /// The state of the file system on one host.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct HostState {
     /// Address of the host.
     pub host: String,
@@ -132,6 +134,19 @@ pub struct HostState {
     /// The text in the file `.skep-hold`. A user creates this file to protect the data from
     /// removal. `None` if the file does not exist.
     pub hold: Option<String>,
+    /// The user of the job whose script asks for the copies in `stage_out`. `None` if a command
+    /// asks for them.
+    #[serde(skip)]
+    pub job_user: Option<u32>,
+    /// Whether the host runs management and metadata.
+    #[serde(skip)]
+    pub is_first: bool,
+    /// The hosts of the file system, for messages.
+    #[serde(skip)]
+    pub hosts: String,
+    /// Address of the host in the list of hosts of the start.
+    #[serde(skip)]
+    pub address: Option<String>,
 }
 
 /// The result of a command on all hosts.
@@ -355,6 +370,7 @@ impl OnDemand {
             // After a start, the script also prints the state of the host.
             Command::Start => "start; status",
             Command::Keep => "keep",
+            Command::KeepOfJob => "keep; keep_user",
             Command::Stop => "stop",
             Command::Status => "status",
         };
@@ -450,6 +466,10 @@ fn state(host: String, text: &str) -> HostState {
         since: values("since").pop(),
         stage_out: values("stage-out"),
         hold: values("held").pop(),
+        job_user: values("user").pop().and_then(|it| it.parse().ok()),
+        is_first: !values("first").is_empty(),
+        hosts: values("hosts").pop().unwrap_or_default(),
+        address: values("address").pop(),
     }
 }
 

@@ -211,37 +211,8 @@ fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
 #[test]
 fn nodes_of_a_job_start_and_remove_their_services() {
     let site = SshSite::new(3);
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
-    let [prolog, epilog] =
-        ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));
-    for host in &site.hosts {
-        host.run(&format!(
-            "cat >/srv/prolog <<'END OF FILE'\n{prolog}\nEND OF FILE\n\
-             cat >/srv/epilog <<'END OF FILE'\n{epilog}\nEND OF FILE\n\
-             printf '#!/bin/sh\\nprintf \"n1\\\\nn2\\\\nn3\\\\n\"\\n' >/usr/bin/scontrol\n\
-             chmod 755 /usr/bin/scontrol"
-        ))
-        .expect_success();
-    }
-    // slurmd runs the scripts on all nodes at the same time.
-    let on_all = |script: &str, job: u32, constraint: &str| -> Vec<Finished> {
-        let run = |host: &PageHost| {
-            let line = format!(
-                "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \
-                 SLURMD_NODENAME={} SLURM_JOB_CONSTRAINTS='{constraint}'\nexec sh /srv/{script}",
-                host.name()
-            );
-            finish(&mut host.shell(&line), LONG)
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                site.hosts.iter().map(|host| scope.spawn(move || run(host))).collect();
-            threads.into_iter().map(|it| it.join().expect("no panic")).collect()
-        })
-    };
-    let succeed = |results: Vec<Finished>| {
-        results.into_iter().for_each(|it| drop(it.expect_success()));
-    };
+    install_scripts(&site, "printf 'n1\\nn2\\nn3\\n'");
+    let on_all = |script: &str, job: u32, constraint: &str| on_all(&site, script, job, constraint);
     let before = site.contents();
     // A job that does not request a file system on demand gets none.
     succeed(on_all("prolog", 6, "gpu"));
@@ -295,6 +266,148 @@ fn nodes_of_a_job_start_and_remove_their_services() {
         waits.expect_failure();
         site.expect_unchanged(&before);
     }
+}
+
+/// A replacement of `scontrol` that reads the script and the facts of one job in `TOP`. It refuses
+/// to change the comment of a job that has ended, as Slurm does.
+const SCONTROL: &str = "case \"$1 $2\" in\n\
+    'show hostnames') printf 'n1\\nn2\\nn3\\n' ;;\n\
+    'write batch_script') cat TOP/script ;;\n\
+    'show job') cat TOP/facts ;;\n\
+    update*) grep -q JobState=CONFIGURING TOP/facts && printf '%s\\n' \"${3#AdminComment=}\" >TOP/comment ;;\n\
+    requeuehold*) ;;\n\
+    *) exit 1 ;;\nesac";
+
+#[test]
+fn lines_of_a_script_copy_results_before_the_removal() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("job-lines");
+    let top = shared.path();
+    install_scripts(&site, &SCONTROL.replace("TOP", top));
+    for host in &site.hosts {
+        host.run(
+            "mkdir /run/skep-refused-jobs; umask 077\n\
+             printf %032d 7 >/etc/skep/ondemand.secret",
+        )
+        .expect_success();
+    }
+    let before = site.contents();
+    let [first, second, third] = &site.hosts[..] else { panic!("three hosts") };
+    let begin = |job: u32, lines: &str, exit_code: &str| {
+        first
+            .run(&format!(
+                "printf '#!/bin/sh\\n{lines}\\ntrue\\n' >{top}/script\n\
+                 printf 'JobId={job}\\n   JobState=CONFIGURING ExitCode={exit_code}\\n   \
+                 StdOut={top}/out/output\\n' >{top}/facts"
+            ))
+            .expect_success();
+        succeed(on_all(&site, "prolog", job, "skep"));
+        first.run(&format!("sed -i s/CONFIGURING/COMPLETING/ {top}/facts")).expect_success();
+    };
+    let status = |host: &PageHost, job: u32| {
+        host.run(&format!("SLURM_JOB_ID={job} skep ondemand status --job")).expect_success()
+    };
+    let results = "mkdir -p /mnt/ondemand/out; head -c 3M /dev/urandom >/mnt/ondemand/out/file; \
+        sha256sum </mnt/ondemand/out/file";
+    let as_user = |line: &str| format!("su -s /bin/sh nobody -c '{line}'");
+    first.run(&format!("mkdir {top}/out {top}/closed; chown nobody {top}/out")).expect_success();
+
+    // The results of the third node are copied, also if its epilog runs long before the others.
+    begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
+    let shown = status(second, 21);
+    assert!(shown.contains("Copies of the job: the job has not ended"), "{shown}");
+    let sum = third.run(&as_user(results)).expect_success();
+    std::thread::scope(|scope| {
+        let early = scope.spawn(|| finish(&mut epilog_of(third, 21), LONG));
+        wait_for("the epilog waits for the results", LONG, || {
+            let reader = "getfattr -n trusted.skep.reader.n3 --only-values /mnt/ondemand";
+            (third.run(reader).stdout == "waits").then_some(())
+        });
+        assert!(third.run("mountpoint -q /mnt/ondemand").status.success());
+        finish(&mut epilog_of(first, 21), LONG).expect_success();
+        finish(&mut epilog_of(second, 21), LONG).expect_success();
+        early.join().expect("no panic").expect_success();
+    });
+    site.expect_unchanged(&before);
+    let copied = first.run(&format!("cd {top}/out/run-21; stat -c %U file; sha256sum <file"));
+    assert_eq!(copied.expect_success(), format!("nobody\n{sum}"));
+
+    // The user may not write to the destination, so all nodes keep the data.
+    begin(22, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
+    let sum = second.run(&as_user(results)).expect_success();
+    let words = ["cannot stage out /mnt/ondemand/out", "on /mnt/ondemand of n1, n2, n3"];
+    for result in on_all(&site, "epilog", 22, "skep") {
+        let text = result.expect_failure();
+        assert!(words.iter().all(|it| text.contains(it)), "{text}");
+    }
+    let shown = first.run(&format!("cat {top}/out/output")).expect_success();
+    assert!(words.iter().all(|it| shown.matches(it).count() == 1), "{shown}");
+    let shown = status(third, 22);
+    assert!(shown.contains("Copies of the job: cannot stage out /mnt/ondemand/out"), "{shown}");
+    let look = "sha256sum </mnt/ondemand/out/file";
+    assert_eq!(third.run(look).expect_success(), sum);
+    first.run(&format!("chown nobody {top}/closed")).expect_success();
+    succeed(on_all(&site, "epilog", 22, "skep"));
+    site.expect_unchanged(&before);
+    let copied = first.run(&format!("sha256sum <{top}/closed/run/file"));
+    assert_eq!(copied.expect_success(), sum);
+
+    // A job that has succeeded must have made its results. One that has failed may have none.
+    begin(23, &format!("#SKEP stage-out none:{top}/out/none"), "0:0");
+    let text = finish(&mut epilog_of(first, 23), LONG).expect_failure();
+    assert!(text.contains("although the job has succeeded"), "{text}");
+    first.run(&format!("sed -i s/ExitCode=0:0/ExitCode=1:0/ {top}/facts")).expect_success();
+    succeed(on_all(&site, "epilog", 23, "skep"));
+    site.expect_unchanged(&before);
+
+    // A job whose input is missing never begins, so no node waits for its results.
+    let lines = format!("#SKEP stage-in {top}/missing\\n#SKEP stage-out out:{top}/out/none");
+    begin(24, &lines, "0:0");
+    let comment = first.run(&format!("cat {top}/comment")).expect_success();
+    assert!(comment.contains("cannot stage in"), "{comment}");
+    succeed(on_all(&site, "epilog", 24, "skep"));
+    site.expect_unchanged(&before);
+}
+
+/// Installs the prolog, the epilog and a program in the place of `scontrol` on all hosts.
+fn install_scripts(site: &SshSite, scontrol: &str) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
+    let [prolog, epilog] =
+        ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));
+    for host in &site.hosts {
+        host.run(&format!(
+            "cat >/srv/prolog <<'END OF FILE'\n{prolog}\nEND OF FILE\n\
+             cat >/srv/epilog <<'END OF FILE'\n{epilog}\nEND OF FILE\n\
+             cat >/usr/bin/scontrol <<'END OF FILE'\n#!/bin/sh\n{scontrol}\nEND OF FILE\n\
+             chmod 755 /usr/bin/scontrol"
+        ))
+        .expect_success();
+    }
+}
+
+/// Runs a script on all nodes at the same time, as slurmd does.
+fn on_all(site: &SshSite, script: &str, job: u32, constraint: &str) -> Vec<Finished> {
+    let run = |host: &PageHost| {
+        let line = format!(
+            "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \
+             SLURMD_NODENAME={} SLURM_JOB_CONSTRAINTS='{constraint}'\nexec sh /srv/{script}",
+            host.name()
+        );
+        finish(&mut host.shell(&line), LONG)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            site.hosts.iter().map(|host| scope.spawn(move || run(host))).collect();
+        threads.into_iter().map(|it| it.join().expect("no panic")).collect()
+    })
+}
+
+fn succeed(results: Vec<Finished>) {
+    results.into_iter().for_each(|it| drop(it.expect_success()));
+}
+
+fn epilog_of(host: &PageHost, job: u32) -> std::process::Command {
+    host.shell(&format!("SLURM_JOB_ID={job} exec sh /srv/epilog"))
 }
 
 /// Returns the prolog of one node of a job with three nodes. The prologs of the other nodes never

@@ -266,6 +266,13 @@ keep() {
   done
   [ -n "$kept" ] || die "$NAME is not running here"
 }
+# Records the user of the job whose script asks for these copies.
+keep_user() {
+  for found in $(runs); do
+    [ -e "$found/complete" ] || continue
+    echo "$OWNER" >"$found/job-user" || die "cannot write $found/job-user"
+  done
+}
 # Locks the directory of a run, and removes the run. If its start is still running, ends the start.
 stop_run() { # directory of a run
   if is_foreign "$1"; then
@@ -471,6 +478,10 @@ status() {
     if [ -e "$found/complete" ]; then printf 'since\t%s\n' "$(fact "$found" started)"; fi
     printf 'run\t%s\n' "${found##*.}"
     fact "$found" stage-out | awk 'NF { print "stage-out\t" $0 }'
+    fact "$found" job-user | awk 'NF { print "user\t" $0 }'
+    fact "$found" hosts | awk 'NF { print "hosts\t" $0 }'
+    fact "$found" address | awk 'NF { print "address\t" $0 }'
+    if [ -d "$found/metadata-target" ]; then printf 'first\tyes\n'; fi
     if text=$(hold_of "$found"); then printf 'held\t%s\n' "${text:-no reason}"; fi
   done
 }

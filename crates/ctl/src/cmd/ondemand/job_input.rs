@@ -1,121 +1,94 @@
-//! Copies the input of a Slurm job into the file system of the job, in the prolog. Lines of the
-//! job's script ask for these copies (`skep_deploy::job_lines`).
+//! Prepares the copies that lines of a Slurm job's script ask for (`skep_deploy::job_lines`), in the
+//! prolog. The first node copies the input for all nodes. Each node notes the copies after the job,
+//! which `job_output` makes.
 //!
-//! The first node of the job copies for all nodes. Slurm starts the script on this node only after
-//! its prolog has ended.
+//! Slurm starts the script on the first node only after the prolog of this node has ended.
 //!
 //! # Invariants
 //! - A process with the rights of the user copies. Root opens no path from the script.
 //! - An error of the user never fails a prolog, because Slurm would drain the node. The job is held
 //!   with the reason, and its epilog removes the file system.
 //! - A task of a job whose input is not there never begins, even if Slurm gets the hold late.
+//! - Before a command of the job begins, each node has noted the copies after the job.
 
-use super::staging::{StageIn, stage_in};
-use crate::account::Account;
-use crate::cmd::copy::several::Transport;
-use crate::cmd::copy::{failure, hosts_as_text};
+use super::job_copy::JobCopy;
+use super::job_output;
+use super::job_results::Record;
+use super::staging::{StageIn, stage_in, stage_out};
+use crate::cmd::copy::hosts_as_text;
 use crate::output::warn;
 use crate::slurm_job::Job;
-use skep_copy::context::Options;
-use skep_copy::hosts::HostsOutcome;
-use skep_copy::outcome::Progress;
 use skep_deploy::job_lines;
-use skep_deploy::ondemand::OnDemand;
+use skep_deploy::ondemand::{OnDemand, StageOut};
 use skep_types::{Error, ErrorCode, Result};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
 
-/// Time between two questions to Slurm whether the job has ended.
-const QUESTION: Duration = Duration::from_secs(10);
-/// Time without progress after which a copy has failed. A file server takes less time than this to
-/// restart.
-const STALL: Duration = Duration::from_secs(600);
-/// Maximum number of reports that wait for this module. Later ones are dropped.
-const MOST_REPORTS: usize = 16;
-
-/// A report of the thread that copies.
-enum Report {
-    Progress(Progress),
-    Ended(Result<HostsOutcome>),
-}
-
-/// Copies the input that the script of the job asks for. If a copy fails, holds the job. `here` is
-/// the name of this node.
+/// Copies the input that the script of the job asks for, and notes the copies after the job. If a
+/// copy fails, holds the job. `here` is the name of this node.
 ///
 /// # Errors
-/// `NotFound` if Slurm does not send the script, and `Io` if the tasks of the job cannot be
-/// refused.
-pub(super) fn copy_all(system: &OnDemand, here: &str) -> Result<()> {
+/// - `NotFound` if Slurm does not send the script.
+/// - `Io` if the tasks of the job cannot be refused, or if the copies after the job cannot be noted.
+pub(super) fn prepare(system: &mut OnDemand, here: &str) -> Result<()> {
     let job = Job::of_prolog()?;
     let script = job.script()?;
-    let inputs = job_lines::parse(&script, job.id()).and_then(|lines| {
-        let inputs = lines.iter().map(|it| stage_in(&system.mount, it));
-        inputs.collect::<Result<Vec<_>>>()
-    });
-    let result = inputs.and_then(|inputs| {
-        for it in &inputs {
-            let outcome = copy(&job, here, it)
-                .map_err(|error| error.within(format!("cannot stage in {}", it.source)))?;
-            warn(&format!("staged in {}: {}", it.source, hosts_as_text(&outcome)));
+    let copies = copies(system, &script, job.id());
+    let is_first = system.hosts.first().is_some_and(|it| it == here);
+    let result = match copies {
+        // The first node reports the error, and the job does not begin.
+        Err(_) if !is_first => return Ok(()),
+        Err(error) => Err((error, false)),
+        Ok((inputs, outputs)) => {
+            let has_outputs = !outputs.is_empty();
+            job_output::note(system, &job, here, outputs)?;
+            match is_first {
+                true => copy_all(&job, here, &inputs, &Record::at(&system.mount))
+                    .map_err(|error| (error, has_outputs)),
+                false => return Ok(()),
+            }
         }
-        Ok(())
-    });
-    if let Err(error) = result {
-        warn(&format!("job {} does not begin: {}", job.id(), error.context()));
-        job.refuse()?;
-        job.hold(error.context());
+    };
+    let Err((error, has_outputs)) = result else { return Ok(()) };
+    if has_outputs {
+        job_output::note_never_begun(system)?;
     }
+    warn(&format!("job {} does not begin: {}", job.id(), error.context()));
+    job.refuse()?;
+    job.hold(error.context());
     Ok(())
 }
 
-/// Copies with the rights of the user. Ends when the copy ends, when it makes no progress, or when
-/// the job has ended.
-fn copy(job: &Job, here: &str, input: &StageIn) -> Result<HostsOutcome> {
-    let account = Account::of(job.user())?;
-    let (sender, receiver) = sync_channel(MOST_REPORTS);
-    let transport = Transport::User { host: here.to_owned(), account };
-    let (source, destination) = (PathBuf::from(&input.source), input.destination.clone());
-    // If this function returns early, the thread ends with this process. The process that copies
-    // then ends too, because its input ends.
-    std::thread::spawn(move || {
-        let report = |progress: &Progress| {
-            let _ = sender.try_send(Report::Progress(progress.clone()));
+/// Returns the copies that a script asks for, before and after the job.
+fn copies(system: &OnDemand, script: &str, job: &str) -> Result<(Vec<StageIn>, Vec<StageOut>)> {
+    let lines = job_lines::parse(script, job)?;
+    let inputs = lines.stage_in.iter().map(|it| stage_in(&system.mount, it));
+    let outputs = lines.stage_out.iter().map(|it| stage_out(&system.mount, it));
+    Ok((inputs.collect::<Result<_>>()?, outputs.collect::<Result<_>>()?))
+}
+
+fn copy_all(job: &Job, here: &str, inputs: &[StageIn], record: &Record) -> Result<()> {
+    for it in inputs {
+        let copy = JobCopy {
+            job,
+            host: here,
+            source: &it.source,
+            destination: &it.destination,
+            // The file system has no redundancy, so a power loss of a host loses the data anyway. So
+            // sync nothing.
+            sync: false,
         };
-        // The file system has no redundancy, so a power loss of a host loses the data anyway. So
-        // sync nothing.
-        let options = Options { resume: true, verify: true, sync: false, ..Options::default() };
-        let destination = Path::new(&destination);
-        let result = transport.copy_with(&[source], destination, &options, None, &report);
-        let _ = sender.send(Report::Ended(result));
-    });
-    let (mut last, mut changed, mut asked) = ((0, 0, 0), Instant::now(), Instant::now());
-    loop {
-        match receiver.recv_timeout(QUESTION) {
-            Ok(Report::Ended(result)) => {
-                let outcome = result?;
-                return match failure(&outcome.outcome) {
-                    Some(error) => Err(error),
-                    None => Ok(outcome),
-                };
+        let outcome = copy.run(&mut |progress| {
+            job_output::show_progress(record, "staging in", &it.source, progress);
+            match job.has_ended() {
+                true => Err(Error::new(ErrorCode::Interrupted, "the job has ended")),
+                false => Ok(()),
             }
-            Ok(Report::Progress(it)) if last != (it.found, it.done, it.bytes) => {
-                (last, changed) = ((it.found, it.done, it.bytes), Instant::now());
-            }
-            Ok(Report::Progress(_)) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::new(ErrorCode::Io, "the copy ended without a result"));
-            }
-        }
-        if changed.elapsed() >= STALL {
-            let what = format!("no progress for {} s", STALL.as_secs());
-            return Err(Error::new(ErrorCode::Io, what));
-        }
-        if asked.elapsed() >= QUESTION {
-            asked = Instant::now();
-            if job.has_ended() {
-                return Err(Error::new(ErrorCode::Interrupted, "the job has ended"));
-            }
-        }
+        });
+        let outcome =
+            outcome.map_err(|error| error.within(format!("cannot stage in {}", it.source)))?;
+        warn(&format!("staged in {}: {}", it.source, hosts_as_text(&outcome)));
     }
+    if !inputs.is_empty() {
+        job_output::show_running(record)?;
+    }
+    Ok(())
 }

@@ -1,7 +1,10 @@
 //! Subcommands of `skep ondemand`, which makes a file system of the local disks of a job's hosts.
 
 mod args;
+mod job_copy;
 mod job_input;
+mod job_output;
+mod job_results;
 mod staging;
 mod start;
 mod status;

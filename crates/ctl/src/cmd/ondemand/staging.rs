@@ -245,7 +245,7 @@ mod tests {
             is_mounted: true,
             since: None,
             stage_out: notes.iter().map(|it| (*it).to_owned()).collect(),
-            hold: None,
+            ..HostState::default()
         };
         let status = OnDemandOutcome {
             name: "x".into(),

@@ -91,10 +91,7 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
         });
     }
     match &reach {
-        Reach::Here(here) if system.hosts.first() == Some(here) => {
-            job_input::copy_all(&system, here)?;
-        }
-        Reach::Here(_) => {}
+        Reach::Here(here) => job_input::prepare(&mut system, here)?,
         Reach::Ssh => staging::run_in(&system, &inputs, stores.as_ref())?,
     }
     print(&outcome, |outcome| {

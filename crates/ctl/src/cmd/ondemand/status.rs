@@ -1,10 +1,11 @@
 //! `skep ondemand status`: shows the processes and mounts of a file system on demand on each host.
 
 use super::args::{OndemandArgs, problems};
+use super::job_results::{Record, Results};
 use super::staging;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
-use skep_deploy::ondemand::{Command, OnDemandOutcome};
+use skep_deploy::ondemand::{Command, OnDemand, OnDemandOutcome, Reach};
 use skep_types::Result;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -26,9 +27,23 @@ pub(crate) struct StatusArgs {
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (system, reach) = args.ondemand.existing()?;
     let outcome = system.run(Command::Status, None, &reach)?;
-    print(&outcome, as_text)?;
+    let results = match reach {
+        Reach::Here(_) => stage_out_of_job(&system, &outcome),
+        Reach::Ssh => None,
+    };
+    print(&outcome, |outcome| {
+        let results = results.as_ref().map(|it| format!("\nCopies of the job: {it}"));
+        as_text(outcome) + &results.unwrap_or_default()
+    })?;
     let is_complete = outcome.problems.is_empty() && outcome.hosts.iter().all(|it| it.is_mounted);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the state of the copies that lines of the job's script ask for. `None` if there is no
+/// such copy, or if the file system does not reply.
+fn stage_out_of_job(system: &OnDemand, outcome: &OnDemandOutcome) -> Option<Results> {
+    let is_mounted = outcome.hosts.iter().any(|it| it.is_mounted);
+    if is_mounted { Record::at(&system.mount).read().ok()? } else { None }
 }
 
 fn as_text(outcome: &OnDemandOutcome) -> String {

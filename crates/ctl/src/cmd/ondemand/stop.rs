@@ -1,7 +1,7 @@
 //! `skep ondemand stop`: unmounts a file system on demand on all hosts, and removes it.
 
 use super::args::{OndemandArgs, failure, problems};
-use super::staging;
+use super::{job_output, staging};
 use crate::cmd::copy::store::StoreArgs;
 use crate::failure::PARTIAL;
 use crate::help::{Example, examples};
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &StopArgs) -> Result<ExitCode> {
     match (args.discard, &reach) {
         (true, _) => system.removal = Removal::All,
         (false, Reach::Ssh) => save(&mut system, args, &reach)?,
-        (false, Reach::Here(_)) => {}
+        (false, Reach::Here(_)) => job_output::save(&mut system, &reach)?,
     }
     if matches!(reach, Reach::Here(_)) {
         allow_tasks()?;
@@ -123,14 +123,7 @@ mod tests {
 
     #[test]
     fn partial_removal_names_the_hosts_that_failed() {
-        let state = |host: &str| HostState {
-            host: host.into(),
-            running: Vec::new(),
-            is_mounted: false,
-            since: None,
-            stage_out: Vec::new(),
-            hold: None,
-        };
+        let state = |host: &str| HostState { host: host.into(), ..HostState::default() };
         let mut outcome = OnDemandOutcome {
             name: "x".into(),
             mount: "/mnt/x".into(),

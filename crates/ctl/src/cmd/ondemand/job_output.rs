@@ -1,0 +1,256 @@
+//! Copies results out of the file system of a Slurm job, in the epilog. Lines of the job's script
+//! ask for these copies (`skep_deploy::job_lines`).
+//!
+//! The first node copies for all nodes. The other nodes keep their parts until the first node has
+//! written the final state into the record that all nodes share (`job_results`). The record is in
+//! the job's file system, so the first node then waits until the others have read it.
+//!
+//! # Invariants
+//! - No node removes its part before the copy has succeeded and all bytes were compared.
+//! - If the copy fails, or if a node does not get the final state, the node keeps its part. The
+//!   epilog fails, and Slurm drains the node.
+//! - A process with the rights of the user copies. Root opens no path from the script.
+
+use super::job_copy::{JobCopy, STALL};
+use super::job_results::{Record, Results};
+use crate::account::Account;
+use crate::cmd::copy::hosts_as_text;
+use crate::output::warn;
+use crate::slurm_job::Job;
+use skep_copy::outcome::Progress;
+use skep_deploy::ondemand::{Command, HostState, OnDemand, Reach, Removal, StageOut};
+use skep_types::{Error, ErrorCode, Result};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Time between two reads of the record.
+const POLL: Duration = Duration::from_secs(1);
+/// Time without a new state after which a node stops waiting. The first node writes its progress
+/// every 10 s. Before that, Slurm may need minutes to end the last task and begin its epilog.
+const SILENCE: Duration = Duration::from_secs(STALL.as_secs());
+/// Time for which the first node waits until the others have read the final state. The epilogs of
+/// all nodes begin at about the same time.
+const READERS: Duration = Duration::from_secs(120);
+/// Time for which a node waits for a new attempt of the first node, if the last attempt has failed.
+const NEW_ATTEMPT: Duration = Duration::from_secs(30);
+/// Time for which a mount may show an older state of names and sizes (`docs/semantics.md` 1.2).
+const CACHED: Duration = Duration::from_millis(1500);
+/// Time limit of the check whether the source exists, in seconds.
+const LOOK_SECONDS: u32 = 60;
+
+/// Notes on this node the copies that must precede the removal, in the prolog. A node other than
+/// the first also notes that it will read the final state.
+///
+/// # Errors
+/// `Io` if the notes cannot be written.
+pub(super) fn note(
+    system: &mut OnDemand,
+    job: &Job,
+    here: &str,
+    outputs: Vec<StageOut>,
+) -> Result<()> {
+    if outputs.is_empty() {
+        return Ok(());
+    }
+    system.stage_out = outputs;
+    system.owner = Some(job.user());
+    system.check()?;
+    let is_first = system.hosts.first().is_some_and(|it| it == here);
+    let record = Record::at(&system.mount);
+    match is_first {
+        true => show_running(&record)?,
+        false => record.add_reader(here)?,
+    }
+    let noted = system.run(Command::KeepOfJob, None, &Reach::Here(here.to_owned()))?;
+    match super::args::failure("record the stage-out of", &noted) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Writes that the job has not ended yet.
+///
+/// # Errors
+/// `Io` if the record cannot be written.
+pub(super) fn show_running(record: &Record) -> Result<()> {
+    record.write(&Results::Pending("the job has not ended".into()))
+}
+
+/// Notes that the job does not begin, so that no epilog waits for results.
+///
+/// # Errors
+/// `Io` if the record cannot be written.
+pub(super) fn note_never_begun(system: &OnDemand) -> Result<()> {
+    Record::at(&system.mount).write(&Results::NeverBegun)
+}
+
+/// Copies the results on the first node, and waits for the end of this copy on the other nodes.
+/// Then sets the removal of `system`. Does nothing if no line of the script asks for a copy.
+///
+/// # Errors
+/// An error means that the file system must not be removed.
+pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
+    let status = system.run(Command::Status, None, reach)?;
+    let Some(state) = status.hosts.first() else { return Ok(()) };
+    let Some(user) = state.job_user else { return Ok(()) };
+    // If a file `.skep-hold` protects the data, the script refuses the removal, with or without a
+    // copy.
+    if state.stage_out.is_empty() || state.since.is_none() || state.hold.is_some() {
+        return Ok(());
+    }
+    let job = Job::of_epilog(user)?;
+    match state.is_first {
+        true => copy_all(system, state, &job)?,
+        false => wait(system, state)?,
+    }
+    system.removal = Removal::Saved;
+    Ok(())
+}
+
+fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
+    let record = Record::at(&system.mount);
+    if !matches!(record.read(), Ok(Some(Results::NeverBegun))) {
+        record.write(&Results::Pending("the first node begins to stage out".into()))?;
+        // A program on another node may have written just before its end.
+        sleep(CACHED);
+        for it in state.stage_out.iter().filter_map(|it| StageOut::parse(it)) {
+            copy(state, job, &record, &it).map_err(|error| {
+                let reason = error.context();
+                let what =
+                    format!("cannot stage out {}: {reason}; {}", it.source, place(system, state));
+                job.report(&what);
+                if let Err(error) = record.write(&Results::Failed(what.clone())) {
+                    warn(&format!("the other nodes do not learn the failure: {error}"));
+                }
+                Error::new(error.code(), what)
+            })?;
+        }
+        // If this fails, the other nodes keep their parts.
+        record.write(&Results::Saved)?;
+    }
+    let begun = Instant::now();
+    loop {
+        let readers = record.readers()?;
+        if readers.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() >= READERS {
+            warn(&format!(
+                "{} did not read within {} s that the results are staged out; if they keep their \
+                 parts, remove these with --discard",
+                skep_deploy::ondemand::shown(&readers),
+                READERS.as_secs()
+            ));
+            return Ok(());
+        }
+        sleep(POLL);
+    }
+}
+
+fn copy(state: &HostState, job: &Job, record: &Record, output: &StageOut) -> Result<()> {
+    if !state.is_mounted {
+        let what = format!("the file system is not mounted on {}", state.host);
+        return Err(Error::new(ErrorCode::Disconnected, what));
+    }
+    let account = Account::of(job.user())?;
+    if is_missing(account, &output.source)? {
+        if job.has_succeeded() {
+            let what = "it does not exist, although the job has succeeded; check the path after \
+                        `#SKEP stage-out`";
+            return Err(Error::new(ErrorCode::NotFound, what));
+        }
+        warn(&format!("nothing to stage out: the job has failed before it made {}", output.source));
+        return Ok(());
+    }
+    let copy = JobCopy {
+        job,
+        host: &state.host,
+        source: &output.source,
+        destination: &output.destination,
+        sync: true,
+    };
+    let outcome = copy.run(&mut |progress| {
+        show_progress(record, "staging out", &output.source, progress);
+        Ok(())
+    })?;
+    warn(&format!("staged out {}: {}", output.source, hosts_as_text(&outcome)));
+    Ok(())
+}
+
+/// Shows the progress of a copy to `skep ondemand status` and to the other nodes.
+pub(super) fn show_progress(record: &Record, verb: &str, source: &str, progress: &Progress) {
+    let Progress { found, done, bytes, elapsed, .. } = progress;
+    let seconds = elapsed.as_secs();
+    let text =
+        format!("{verb} {source}: {done} of {found} files, {bytes} bytes, after {seconds} s");
+    if let Err(error) = record.write(&Results::Pending(text)) {
+        warn(&format!("the other nodes do not see the progress: {error}"));
+    }
+}
+
+/// Returns whether the user sees no entry with this path.
+fn is_missing(account: Account, path: &str) -> Result<bool> {
+    let words = ["sh", "-c", "[ -e \"$1\" ] || [ -L \"$1\" ]", "sh", path];
+    let mut command = account.command(LOOK_SECONDS, &words.map(str::to_owned));
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    match status.code() {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        _ => {
+            Err(Error::new(ErrorCode::Io, format!("cannot check whether {path} exists: {status}")))
+        }
+    }
+}
+
+/// Waits until the first node has copied the results.
+fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
+    let record = Record::at(&system.mount);
+    let here = state.address.as_deref().unwrap_or(&state.host);
+    let kept = |reason: &str| kept(system, state, reason);
+    record.begin_wait(here).map_err(|error| kept(&error.to_string()))?;
+    let (mut last, mut changed) = (None, Instant::now());
+    loop {
+        let results = record.read();
+        if let Ok(Some(Results::Saved | Results::NeverBegun)) = &results {
+            if let Err(error) = record.remove_reader(here) {
+                warn(&format!("the first node waits longer than necessary: {error}"));
+            }
+            return Ok(());
+        }
+        let (shown, limit) = match results {
+            // After a failed attempt, the administrator repairs the cause and runs the epilogs of
+            // all nodes again. The state of the first node's new attempt may come a moment later.
+            Ok(Some(Results::Failed(reason))) => (reason, NEW_ATTEMPT),
+            Ok(Some(Results::Pending(text))) => (text, SILENCE),
+            Ok(_) => ("no state".to_owned(), SILENCE),
+            Err(error) => (error.to_string(), SILENCE),
+        };
+        if last.as_ref() != Some(&shown) {
+            (last, changed) = (Some(shown.clone()), Instant::now());
+        }
+        if changed.elapsed() >= limit {
+            return Err(kept(&shown));
+        }
+        sleep(POLL);
+    }
+}
+
+/// Returns the error of a node that keeps its part because the results may not be copied.
+fn kept(system: &OnDemand, state: &HostState, reason: &str) -> Error {
+    let what = format!(
+        "the first node has not staged out the results of {} ({reason}); {}; when the first node \
+         has staged out, remove this part with --discard",
+        system.name,
+        place(system, state)
+    );
+    Error::new(ErrorCode::Busy, what)
+}
+
+fn place(system: &OnDemand, state: &HostState) -> String {
+    format!(
+        "nothing was removed: the data is on {} of {}, and in the directory {}/skep-ondemand of \
+         each node",
+        system.mount, state.hosts, system.directory
+    )
+}
