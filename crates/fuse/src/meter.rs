@@ -5,7 +5,7 @@
 
 use crate::abi::{InHeader, Opcode, operation_name};
 use crate::following::{EntryNames, Followed, Following};
-use crate::reply::{Outcome, ReplyBody};
+use crate::reply::{Failure, Outcome, ReplyBody};
 use skep_client::{Origin, calls_of};
 use skep_env::TimeSpent;
 use skep_metrics::{
@@ -28,6 +28,16 @@ pub(crate) struct BusyRequest<'a>(&'a OperationTable);
 impl Drop for BusyRequest<'_> {
     fn drop(&mut self) {
         self.0.busy().add(-1);
+    }
+}
+
+/// Whether a failure is an ordinary answer to a request: the name or the extended attribute that the
+/// request asks for does not exist.
+fn is_ordinary_absence(header: &InHeader, failure: &Failure) -> bool {
+    match failure.number() {
+        libc::ENOENT => header.opcode == Opcode::Lookup as u32,
+        libc::ENODATA => header.opcode == Opcode::GetXattr as u32,
+        _ => false,
     }
 }
 
@@ -86,7 +96,11 @@ impl Meter {
         let waits = spent.total.saturating_sub(spent.running);
         let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
         let calls = || calls_of(trace, spent.begun_at);
-        self.table.record_with(&completed, &cause.cause(), calls);
+        let counted = Completed {
+            is_failed: outcome.as_ref().is_err_and(|it| !is_ordinary_absence(header, it)),
+            ..completed
+        };
+        self.table.record_with(&counted, &cause.cause(), calls);
         if self.following.is_active(completed.ended_at) {
             let kept = KeptOperation {
                 number: 0,

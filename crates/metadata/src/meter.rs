@@ -1,18 +1,17 @@
 //! Counts the requests of a metadata target, and the work of its log and its key-value store.
 //!
 //! The state machine of the target has no clock and counts nothing. The service around the state
-//! machine reports three events of each request to the meter: its arrival, the batch that takes it,
-//! and the sending of its reply. From the times of these events the meter derives the stages of the
-//! request. If the reply leaves at the end of the batch that took the request, the request has only
-//! the stages `waiting` and `processing`. If the reply leaves with a later batch, the request has
-//! one more stage, from the end of the first batch to the reply. This stage is `log_sync` if the
-//! later batch contained the end of a sync, otherwise `others`.
+//! machine reports the events of each request to the meter: its arrival, the batch that takes it,
+//! each reason why it waits after that batch, and the sending of its reply. From the times of these
+//! events the meter derives the stages of the request. If the reply leaves at the end of the batch
+//! that took the request, the request has only the stages `waiting` and `processing`. After that
+//! batch, the reason of the wait is the stage: `log_sync`, `copies` or `others`.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
 
 use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
-use crate::target::{Action, Event};
+use crate::target::{Action, Event, RequestWait, WaitReason};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
     Completed, Counter, Gauge, Histogram, OpenRequests, OperationTable, Origin, Registry,
@@ -23,6 +22,7 @@ use skep_rpc::origin::cause_of;
 use skep_types::codec::Codec;
 use skep_types::{InodeId, NodeId, Result, TargetId};
 use skep_wire::Request;
+use skep_wire::catalog::is_ordinary_absence;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::Header;
 use skep_wire::inline::{ReadInline, WriteInline};
@@ -126,22 +126,36 @@ struct Arrival {
     /// time.
     is_standing: bool,
     at: Duration,
-    /// Time at which the batch that took the request began. `None` means that no batch has taken
-    /// it.
-    taken_at: Option<Duration>,
-    /// Time at which the batch that took the request ended.
-    batch_end: Option<Duration>,
+    /// The present stage. The stage `Waiting` means that no batch has taken the request.
+    stage: Stage,
+    /// Beginning of the present stage.
+    stage_began: Duration,
+    /// Time spent in each stage that has ended.
+    spent: Completed,
     /// Number of the request among the open requests. `None` means that the purpose of the request
     /// is to wait.
     open: Option<u64>,
 }
 
-/// The batch in progress.
-#[derive(Debug, Default)]
-struct Batch {
-    started: Duration,
-    taken: Vec<RequestKey>,
-    has_synced: bool,
+impl Arrival {
+    fn is_taken(&self) -> bool {
+        self.stage != Stage::Waiting
+    }
+
+    /// Ends the present stage and begins another one.
+    fn enter(&mut self, stage: Stage, now: Duration) {
+        self.spent.add(self.stage, now.saturating_sub(self.stage_began));
+        (self.stage, self.stage_began) = (stage, now);
+    }
+}
+
+/// Returns the stage of a request that waits for this reason.
+fn stage_of(reason: WaitReason) -> Stage {
+    match reason {
+        WaitReason::OwnSync => Stage::LogSync,
+        WaitReason::Copies => Stage::Copies,
+        WaitReason::Others => Stage::Others,
+    }
 }
 
 /// The metrics of the log and the store.
@@ -173,7 +187,8 @@ pub(crate) struct Meter {
     open: OpenRequests,
     /// Number of requests for notifications that a batch has taken and that have no reply yet.
     standing: usize,
-    batch: Batch,
+    /// Requests that the batch in progress has taken.
+    taken: Vec<RequestKey>,
     /// The sync of the log in progress, with the number of records that it covers.
     running_sync: Running,
     /// The checkpoint in progress, with the bytes of log that it covers.
@@ -226,7 +241,7 @@ impl Meter {
             arrivals: HashMap::default(),
             open,
             standing: 0,
-            batch: Batch::default(),
+            taken: Vec::new(),
             running_sync: Running::default(),
             running_checkpoint: Running::default(),
             target,
@@ -254,7 +269,7 @@ impl Meter {
             }
             stays
         });
-        let is_waiting = |arrival: &&Arrival| arrival.taken_at.is_none();
+        let is_waiting = |arrival: &&Arrival| !arrival.is_taken();
         let waiting = self.arrivals.values().filter(is_waiting).count();
         let is_standing = |arrival: &&Arrival| arrival.is_standing && !is_waiting(arrival);
         self.standing = self.arrivals.values().filter(is_standing).count();
@@ -283,8 +298,9 @@ impl Meter {
             written_bytes: written as u64,
             is_standing: header.message == WaitNotifications::ID,
             at: incoming.arrived_at,
-            taken_at: None,
-            batch_end: None,
+            stage: Stage::Waiting,
+            stage_began: incoming.arrived_at,
+            spent: Completed::default(),
             open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
@@ -296,20 +312,17 @@ impl Meter {
 
     /// Handles the beginning of a batch, which takes `events`.
     pub(crate) fn begin_batch(&mut self, events: &[Event], now: Duration) {
-        self.batch.started = now;
-        self.batch.has_synced = false;
         for event in events {
             match event {
                 Event::Request { connection, header, .. } => {
                     let key = (*connection, header.tag);
                     if let Some(arrival) = self.arrivals.get_mut(&key) {
-                        arrival.taken_at = Some(now);
+                        arrival.enter(Stage::Processing, now);
                         self.standing += usize::from(arrival.is_standing);
-                        self.batch.taken.push(key);
+                        self.taken.push(key);
                     }
                 }
                 Event::Synced { .. } => {
-                    self.batch.has_synced = true;
                     let duration = now.saturating_sub(self.running_sync.began);
                     self.log.sync.record(duration);
                     let synced = Completed { duration, ..Completed::default() };
@@ -336,8 +349,14 @@ impl Meter {
     }
 
     /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds to each
-    /// reply the times of its request. The caller performs the actions after this call.
-    pub(crate) fn end_batch(&mut self, actions: &mut [Action], now: Duration) {
+    /// reply the times of its request. `waits` are the waits that began in the batch. The caller
+    /// performs the actions after this call.
+    pub(crate) fn end_batch(
+        &mut self,
+        actions: &mut [Action],
+        waits: &[RequestWait],
+        now: Duration,
+    ) {
         for action in actions {
             match action {
                 Action::Append { payload, .. } => {
@@ -366,9 +385,14 @@ impl Meter {
                 | Action::ReadLog(_) => {}
             }
         }
-        for key in self.batch.taken.drain(..) {
+        for key in self.taken.drain(..) {
             if let Some(arrival) = self.arrivals.get_mut(&key) {
-                arrival.batch_end = Some(now);
+                arrival.enter(Stage::Others, now);
+            }
+        }
+        for RequestWait { connection, tag, reason } in waits {
+            if let Some(arrival) = self.arrivals.get_mut(&(*connection, *tag)) {
+                arrival.enter(stage_of(*reason), now);
             }
         }
         // The batch has taken all requests that had arrived, so no request waits for a batch.
@@ -400,32 +424,29 @@ impl Meter {
         result: &Result<Vec<u8>>,
         now: Duration,
     ) {
-        let Some(arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
+        let Some(mut arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
         arrival.open.into_iter().for_each(|number| self.open.end(number));
-        self.standing -= usize::from(arrival.is_standing && arrival.taken_at.is_some());
+        self.standing -= usize::from(arrival.is_standing && arrival.is_taken());
+        let last = arrival.stage;
+        arrival.enter(last, now);
         let sent = match (request.message, result) {
             (ReadInline::ID, Ok(body)) => body.len().saturating_sub(READ_INLINE_REPLY_BYTES),
             _ => 0,
         };
-        let taken_at = arrival.taken_at.unwrap_or(now);
-        let worked_until = arrival.batch_end.unwrap_or(now);
-        let rest = if self.batch.has_synced { Stage::LogSync } else { Stage::Others };
         let completed = Completed {
             operation: u32::from(request.message),
             trace: arrival.trace,
             ended_at: now,
             object: arrival.origin.directory.unwrap_or(arrival.inode),
-            is_failed: result.is_err(),
+            is_failed: result
+                .as_ref()
+                .is_err_and(|error| !is_ordinary_absence(request.message, error.code())),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
             is_wait: is_wait(request.message),
             duration: now.saturating_sub(arrival.at),
-            ..Completed::default()
+            ..arrival.spent
         };
-        let completed = completed
-            .with(Stage::Waiting, taken_at.saturating_sub(arrival.at))
-            .with(Stage::Processing, worked_until.saturating_sub(taken_at))
-            .with(rest, now.saturating_sub(worked_until));
         self.table.record(&completed, &arrival.origin);
         request.set_times(completed.times_us());
         let name = || skep_wire::catalog::metric_name(request.message).unwrap_or_default();

@@ -187,7 +187,7 @@ impl Shell {
         target: &MetadataTarget<FjallEngine>,
     ) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
-        meter.end_batch(actions, now);
+        meter.end_batch(actions, target.waits(), now);
         meter.count_work(now, skep_env::idle_time());
         meter.show_holders(began, || target.silent_holders());
     }
@@ -195,7 +195,7 @@ impl Shell {
     /// Counts a batch that the target handled in the role of a backup.
     fn measure_backup(&self, actions: &mut [Action]) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
-        meter.end_batch(actions, now);
+        meter.end_batch(actions, &[], now);
         meter.count_work(now, skep_env::idle_time());
     }
 

@@ -36,12 +36,14 @@ mod start_number;
 mod sync_timer;
 mod transactions;
 mod truncations;
+mod waits;
 mod watermarks;
 
 pub use events::{Action, Event};
 pub(crate) use gates::{CheckpointTrigger, PendingReply};
 pub use start::{Start, SyncPolicy};
 pub(crate) use sync_timer::SyncTimer;
+pub use waits::{RequestWait, WaitReason};
 
 use crate::background::Background;
 use crate::engine::Engine;
@@ -109,6 +111,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.shared.now = now;
         self.shared.wall.read(now, wall);
         self.shipper.begin_batch(now);
+        self.gates.waits.begin_batch();
         for event in events {
             match event {
                 Event::Request { connection, header, body } => {
@@ -149,6 +152,12 @@ impl<E: Engine> MetadataTarget<E> {
             self.shared.locks.check_invariants();
         }
         Ok(actions)
+    }
+
+    /// Returns the waits of requests that began in the last batch, in order of time. A request
+    /// that got its reply in this batch may be in the list too.
+    pub fn waits(&self) -> &[RequestWait] {
+        self.gates.waits.list()
     }
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.

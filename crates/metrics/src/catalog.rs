@@ -39,7 +39,10 @@ macro_rules! operations {
                 concat!("skep_", $service, "_operation_errors"),
                 Unit::Count,
                 &[$($label,)* "operation"],
-                concat!("Operations ", $of, " whose reply was an error."),
+                concat!(
+                    "Operations ", $of, " whose reply was an error. That a name or extended \
+                     attribute does not exist is no error."
+                ),
             ),
             received_bytes: &Definition::counter(
                 concat!("skep_", $service, "_received_bytes"),

@@ -72,6 +72,7 @@ fn place(stage: Stage) -> &'static str {
         Stage::LogSync => "at the disk of the log",
         Stage::Others => "waiting for other targets or clients",
         Stage::Network => "until its data had arrived over the network",
+        Stage::Copies => "waiting for the other copies of the metadata",
     }
 }
 

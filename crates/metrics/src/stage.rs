@@ -19,6 +19,9 @@ pub enum Stage {
     Others,
     /// Data of the request is arriving over the network, or data of the reply is being sent.
     Network,
+    /// The reply waits for the other members of the target's group: until they have the changes that
+    /// the reply shows, or until they confirm the primary's lease.
+    Copies,
 }
 
 /// Number of stages.
@@ -26,8 +29,15 @@ pub const STAGES: usize = Stage::ALL.len();
 
 impl Stage {
     /// All stages, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::Processing, Self::Disk, Self::LogSync, Self::Others, Self::Network];
+    pub const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Processing,
+        Self::Disk,
+        Self::LogSync,
+        Self::Others,
+        Self::Network,
+        Self::Copies,
+    ];
 
     /// Returns the name of the stage, as in the label `stage` of metrics.
     pub fn name(self) -> &'static str {
@@ -38,6 +48,7 @@ impl Stage {
             Self::LogSync => "log_sync",
             Self::Others => "others",
             Self::Network => "network",
+            Self::Copies => "copies",
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::request_load::{EndedRequest, count};
 use skep_env::now;
 use skep_metrics::{TracedCall, TracedCalls, TracedWait};
 use skep_types::text::shorten;
-use skep_types::{ClusterMap, Error, GroupId, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, GroupId, TargetId};
+use skep_wire::catalog::is_ordinary_absence;
 use skep_wire::frame::{Header, TIMES};
 use skep_wire::limits::{MAX_TRACE_CALLS, MAX_TRACE_ERROR_BYTES, MAX_TRACE_WAITS};
 use std::cell::RefCell;
@@ -147,7 +148,10 @@ impl RunningCall {
     pub(crate) fn end(self, reply: Option<&Header>, written_bytes: usize) {
         let Self { origin, message, target, begun_at } = self;
         let ended_at = now();
-        let is_failed = reply.is_none_or(|header| header.status != 0);
+        let is_failed = reply.is_none_or(|header| {
+            let code = ErrorCode::from_number(header.status);
+            header.status != 0 && !code.is_some_and(|code| is_ordinary_absence(message, code))
+        });
         let ended = EndedRequest {
             target: target.raw(),
             message,

@@ -297,6 +297,8 @@ fn request_name(message: u16) -> String {
 enum Place {
     /// A stage at a target.
     Target { target: u32, stage: StageNumber },
+    /// A wait at a target for a lock that another program holds.
+    Lock { target: u32 },
     /// The transfer to a target and back: the network, and the queues of both hosts.
     Link { target: u32 },
     /// A request to a target that ended without a reply.
@@ -319,6 +321,10 @@ impl Place {
                 let name = names::target(map, target);
                 let kind = kind_of(map, target).unwrap_or(TargetKind::Storage);
                 (target, stage.name(), words(stage, kind, &name, &names::copies(map, target)))
+            }
+            Self::Lock { target } => {
+                let name = names::target(map, target);
+                (target, "lock", format!("waiting for locks that other programs hold, at {name}"))
             }
             Self::Link { target: 0 } => (0, "link", "at a service without targets".into()),
             Self::Link { target } => {

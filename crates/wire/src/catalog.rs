@@ -5,6 +5,7 @@ use crate::{
     Request, benchmark as bm, consensus as cs, file_locks as fl, inline as il, log_shipping as ls,
     management as mg, metadata as md, node, session, sharing as sh, storage as st, traces as tr,
 };
+use skep_types::ErrorCode;
 use skep_types::codec::{Described, FieldDoc};
 
 /// Description of a request and its reply.
@@ -216,6 +217,17 @@ catalog! {
 pub fn message(id: u16) -> Option<&'static Message> {
     let index = CATALOG.binary_search_by_key(&id, |line| line.id).ok()?;
     CATALOG.get(index)
+}
+
+/// Whether an error is an ordinary answer to a request: the name or the extended attribute that the
+/// request asks for does not exist. Programs ask for such names all the time, so metrics do not
+/// count the answer as an error.
+pub fn is_ordinary_absence(message: u16, code: ErrorCode) -> bool {
+    match code {
+        ErrorCode::NotFound => message == md::Lookup::ID,
+        ErrorCode::NoAttribute => message == md::GetXattr::ID,
+        _ => false,
+    }
 }
 
 /// Returns the name of a message in metrics, such as `write_chunk`. `None` means that no message

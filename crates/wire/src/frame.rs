@@ -23,12 +23,12 @@ pub const FLAG_REPLY: u16 = 1;
 /// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
 /// `O_SYNC`).
 pub const FLAG_DURABLE: u16 = 2;
-/// Flag of replies whose fields `trace`, `user` and `user_group` contain the times of the request
-/// instead of the request's fields ([`Header::set_times`]).
+/// Flag of replies whose fields `trace`, `user`, `user_group` and `job` contain the times of the
+/// request instead of the request's fields ([`Header::set_times`]).
 pub const FLAG_TIMES: u16 = 4;
 const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE | FLAG_TIMES;
 /// Number of stages whose times a reply contains.
-pub const TIMES: usize = 6;
+pub const TIMES: usize = 7;
 
 skep_types::record! {
     /// The header of a frame.
@@ -93,7 +93,8 @@ skep_types::record! {
         /// caused the request. In replies with bit 2 of `flags`: time in the stage network, in
         /// microseconds.
         pub user_group: u32,
-        /// Number of the job of the program that caused the request. Zero means no job.
+        /// Number of the job of the program that caused the request. Zero means no job. In replies
+        /// with bit 2 of `flags`: time in the stage copies, in microseconds.
         pub job: u32,
     }
 }
@@ -156,12 +157,13 @@ impl Header {
     }
 
     /// Sets the times that the request spent in each stage, in microseconds, in the header of its
-    /// reply. The order of the stages is: waiting, processing, disk, log sync, others, network.
+    /// reply. The order of the stages is: waiting, processing, disk, log sync, others, network,
+    /// copies.
     pub fn set_times(&mut self, times: [u32; TIMES]) {
-        let [waiting, processing, disk, log_sync, others, network] = times;
+        let [waiting, processing, disk, log_sync, others, network, copies] = times;
         let in_trace = [waiting, processing, disk, log_sync].into_iter().rev();
         self.trace = in_trace.fold(0, |sum, time| sum << 32 | u128::from(time));
-        (self.user, self.user_group) = (others, network);
+        (self.user, self.user_group, self.job) = (others, network, copies);
         self.flags |= FLAG_TIMES;
     }
 
@@ -169,7 +171,7 @@ impl Header {
     pub fn times(&self) -> Option<[u32; TIMES]> {
         let of_trace = |place: u32| (self.trace >> (32 * place)) as u32;
         let [waiting, processing, disk, log_sync] = [0, 1, 2, 3].map(of_trace);
-        let times = [waiting, processing, disk, log_sync, self.user, self.user_group];
+        let times = [waiting, processing, disk, log_sync, self.user, self.user_group, self.job];
         (self.flags & (FLAG_REPLY | FLAG_TIMES) == FLAG_REPLY | FLAG_TIMES).then_some(times)
     }
 
@@ -324,7 +326,7 @@ mod tests {
     fn reply_header_has_the_times_set_by_the_receiver() {
         let mut request = Header { trace: 77, user: 3, ..Header::default() };
         assert_eq!(request.reply().times(), None);
-        let times = [1, 2, u32::MAX, 4, 5, 6];
+        let times = [1, 2, u32::MAX, 4, 5, 6, 7];
         request.set_times(times);
         let bytes = request.reply().frame(&0_u8, 0);
         assert_eq!(parse(&bytes).unwrap().0.times(), Some(times));

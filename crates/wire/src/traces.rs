@@ -51,6 +51,8 @@ record! {
         pub others_us: u32,
         /// Time while data of the request or of the reply was transferred.
         pub network_us: u32,
+        /// Time in which the reply waited for the other members of the target's group.
+        pub copies_us: u32,
     }
 }
 
@@ -150,13 +152,15 @@ record! {
 impl StageTimes {
     /// Creates the value from an array of times in the order of the fields.
     pub fn from_array(times: [u32; crate::frame::TIMES]) -> Self {
-        let [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us] = times;
-        Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us }
+        let [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us, copies_us] =
+            times;
+        Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us, copies_us }
     }
 
     /// Returns the times as an array in the order of the fields.
     pub fn to_array(self) -> [u32; crate::frame::TIMES] {
-        let Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us } = self;
-        [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us]
+        let Self { waiting_us, processing_us, disk_us, log_sync_us, .. } = self;
+        let Self { others_us, network_us, copies_us, .. } = self;
+        [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us, copies_us]
     }
 }

@@ -24,6 +24,10 @@ fn reply(message: u16, tag: u64, result: Result<Vec<u8>>) -> Action {
     Action::Reply { connection: 1, request: header(message, tag), result }
 }
 
+fn wait(tag: u64, reason: WaitReason) -> RequestWait {
+    RequestWait { connection: 1, tag, reason }
+}
+
 struct Figures(Vec<skep_metrics::Series>);
 
 impl Figures {
@@ -56,22 +60,28 @@ fn time_of_a_request_is_divided_into_stages() {
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
     // The target replies to request 1 at the end of the first batch. The reply to request 2 waits
-    // for the sync of the log.
+    // for another member, then for the sync of the log.
     let events =
         [arrive(&mut meter, Lookup::ID, 1, MS * 10), arrive(&mut meter, Lookup::ID, 2, MS * 12)];
     meter.begin_batch(&events, MS * 14);
     let (epoch, lsn, synced) = (Epoch::new(1), Lsn::new(1), Lsn::new(0));
     let append = Action::Append { epoch, lsn, synced, payload: vec![0; 100] };
     let sync = Action::Sync { lsn: Lsn::new(1) };
-    meter.end_batch(&mut [append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
+    meter.end_batch(
+        &mut [append, reply(Lookup::ID, 1, Ok(Vec::new())), sync],
+        &[wait(2, WaitReason::Copies)],
+        MS * 15,
+    );
     let between = Figures::of(&registry);
     assert_eq!(between.number("skep_metadata_requests_busy", "3"), 1);
     assert_eq!(between.number("skep_metadata_requests_open", "3"), 1);
     assert_eq!(between.number("skep_metadata_oldest_request_start_seconds", "3"), 12_000_000);
     assert_eq!(between.number("skep_metadata_log_unsynced_records", "3"), 1);
+    meter.begin_batch(&[], MS * 17);
+    meter.end_batch(&mut [], &[wait(2, WaitReason::OwnSync)], MS * 17);
     meter.begin_batch(&[Event::Synced { lsn: Lsn::new(1) }], MS * 35);
-    let failed = Err(Error::new(ErrorCode::NotFound, "no entry"));
-    meter.end_batch(&mut [reply(Lookup::ID, 2, failed)], MS * 36);
+    let failed = Err(Error::new(ErrorCode::NotDirectory, "a file"));
+    meter.end_batch(&mut [reply(Lookup::ID, 2, failed)], &[], MS * 36);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_operations", "lookup"), 2);
     assert_eq!(figures.number("skep_metadata_operation_errors", "lookup"), 1);
@@ -84,12 +94,29 @@ fn time_of_a_request_is_divided_into_stages() {
     let sum = |stage: &str| Duration::from_nanos(figures.histogram(stages, stage).sum_ns);
     assert_eq!(sum("waiting"), MS * 4 + MS * 2);
     assert_eq!(sum("processing"), MS + MS);
-    assert_eq!(sum("log_sync"), MS * 21);
+    assert_eq!(sum("copies"), MS * 2);
+    assert_eq!(sum("log_sync"), MS * 19);
     let total = figures.histogram("skep_metadata_operation_seconds", "lookup");
     assert_eq!(Duration::from_nanos(total.sum_ns), MS * 5 + MS * 24, "stages cover all time");
     assert_eq!(figures.histogram("skep_metadata_log_sync_seconds", "3").count(), 1);
     assert_eq!(figures.number("skep_load_operations", "1000"), 2, "of user 1000");
     assert_eq!(figures.number("skep_load_operations", "12"), 2, "of client 12");
+}
+
+#[test]
+fn absence_of_a_name_or_attribute_is_not_counted_as_an_error() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    let absent = [(Lookup::ID, ErrorCode::NotFound), (md::GetXattr::ID, ErrorCode::NoAttribute)];
+    let failed = [(md::Unlink::ID, ErrorCode::NotFound), (Lookup::ID, ErrorCode::Stale)];
+    for (message, code) in absent.into_iter().chain(failed) {
+        let events = [arrive(&mut meter, message, 1, MS)];
+        meter.begin_batch(&events, MS);
+        meter.end_batch(&mut [reply(message, 1, Err(code.into()))], &[], MS);
+    }
+    let figures = Figures::of(&registry);
+    let errors = |name| figures.number("skep_metadata_operation_errors", name);
+    assert_eq!((errors("lookup"), errors("get_xattr"), errors("unlink")), (1, 0, 1));
 }
 
 #[test]
@@ -99,10 +126,10 @@ fn requests_of_an_ended_connection_are_no_longer_metered() {
     meter.connected();
     let events = [arrive(&mut meter, Lookup::ID, 1, MS)];
     meter.begin_batch(&events, MS);
-    meter.end_batch(&mut [], MS);
+    meter.end_batch(&mut [], &[], MS);
     meter.disconnected(1);
     // The meter ignores the late reply to a request whose connection has ended.
-    meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
+    meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], &[], MS);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);
     assert_eq!(figures.number("skep_metadata_connections", "3"), 0);
@@ -118,13 +145,13 @@ fn request_for_notifications_does_not_count_as_busy() {
     let events =
         [arrive(&mut meter, WaitNotifications::ID, 1, MS), arrive(&mut meter, Lookup::ID, 2, MS)];
     meter.begin_batch(&events, MS);
-    meter.end_batch(&mut [], MS);
+    meter.end_batch(&mut [], &[], MS);
     assert_eq!(busy(), 1, "the lookup");
-    meter.end_batch(&mut [reply(WaitNotifications::ID, 1, Ok(Vec::new()))], MS);
+    meter.end_batch(&mut [reply(WaitNotifications::ID, 1, Ok(Vec::new()))], &[], MS);
     assert_eq!(busy(), 1);
     let again = [arrive(&mut meter, WaitNotifications::ID, 3, MS)];
     meter.begin_batch(&again, MS);
-    meter.end_batch(&mut [reply(Lookup::ID, 2, Ok(Vec::new()))], MS);
+    meter.end_batch(&mut [reply(Lookup::ID, 2, Ok(Vec::new()))], &[], MS);
     assert_eq!(busy(), 0);
     meter.disconnected(1);
     assert_eq!(busy(), 0);

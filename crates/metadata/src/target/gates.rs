@@ -9,6 +9,7 @@ use super::calls::CallPurpose;
 use super::events::Action;
 use super::start::SyncPolicy;
 use super::sync_timer::SyncTimer;
+use super::waits::{WaitReason, Waits};
 use super::watermarks::Watermarks;
 use crate::shipping::Progress;
 use crate::shipping::member_link::GroupLog;
@@ -16,6 +17,7 @@ use crate::tx::operation::{ConnectionId, OutgoingCall};
 use skep_types::{Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::Duration;
 
 /// A reply that is not sent yet.
@@ -72,6 +74,8 @@ pub(crate) struct SyncGates {
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
     /// Replies that wait only until the primary has its lease again.
     until_lease: Vec<PendingReply>,
+    /// The waits that began in the batch in progress.
+    pub(super) waits: Waits,
 }
 
 impl SyncGates {
@@ -93,6 +97,7 @@ impl SyncGates {
             until_safe: BTreeMap::new(),
             calls: BTreeMap::new(),
             until_lease: Vec::new(),
+            waits: Waits::default(),
         }
     }
 
@@ -205,8 +210,10 @@ impl SyncGates {
             self.request_sync_of(gate.safe);
         }
         if gate.held > self.watermarks.held() {
+            self.waits.add_reply(&reply, WaitReason::Copies);
             self.until_held.entry(gate.held).or_default().push((gate, reply));
         } else if gate.safe > self.safe() {
+            self.waits.add_reply(&reply, self.reason_until_safe(gate.safe));
             self.until_safe.entry(gate.safe).or_default().push(reply);
         } else {
             return Some(reply);
@@ -224,6 +231,7 @@ impl SyncGates {
         if may_answer && self.until_lease.is_empty() {
             return replies;
         }
+        replies.iter().for_each(|it| self.waits.add_reply(it, WaitReason::Copies));
         self.until_lease.extend(replies);
         if may_answer { std::mem::take(&mut self.until_lease) } else { Vec::new() }
     }
@@ -247,11 +255,21 @@ impl SyncGates {
 
     /// Ends the sync up to `lsn`. Returns `false` if no sync up to `lsn` is running.
     pub(crate) fn end_sync(&mut self, lsn: Lsn) -> bool {
+        let before = self.synced();
         let was_running = self.sync.end(lsn);
         if was_running {
             self.watermarks.sync(lsn);
+            let synced = (Bound::Excluded(before), Bound::Included(lsn));
+            let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
+            // Those that another member has not synced wait only for that member now.
+            replies.for_each(|it| self.waits.add_reply(it, WaitReason::Copies));
         }
         was_running
+    }
+
+    /// Returns the reason why a reply waits until this record is safe.
+    pub(super) fn reason_until_safe(&self, lsn: Lsn) -> WaitReason {
+        if lsn <= self.synced() { WaitReason::Copies } else { WaitReason::OwnSync }
     }
 
     /// Removes and returns the replies whose records are held and safe, and the calls whose records

@@ -4,6 +4,7 @@
 use super::calls::CallPurpose;
 use super::gates::PendingReply;
 use super::transactions::transaction_in;
+use super::waits::WaitReason;
 use crate::background;
 use crate::engine::Engine;
 use crate::handlers;
@@ -80,6 +81,11 @@ impl<E: Engine> MetadataTarget<E> {
         let outgoing = std::mem::take(&mut context.outgoing);
         let directory = context.reply_directory.take();
         let writes = context.into_writes();
+        if let (Source::Peer { connection, header }, Err(stop)) = (&source, &result)
+            && let Some(reason) = self.reason_of(stop)
+        {
+            self.gates.waits.add(*connection, header.tag, reason);
+        }
         match result {
             Ok(reply) => self.commit(op, writes, (reply, directory))?,
             Err(Stop::AwaitsReplies) => {
@@ -116,6 +122,17 @@ impl<E: Engine> MetadataTarget<E> {
             Err(Stop::Fail(error)) => return self.fail(op, error),
         }
         Ok(())
+    }
+
+    /// Returns the reason why an operation that stopped waits. `None` means that it has failed.
+    fn reason_of(&self, stop: &Stop) -> Option<WaitReason> {
+        match stop {
+            Stop::Unsafe => Some(self.gates.reason_until_safe(self.gates.next_lsn())),
+            Stop::AwaitsReplies | Stop::Held(_) | Stop::Busy | Stop::Changed => {
+                Some(WaitReason::Others)
+            }
+            Stop::Fail(_) => None,
+        }
     }
 
     /// Aborts an operation's prepared transactions, releases its locks and drops the replies that

@@ -119,7 +119,7 @@ fn span_of_call(record: &TraceRecord, call: &TraceCall, part: u64) -> Value {
 
 /// Returns an attribute for each stage in which the operation spent time.
 fn stages(times: StageTimes) -> Vec<Value> {
-    let names = ["waiting", "processing", "disk", "log_sync", "others", "network"];
+    let names = ["waiting", "processing", "disk", "log_sync", "others", "network", "copies"];
     let times = names.into_iter().zip(times.to_array()).filter(|(_, us)| *us > 0);
     times.map(|(name, us)| number(&format!("skep.stage.{name}_us"), us.into())).collect()
 }

@@ -11,6 +11,8 @@
 
 use super::{Place, request_name};
 use skep_metrics::Stage;
+use skep_wire::Request;
+use skep_wire::file_locks::WaitLock;
 use skep_wire::traces::{TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
@@ -102,7 +104,8 @@ fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
         }
     };
     for (stage, us) in stages.into_iter().enumerate() {
-        add(Place::Target { target, stage }, us);
+        let is_lock = call.message == WaitLock::ID && stage == Stage::Others as usize;
+        add(if is_lock { Place::Lock { target } } else { Place::Target { target, stage } }, us);
     }
     let rest = match call.is_failed && call.stages.is_none() {
         true => Place::NoReply { target },

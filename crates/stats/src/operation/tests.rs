@@ -5,6 +5,8 @@ use crate::ServiceFigures;
 use crate::why::tests::map;
 use skep_types::{Group, GroupId, GroupMember, MemberState, NodeId, TargetId};
 use skep_wire::node::{Statistics, StatisticsSeries};
+use skep_wire::Request;
+use skep_wire::file_locks::WaitLock;
 use skep_wire::traces::{StageTimes, TraceCall};
 
 const TRACE: u128 = 0x17 << 64 | 0x2a;
@@ -104,11 +106,22 @@ fn wait_for_the_other_copy_is_named_in_a_group_of_two() {
     let mut group = Group::of_one(GroupId::new(5), TargetKind::Metadata, ids[0]);
     group.members.push(GroupMember { target: ids[1], state: MemberState::Serving });
     map.groups = vec![group];
-    let others = StageTimes { others_us: 9_000, ..zero() };
-    let record = of_mount(10_000, 0, vec![call(46, 1, 0, 9_000, others)]);
+    let copies = StageTimes { copies_us: 9_000, ..zero() };
+    let record = of_mount(10_000, 0, vec![call(46, 1, 0, 9_000, copies)]);
     let report = explain(&[record], &map, &Usual::default()).unwrap();
     let what = &report.parts[0].what;
-    assert!(what.contains("the other copy of the metadata (t2 on metadata-2)"), "{what}");
+    assert!(what.contains("the other copy of the metadata (t2 on metadata-2), at"), "{what}");
+    assert_eq!(report.parts[0].stage, "copies");
+}
+
+#[test]
+fn wait_for_a_lock_of_another_program_is_named() {
+    let others = StageTimes { others_us: 9_000, ..zero() };
+    let wait = call(WaitLock::ID, 1, 0, 9_000, others);
+    let report = explain(&[of_mount(10_000, 0, vec![wait])], &map(), &Usual::default()).unwrap();
+    assert_eq!(report.parts[0].stage, "lock");
+    let what = &report.parts[0].what;
+    assert!(what.starts_with("waiting for locks that other programs hold, at"), "{what}");
 }
 
 fn zero() -> StageTimes {

@@ -36,19 +36,14 @@ pub struct Phase {
     pub peers_ms: Option<f64>,
 }
 
-/// Returns the text that describes a stage at the target with this name. A metadata target with
-/// other copies of its data (`copies`) waits for them in nearly every change.
+/// Returns the text that describes a stage at the target with this name. `copies` are the names of
+/// the other targets that serve its group.
 pub(crate) fn words(what: Stage, kind: TargetKind, target: &str, copies: &[String]) -> String {
     match (what, kind) {
         (Stage::Waiting, _) => format!("in the queue of {target}"),
         (Stage::Processing, _) => format!("in the thread of {target}"),
         (Stage::Disk, _) => format!("waiting for the disk of {target}"),
         (Stage::LogSync, _) => format!("waiting for the log sync of {target}"),
-        (Stage::Others, TargetKind::Metadata) if !copies.is_empty() => format!(
-            "waiting for the other copy of the metadata ({}), or for other targets, clients or \
-             transactions, at {target}",
-            copies.join(", ")
-        ),
         (Stage::Others, TargetKind::Metadata) => {
             format!("waiting for other targets, clients or transactions, at {target}")
         }
@@ -56,6 +51,12 @@ pub(crate) fn words(what: Stage, kind: TargetKind, target: &str, copies: &[Strin
             format!("waiting for other requests for the same bytes, at {target}")
         }
         (Stage::Network, _) => format!("data in the network to or from {target}"),
+        (Stage::Copies, _) => {
+            let noun = if copies.len() == 1 { "copy" } else { "copies" };
+            let names = copies.join(", ");
+            let names = if names.is_empty() { names } else { format!(" ({names})") };
+            format!("waiting for the other {noun} of the metadata{names}, at {target}")
+        }
     }
 }
 

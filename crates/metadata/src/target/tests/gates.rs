@@ -276,6 +276,26 @@ fn durable_reply_waits_until_both_members_have_synced() {
 }
 
 #[test]
+fn waits_of_a_durable_reply_have_the_present_reason() {
+    let mut pair = begin_pair();
+    let before = pair.target.last_logged();
+    let reasons = |pair: &Story| -> Vec<_> {
+        pair.target.waits().iter().map(|it| (it.connection, it.reason)).collect()
+    };
+    let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
+    pair.run(vec![arrival(7, 3, (0, 0), &open)]);
+    let lsn = pair.target.last_logged();
+    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "not held");
+    pair.confirm(lsn, before);
+    assert_eq!(reasons(&pair), [(7, WaitReason::OwnSync)], "held, not safe");
+    pair.run(vec![Event::Synced { lsn }]);
+    assert_eq!(reasons(&pair), [(7, WaitReason::Copies)], "only synced here");
+    pair.confirm(lsn, lsn);
+    assert_eq!(reasons(&pair), [], "safe");
+    assert_eq!(pair.answered(), [7]);
+}
+
+#[test]
 fn progress_of_another_epoch_releases_no_reply() {
     let mut pair = begin_pair();
     pair.run(vec![set(1)]);

@@ -1,0 +1,53 @@
+//! The reasons why requests wait, reported to the meter of the service.
+//!
+//! Owns the list of the waits that began in the batch in progress. It does not measure time, since
+//! the target has no clock.
+
+use super::gates::PendingReply;
+use crate::tx::operation::ConnectionId;
+
+/// The reason why a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitReason {
+    /// This target has not synced a log record.
+    OwnSync,
+    /// Other members of the group have not appended or synced a log record, or have not confirmed
+    /// the primary's lease.
+    Copies,
+    /// Another target has not replied, or another request, lock or client blocks the request.
+    Others,
+}
+
+/// A request that begins to wait, or that waits for another reason than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestWait {
+    /// The connection on which the request arrived.
+    pub connection: ConnectionId,
+    /// The tag of the request.
+    pub tag: u64,
+    /// The reason why the request waits from now on.
+    pub reason: WaitReason,
+}
+
+/// The waits that began in the batch in progress, in order of time. The last element of a request
+/// has its present reason.
+#[derive(Debug, Default)]
+pub(crate) struct Waits(Vec<RequestWait>);
+
+impl Waits {
+    pub(super) fn begin_batch(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn add(&mut self, connection: ConnectionId, tag: u64, reason: WaitReason) {
+        self.0.push(RequestWait { connection, tag, reason });
+    }
+
+    pub(super) fn add_reply(&mut self, reply: &PendingReply, reason: WaitReason) {
+        self.add(reply.connection, reply.request.tag, reason);
+    }
+
+    pub(super) fn list(&self) -> &[RequestWait] {
+        &self.0
+    }
+}
