@@ -24,6 +24,7 @@ mod program;
 mod slurm_job;
 mod table_layout;
 mod through_mount;
+mod token_check;
 mod tree_walk;
 mod uses;
 mod values;

@@ -257,6 +257,48 @@ fn unusable_tokens_are_refused_with_a_fix() {
     assert!(guessed.contains("secret") || guessed.contains("cluster"), "{guessed}");
 }
 
+/// `--init` checks the token with management, and a wrong secret does not remain in the directory of
+/// a service that never joined.
+#[test]
+fn wrong_secret_is_refused_by_init_and_never_kept() {
+    let place = Place::new();
+    let management = place.cluster("management");
+    let first = start_management(&management);
+    let good = format!("{management}/join-token");
+    let token = read(Path::new(&good));
+    let wrong = place.text("wrong");
+    std::fs::write(&wrong, token.replace(&token[39..60], &"0".repeat(21))).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&wrong, mode).unwrap();
+    let directories =
+        ["one", "two"].map(|name| (place.text(name), place.text(&format!("{name}-t"))));
+    let init = |(node, target): &(String, String), file: &str| {
+        ["storage", "--init", "--directory", node, "--target", target, "--token-file", file]
+            .map(str::to_owned)
+    };
+    let arguments = init(&directories[0], &wrong);
+    let refused = refusal(&arguments.each_ref().map(String::as_str));
+    assert!(refused.contains("management refuses the token"), "{refused}");
+    assert!(!Path::new(&directories[0].0).exists(), "nothing is initialised");
+    drop(first);
+    for directory in &directories {
+        let arguments = init(directory, &wrong);
+        stdout_of(&arguments.each_ref().map(String::as_str));
+    }
+    let _running = start_management(&management);
+    let [(one, target), (two, _)] = &directories;
+    let start = ["storage", "--directory", one, "--target", target, "--listen", "127.0.0.1:0"];
+    let failed = refusal(&start);
+    assert!(failed.contains(&format!("--token-file FILE --directory {one}")), "{failed}");
+    stdout_of(&["token", "install", "--token-file", &good, "--directory", one]);
+    let arguments = init(&directories[1], &good);
+    stdout_of(&arguments.each_ref().map(String::as_str));
+    for directory in [one, two] {
+        let tokens = stdout_of(&["token", "list", "--directory", directory]);
+        assert!(tokens.contains("newest") && !tokens.contains("accepted"), "{tokens}");
+    }
+}
+
 #[test]
 fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     let place = Place::new();

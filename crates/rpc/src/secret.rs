@@ -241,7 +241,7 @@ impl Secrets {
             return Err(refused(
                 "the token is wrong, not of this cluster, or revoked: it does not contain the secret \
                  of the service at this address; `skep cluster token --cluster DIRECTORY` on the \
-                 management host prints the newest token: copy it to the token file",
+                 management host prints the newest token",
             ));
         };
         let open = common.iter().find(|it| !it.is_closed);

@@ -2,6 +2,7 @@
 //! file and the command line.
 
 use crate::output::{print, say};
+use crate::token_check;
 use serde::Serialize;
 use skep_rpc::JoinToken;
 use skep_service::directory::read_token;
@@ -78,8 +79,16 @@ pub(super) fn run_hosted<T: Settings>(args: &ServiceArgs, service: &Service<T>) 
     match prepare::<T>(args, "targets")? {
         Task::Done => Ok(()),
         Task::Initialise(settings) => {
-            let done = (service.initialise)(&settings, token(args)?)?;
-            report_init(T::NAME, &settings.node().directory, done)
+            let directory = &settings.node().directory;
+            let token = token(args)?;
+            let mut foreign = None;
+            if let Some(token) = &token {
+                token_check::check_before_init(directory, token)?;
+                foreign = token_check::foreign_secret(directory, token);
+            }
+            let done = (service.initialise)(&settings, token)?;
+            token_check::forget(directory, foreign)?;
+            report_init(T::NAME, directory, done)
         }
         Task::Serve(settings) => {
             refuse_token(args, T::NAME)?;

@@ -176,7 +176,9 @@ impl Host {
         let cached = cached_map::read(&node)
             .filter(|map| directories.iter().any(|it| is_known(map, own_node, it)));
         let (membership, registered) =
-            until_signal(&signals, Membership::begin(&node.token, registration, cached)).await?;
+            until_signal(&signals, Membership::begin(&node.token, registration, cached))
+                .await
+                .map_err(|error| with_token_remedy(error, &self.settings.directory))?;
         let (reports, inbox) = Mailbox::new(MAILBOX_ITEMS)?;
         let node_uuid = node.directory.identity().node_uuid;
         let given = node.token.addresses.clone();
@@ -302,6 +304,21 @@ async fn until_signal<T>(
             Err(Error::new(ErrorCode::Interrupted, format!("the process received signal {number}")))
         }
     }
+}
+
+/// Adds the remedy to the error of a service whose token management refuses. A service reads the
+/// token in its directory, so that a correction of another token file has no effect.
+fn with_token_remedy(error: Error, directory: &Path) -> Error {
+    if error.code() != ErrorCode::AuthenticationFailed {
+        return error;
+    }
+    let directory = directory.display();
+    let what = format!(
+        "cannot join the cluster with the token in {directory}: {}; `skep token install \
+         --token-file FILE --directory {directory}` replaces the token in this directory",
+        error.context()
+    );
+    Error::new(error.code(), what)
 }
 
 fn absolute(path: &Path) -> String {

@@ -2,20 +2,13 @@
 //! cluster.
 
 use super::{DirectoryArgs, DirectoryChange};
-use crate::access::{Access, PATIENCE, block_on};
 use crate::help::{Example, examples};
 use crate::output::print;
-use skep_rpc::{Channel, Connection, JoinToken};
+use crate::token_check::{foreign_secret, forget, prove};
 use skep_service::directory::read_token;
-use skep_service::tokens::{self, FOLLOW_INTERVAL};
-use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_service::tokens;
+use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// Time for which a token may be refused because management has not read its own new token yet.
-const REFUSED_FOR: Duration = FOLLOW_INTERVAL.saturating_mul(3);
-/// Pause between two attempts to prove the token to management.
-const PAUSE: Duration = Duration::from_millis(250);
 
 const EXAMPLES: &[Example] = &[(
     "give a new token to two services of this host",
@@ -31,7 +24,8 @@ const EXAMPLES: &[Example] = &[(
 /// start.
 ///
 /// The command first checks that management, at the addresses in the token, accepts the token. With
-/// a wrong token, the service could not join its cluster any more.
+/// a wrong token, the service could not join its cluster any more. If a service has never joined,
+/// and management refuses the previous token of its directory, the command removes that token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InstallArgs {
@@ -54,12 +48,15 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
     for directory in &args.place.directory {
         has_change |= tokens::check_install(directory, &token)?;
     }
-    if has_change && !args.force {
-        prove(&token)?;
+    let must_prove = has_change && !args.force;
+    if must_prove {
+        prove(&token).map_err(|error| refusal(&error))?;
     }
     let mut changes = Vec::new();
     for directory in &args.place.directory {
+        let foreign = if must_prove { foreign_secret(directory, &token) } else { None };
         let is_changed = tokens::install(directory, &token)?;
+        forget(directory, foreign)?;
         changes.push(DirectoryChange { directory: directory.display().to_string(), is_changed });
     }
     let id = token.secrets.newest().id();
@@ -70,45 +67,6 @@ pub(crate) fn run(args: &InstallArgs) -> Result<()> {
         };
         changes.iter().map(line).collect()
     })
-}
-
-/// Proves the token to management. Any management node is enough, since all of them have the token
-/// when the replacement is complete.
-fn prove(token: &JoinToken) -> Result<()> {
-    let name = token.addresses.join(", ");
-    let access = Access::new(token.clone(), &name, PathBuf::new());
-    block_on(async move {
-        let until = skep_env::now() + REFUSED_FOR;
-        loop {
-            let Err(error) = try_addresses(&access).await else { return Ok(()) };
-            let is_refused = error.code() == ErrorCode::AuthenticationFailed;
-            if !is_refused || skep_env::now() >= until {
-                return Err(refusal(&error));
-            }
-            skep_env::sleep(PAUSE).await;
-        }
-    })
-}
-
-/// Returns success if a management node accepts the token. If any node refuses the token, returns
-/// the refusal.
-async fn try_addresses(access: &Access) -> Result<()> {
-    let identity = access.identity();
-    let mut failure = Error::new(ErrorCode::Disconnected, "the token names no address");
-    for address in &access.token.addresses {
-        let attempt = Connection::connect(address, &identity, TargetId::default(), Channel::NONE);
-        let error = match skep_env::timeout(PATIENCE, attempt).await {
-            Some(Ok(_)) => return Ok(()),
-            Some(Err(error)) => error,
-            None => {
-                Error::new(ErrorCode::TimedOut, format!("{address}: no reply within {PATIENCE:?}"))
-            }
-        };
-        if failure.code() != ErrorCode::AuthenticationFailed {
-            failure = error;
-        }
-    }
-    Err(failure)
 }
 
 fn refusal(error: &Error) -> Error {
