@@ -80,10 +80,10 @@ impl Durable {
     /// Returns the reason why a server cannot register although its directory has an id, and the
     /// remedy.
     fn unknown_node(&self, claimed: NodeId, kind: NodeKind) -> String {
-        let kind = kind_word(kind);
+        let word = kind_word(kind);
         match self.map.node(claimed) {
             Some(node) => format!(
-                "cannot register a {kind} service as {claimed}: this id belongs to node '{}' with \
+                "cannot register a {word} service as {claimed}: this id belongs to node '{}' with \
                  another uuid; the directory of the service is of another cluster, or the \
                  directory of management is an old backup",
                 node.name
@@ -91,13 +91,13 @@ impl Durable {
             // Management assigns ids in ascending order, also after a restore from a backup. So a
             // lower id belonged to a server that was removed.
             None if claimed.raw() < self.next_node => format!(
-                "cannot register a {kind} service as {claimed}: {claimed} is no longer in this \
+                "cannot register a {word} service as {claimed}: {claimed} is no longer in this \
                  cluster; it was removed, or management was restored from a backup that is older \
-                 than the service. To join as a new node, move the directory of the {kind} service \
-                 and the directories of all its targets away, and start with --init"
+                 than the service. {}",
+                way_back(kind)
             ),
             None => format!(
-                "cannot register a {kind} service as {claimed}, which this cluster has not \
+                "cannot register a {word} service as {claimed}, which this cluster has not \
                  assigned yet: the directory of the service is of another cluster, or the \
                  directory of management is an old backup"
             ),
@@ -262,6 +262,23 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the steps by which a server that is no longer in the cluster joins as a new node. For
+/// management, a plain `--init` would create another cluster.
+fn way_back(kind: NodeKind) -> String {
+    match kind {
+        NodeKind::Management => "To join as a new management node, move the directory of the \
+                                 management service away, run `skep management --init --join \
+                                 --token-file FILE` with its settings, start it, and run `skep \
+                                 management add`"
+            .to_owned(),
+        _ => format!(
+            "To join as a new node, move the directory of the {} service and the directories of \
+             all its targets away, and start with --init",
+            kind_word(kind)
+        ),
+    }
 }
 
 fn foreign(what: String) -> Error {

@@ -131,6 +131,16 @@ fn error_for_a_removed_server_names_the_remedy() {
     assert_eq!(refused.code(), ErrorCode::NotPermitted);
     let words = [&format!("{node} is no longer in this cluster"), "move the directory", "--init"];
     assert!(words.iter().all(|word| refused.context().contains(*word)), "{refused}");
+    // A plain `--init` of management creates another cluster.
+    let management = ServerRegistration {
+        kind: NodeKind::Management,
+        targets: Vec::new(),
+        node,
+        ..registration(TargetKind::Storage, 78, &[])
+    };
+    let refused = state.apply(&Command::RegisterServer(management)).unwrap_err();
+    assert!(refused.context().contains("--init --join"), "{refused}");
+    assert!(!refused.context().contains("targets"), "{refused}");
 }
 
 #[test]
