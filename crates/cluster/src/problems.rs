@@ -92,18 +92,40 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         let found = [reachability, condition, capacity, consistency];
         problems.extend(found.into_iter().filter_map(|rule| rule(map, target)));
         if map.group_of(target.id).is_none() {
-            problems.push(problem(
-                (map, target),
-                ("target-waits", Severity::Warning),
-                " waits for a group, and serves nothing until it is in a group",
-                "run `skep group create` with the id of this target and, for the copies that the \
-                 setting metadata-copies asks for, ids of waiting targets on other hosts; or `skep \
-                 group add` with the id of a group and of this target",
-            ));
+            problems.push(waiting(map, target));
         }
     }
     problems.extend(map.groups.iter().filter_map(|group| copies(map, group)));
     problems
+}
+
+/// Returns the problem of a target that is in no group.
+fn waiting(map: &ClusterMap, target: &Target) -> Problem {
+    let rule = ("target-waits", Severity::Warning);
+    if has_left_its_group(map, target) {
+        return problem(
+            (map, target),
+            rule,
+            " has left its group, and its data is worthless",
+            "run `skep group add` with the id of a group and of this target, which then gets a new \
+             copy; or take the target out of the cluster with `skep target remove`",
+        );
+    }
+    problem(
+        (map, target),
+        rule,
+        " waits for a group, and serves nothing until it is in a group",
+        "run `skep group create` with the id of this target and, for the copies that the setting \
+         metadata-copies asks for, ids of waiting targets on other hosts; or `skep group add` with \
+         the id of a group and of this target",
+    )
+}
+
+/// Whether an administrator has taken a metadata target out of its group.
+fn has_left_its_group(map: &ClusterMap, target: &Target) -> bool {
+    target.kind == TargetKind::Metadata
+        && target.consistency != Consistency::Good
+        && map.group_of(target.id).is_none()
 }
 
 /// Returns the problem of a metadata group that has fewer members than the setting
@@ -301,7 +323,8 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
         TargetKind::Storage => "this target receives no new files until its resync is complete",
     };
     let rule = ("target-inconsistent", Severity::Warning);
-    (target.consistency != Consistency::Good).then(|| problem((map, target), rule, fact, remedy))
+    let is_incomplete = target.consistency != Consistency::Good && !has_left_its_group(map, target);
+    is_incomplete.then(|| problem((map, target), rule, fact, remedy))
 }
 
 #[cfg(test)]
@@ -360,6 +383,18 @@ mod tests {
             let both = Target { health, consistency: Consistency::NeedsResync, ..target() };
             assert_eq!(rules(both), [rule, "target-inconsistent"]);
         }
+    }
+
+    #[test]
+    fn target_that_left_its_group_is_one_problem_with_a_usable_remedy() {
+        let consistency = Consistency::NeedsResync;
+        let found =
+            problems_of_map(&map(Target { kind: TargetKind::Metadata, consistency, ..target() }));
+        let of_target: Vec<_> = found.iter().filter(|it| it.target.is_some()).collect();
+        let [problem] = &of_target[..] else { panic!("{of_target:?}") };
+        assert!(problem.what.contains("has left its group"), "{}", problem.what);
+        assert!(problem.remedy.contains("skep group add"), "{}", problem.remedy);
+        assert!(!problem.remedy.contains("skep group create"), "{}", problem.remedy);
     }
 
     #[test]

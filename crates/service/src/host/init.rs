@@ -10,7 +10,9 @@ use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::JoinToken;
 use skep_store::identity::{Directory, is_initialised};
 use skep_types::map::Consistency;
-use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, Target, TargetId};
+use skep_types::{
+    ClusterId, Error, ErrorCode, GroupId, NodeId, Result, Target, TargetId, TargetKind,
+};
 use std::path::Path;
 
 /// The changes that `--init` has made.
@@ -111,7 +113,7 @@ impl Host {
         if !is_initialised(path)
             && let Some(former) = former_target(path, node)
         {
-            return Err(refused(path, &missing(&former)));
+            return Err(refused(path, &missing(&former, group_of(&former, node))));
         }
         let target = Directory::open(path, kind, Some(own.cluster))?;
         let owner = target.identity();
@@ -160,20 +162,41 @@ fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
     map.targets.into_iter().find(|target| target.node == own && target.path == path)
 }
 
+/// Returns the group of a target of `node` and the number of its members, according to the cached
+/// cluster map of the node.
+fn group_of(target: &Target, node: &NodeDirectory) -> Option<(GroupId, usize)> {
+    let map = cached_map::read(node)?;
+    map.group_of(target.id).map(|group| (group.id, group.members.len()))
+}
+
 /// Returns the error text for a target of this node whose directory is missing, with the possible
-/// remedies.
-fn missing(target: &Target) -> String {
-    let Target { id, consistency, .. } = target;
-    match consistency {
-        Consistency::Bad => format!(
+/// remedies. `group` is the group of the target and the number of its members.
+fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
+    let Target { id, consistency, kind, .. } = target;
+    let data = format!(
+        "this is the directory of target {id}, whose data is missing: mount the disk of the target"
+    );
+    match (consistency, kind, group) {
+        (Consistency::Bad, ..) => format!(
             "this was the directory of target {id}, which is given up as lost. To use the \
              directory for a new target, mount the new disk, stop the service, run it with --init \
              and the same settings, and start it again. Otherwise remove the directory from the \
              settings of the service"
         ),
-        _ => format!(
-            "this is the directory of target {id}, whose data is missing: mount the disk of the \
-             target; if the disk is lost for good, `skep target remove --lost {}` gives it up",
+        (_, TargetKind::Metadata, Some((group, 2..))) => format!(
+            "{data}; if the disk is lost for good, run `skep group remove {group} {id}` and `skep \
+             target remove {id}`, use --init to make a new target in the directory, start this \
+             service, and run `skep group add`",
+            group = group.raw(),
+            id = id.raw()
+        ),
+        (_, TargetKind::Metadata, _) => format!(
+            "{data}; if the disk is lost for good, restore the directory from a backup (see \
+             docs/operations/backups.md)"
+        ),
+        (_, TargetKind::Storage, _) => format!(
+            "{data}; if the disk is lost for good, `skep target remove --lost {}` lists its files \
+             and shows how to give it up",
             id.raw()
         ),
     }
@@ -286,6 +309,13 @@ mod tests {
         ];
         assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
         assert!(!lost.contains("--init"), "{lost}");
+        // The other members of its group have the data of a metadata target.
+        let metadata = Target::new(TargetId::new(6), TargetKind::Metadata, NodeId::new(3), "/a");
+        let in_group = missing(&metadata, Some((GroupId::new(7), 2)));
+        assert!(in_group.contains("`skep group remove 7 6`"), "{in_group}");
+        assert!(in_group.contains("--init") && !in_group.contains("--lost"), "{in_group}");
+        let alone = missing(&metadata, Some((GroupId::new(7), 1)));
+        assert!(alone.contains("backups.md") && !alone.contains("--lost"), "{alone}");
         // A target that was given up as lost does not come back, so a new target can take its
         // place.
         cache_map(dir.path(), Consistency::Bad);

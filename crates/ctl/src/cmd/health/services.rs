@@ -75,9 +75,11 @@ pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeRepo
 /// Connects to each target of a node, since each target may have its own thread. Connects to the
 /// node itself if no target is left to connect to.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Leaves out targets that the node has reported as down, because they are separate problems.
+    // Leaves out targets that the node has reported as down, because they are separate problems, and
+    // targets without a group, which need not serve.
     let mut targets: Vec<TargetId> = kept_targets(map, node)
         .filter(|target| target.health.condition != Condition::Down)
+        .filter(|target| map.group_of(target.id).is_some())
         .map(|target| target.id)
         .collect();
     if targets.is_empty() {
@@ -167,6 +169,12 @@ fn remedy(report: &NodeReport, (map, node): (&ClusterMap, &Node), error: &str) -
                 token --cluster DIRECTORY` on the management host prints the newest token; on the \
                 host of the service, `skep token install` gives this token to the service"
             .into();
+    }
+    if report.code == Some(ErrorCode::StaleMap) {
+        return format!(
+            "the service answers, but does not serve this target now: if this lasts, read the log \
+             of `skep {kind}` on its host; {effect}"
+        );
     }
     if node.kind == NodeKind::Management {
         return format!("{effect}; {start}");
@@ -324,6 +332,15 @@ mod tests {
         let remedy = &found.problems[0].remedy;
         assert!(remedy.contains("skep token install") && remedy.contains("runs"), "{remedy}");
         assert!(!remedy.contains("start the service"), "{remedy}");
+    }
+
+    #[test]
+    fn service_that_does_not_serve_a_target_counts_as_running() {
+        let map = map(&[Reachability::Online]);
+        let what = "10.0.0.2:7400: target t20 is not served by node n2";
+        let remedy = &found(&map, error(ErrorCode::StaleMap, what)).problems[0].remedy;
+        assert!(remedy.starts_with("the service answers"), "{remedy}");
+        assert!(!remedy.contains("nothing answers"), "{remedy}");
     }
 
     #[test]
