@@ -37,6 +37,7 @@ mod servers;
 
 pub use clients::ClientDetails;
 pub use continuation::check_report;
+pub use names::check_new_name;
 pub use retirement::{ClosedGroup, closed_groups};
 
 use crate::command::{Command, Outcome, Proposal};

@@ -12,7 +12,7 @@
 
 use super::insert_sorted;
 use skep_types::codec::record;
-use skep_types::{ClusterMap, NodeId, NodeKind};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result};
 
 /// Higher numbers in names that an administrator has chosen do not affect generated names. An
 /// example is the date in `storage-20261125`.
@@ -37,6 +37,48 @@ record! {
 /// Returns the generated name of a server.
 pub(super) fn generated(kind: NodeKind, number: u32) -> String {
     format!("{}-{number}", super::kind_word(kind))
+}
+
+/// Checks that a new name of the server `id` names no other node in a command or a log.
+///
+/// # Errors
+/// - `Exists` if another server has the name.
+/// - `InvalidArgument` if the name is an id, a word of `skep node log-level`, or a generated name of
+///   another kind of server.
+pub fn check_new_name(map: &ClusterMap, id: NodeId, name: &str) -> Result<()> {
+    let Some(node) = map.node(id).filter(|node| node.name != name) else { return Ok(()) };
+    let refused = |code, what: String| {
+        let what = format!("cannot rename {} ({id}) to '{name}': {what}", node.name);
+        Err(Error::new(code, what))
+    };
+    let number_after = |start: &str| name.strip_prefix(start).is_some_and(is_number);
+    if matches!(name, "all" | "mounts") {
+        let what = "`skep node log-level` names several nodes by this word; choose another name";
+        return refused(ErrorCode::InvalidArgument, what.to_owned());
+    }
+    if ["n", "t", "g"].into_iter().any(number_after) {
+        let what = "logs and commands name nodes, targets and groups by such ids; choose another \
+                    name";
+        return refused(ErrorCode::InvalidArgument, what.to_owned());
+    }
+    if let Some(other) = map.nodes.iter().find(|it| it.id != id && it.name == name) {
+        let word = super::kind_word(other.kind);
+        let what = format!("this is the name of {word} service {}; choose another name", other.id);
+        return refused(ErrorCode::Exists, what);
+    }
+    let kinds = [NodeKind::Management, NodeKind::Metadata, NodeKind::Storage];
+    let words = kinds.into_iter().filter(|kind| *kind != node.kind).map(super::kind_word);
+    for word in words {
+        if number_after(&format!("{word}-")) {
+            let what = format!("a new {word} service may get this name; choose another name");
+            return refused(ErrorCode::InvalidArgument, what);
+        }
+    }
+    Ok(())
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl ServerNames {
@@ -84,6 +126,7 @@ impl ServerNames {
 
 #[cfg(test)]
 mod tests {
+    use super::check_new_name;
     use crate::state::tests::{cluster, server};
     use crate::{ClusterState, Command};
     use skep_types::{NodeId, TargetKind};
@@ -112,6 +155,21 @@ mod tests {
         assert_eq!(name(&state, fourth), "storage-4");
         let metadata = state.apply(&server(TargetKind::Metadata, 5, &[])).unwrap().node;
         assert_eq!(name(&state, metadata), "metadata-1", "each kind has its own numbers");
+    }
+
+    #[test]
+    fn name_that_names_another_node_is_refused() {
+        let mut state = cluster();
+        let first = state.apply(&server(TargetKind::Storage, 1, &[])).unwrap().node;
+        state.apply(&server(TargetKind::Metadata, 2, &[])).unwrap();
+        let map = state.map();
+        for name in ["storage-1", "storage-9", "rack1-a", "node7", "n", "n4a"] {
+            check_new_name(map, first, name).unwrap();
+        }
+        for name in ["all", "mounts", "n4", "t7", "g3", "metadata-1", "management-1"] {
+            let refused = check_new_name(map, first, name).unwrap_err();
+            assert!(refused.context().contains("choose another name"), "{refused}");
+        }
     }
 
     #[test]
