@@ -70,9 +70,13 @@ impl TargetLine {
 
 impl TargetLine {
     /// Returns the condition for people. The node reports the condition, so it is unknown while the
-    /// node is not online.
+    /// node is not online. A metadata target without a group serves nothing.
     pub(crate) fn shown_condition(&self) -> &'static str {
-        known_condition(self.reachability, self.condition)
+        let serves = condition(Condition::Serving);
+        match known_condition(self.reachability, self.condition) {
+            shown if shown == serves && self.group.is_none() => "Waiting",
+            shown => shown,
+        }
     }
 }
 

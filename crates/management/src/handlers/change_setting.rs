@@ -2,7 +2,7 @@
 
 use crate::authority::Authority;
 use skep_cluster::RequestId;
-use skep_cluster::settings::Setting;
+use skep_cluster::settings::{Setting, Unit};
 use skep_types::Result;
 use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
@@ -22,6 +22,8 @@ pub(super) async fn handle(
     if outcome.changed && !is_dry_run {
         let show = |value: u64| match setting.word(value) {
             Some(word) => word.to_owned(),
+            None if value == 1 && setting.unit == Unit::Targets => "1 target".to_owned(),
+            None if value == 1 && setting.unit == Unit::Files => "1 file".to_owned(),
             None => format!("{value} {}", setting.unit.word()),
         };
         let (before, value) = (show(before), show(value));

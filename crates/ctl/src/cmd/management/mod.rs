@@ -27,6 +27,8 @@ const EXAMPLES: &[Example] = &[
 /// Run the management service, or change and show the management nodes
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES), args_conflicts_with_subcommands = true)]
+// Management has no targets, and refuses this option of the other services.
+#[command(mut_arg("target", |option| option.hide(true)))]
 pub(crate) struct ManagementArgs {
     #[command(subcommand)]
     verb: Option<ManagementVerb>,
