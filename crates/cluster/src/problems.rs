@@ -4,7 +4,7 @@
 //! Does not own problems that are visible only in connections or in load figures.
 
 use crate::state::kind_word;
-use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
+use skep_types::map::{CapacityPool, Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Group, NodeId, NodeKind, Target, TargetId, TargetKind};
 
 /// The reason that is shown for a target whose service sends heartbeats without this target, so
@@ -245,6 +245,8 @@ fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
             "check the disk of this target and the kernel's log on its host; operations on its \
              files wait",
         )),
+        // The target serves again after a moment.
+        Condition::Down if reason == TargetHealth::REOPENS => None,
         Condition::Down if reason == UNREPORTED => Some(problem(
             (map, target),
             ("target-down", Critical),
@@ -330,7 +332,6 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::TargetHealth;
     use skep_types::{ClusterId, GroupId, GroupMember, MemberState, NodeId};
 
     const COPIES: &str = "group-lacks-copies";

@@ -194,9 +194,9 @@ pub(crate) fn make_ready(
     if restored::has(&path, RESTORED_MARK)? {
         continue_copy(directory, settings, addresses)?;
         restored::unmark(&path, RESTORED_MARK)?;
-        tracing::warn!(
-            "{} was restored from a backup: new ids and map versions begin above all that were \
-             assigned after the backup was made, and this node is the only management node",
+        tracing::info!(
+            "{} was restored from a backup, or recovered: new ids and map versions begin above all \
+             that may have been assigned meanwhile, and this node is the only management node",
             path.display()
         );
     }

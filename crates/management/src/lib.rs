@@ -269,7 +269,7 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     let peer = stream.peer();
     let node = match authenticate(&stream, identity, incarnation, no_targets).await {
         Ok(node) => node,
-        Err(error) => return refusals.note(peer, error),
+        Err(error) => return refusals.note_handshake(peer, &error),
     };
     drop(ticket);
     let (mut requests, outbox) = IncomingStream::new(stream, node.kind);

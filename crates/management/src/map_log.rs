@@ -8,7 +8,7 @@ use skep_cluster::outage_effect::{OutageEffect, effect_of_outage};
 use skep_cluster::problems::target_kind_word;
 use skep_cluster::reachability::Outage;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::map::{Condition, Reachability, TargetHealth};
+use skep_types::map::{Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, TargetId};
 
 /// The level of a line in the log.
@@ -105,9 +105,18 @@ fn reachability_line(
     }
 }
 
+/// The sender of a request to change a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A command of an administrator.
+    Administrator,
+    /// A member of the group, usually its primary.
+    Member,
+}
+
 /// Returns the line about a change of a group that management has made. `before` is the map before
 /// the change.
-pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange) -> Line {
+pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange, asker: Asker) -> Line {
     let GroupChange { group, change, target, .. } = *change;
     let found = before.group(group);
     let kind = found.map_or("metadata", |found| target_kind_word(found.kind));
@@ -128,6 +137,13 @@ pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange) -> Line {
             format!(
                 "{group} continues with target {target} as its primary, since target {primary} \
                  does not answer"
+            ),
+        ),
+        MemberChange::Drop if asker == Asker::Administrator => (
+            Level::Info,
+            format!(
+                "{group} continues without target {target} at the request of an administrator; \
+                 the target catches up, and serves again, if it answers"
             ),
         ),
         MemberChange::Drop => (
@@ -154,8 +170,9 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
         _ => "has a shorter log, and copies the rest from the primary",
     };
     let text = format!(
-        "every member of metadata group {} may lack its last changes, so the group continues with \
-         the longest log: target {target} {role}",
+        "each member of group {} reports that it may lack log records, as after a restore of \
+         management or a loss of power; the group continues with the longest log: target {target} \
+         {role}",
         change.group
     );
     Line(Level::Warn, text)
@@ -164,7 +181,19 @@ pub(crate) fn loss_line(before: &ClusterMap, change: &GroupChange) -> Line {
 /// Returns the line about the condition that a node reports for one of its targets.
 pub(crate) fn condition_line(map: &ClusterMap, target: TargetId, health: &TargetHealth) -> Line {
     let name = named(map, target);
-    let path = map.target(target).map_or("", |target| &target.path);
+    let found = map.target(target);
+    let path = found.map_or("", |target| &target.path);
+    if health.condition == Condition::Down {
+        if health.problem == TargetHealth::REOPENS {
+            let text = format!("target {name} in {path}: {}", health.problem);
+            return Line(Level::Info, text);
+        }
+        // A target that is given up as lost need not be served.
+        if found.is_some_and(|target| target.consistency == Consistency::Bad) {
+            let text = format!("target {name} in {path} is given up as lost, and is not served");
+            return Line(Level::Info, text);
+        }
+    }
     let state = match health.condition {
         Condition::Serving | Condition::Closed => {
             return Line(Level::Info, format!("target {name} is served again"));

@@ -35,9 +35,18 @@ impl TokenFile {
     /// unless this node is the only member.
     pub(crate) fn write(&self, directory: &mut NodeDirectory) -> Result<()> {
         let former = &directory.token.addresses;
-        if !former.iter().any(|address| self.own.contains(address))
-            || self.is_alone && *former != self.own
-        {
+        let common: Vec<_> =
+            former.iter().filter(|it| self.own.contains(it)).map(String::as_str).collect();
+        if self.is_alone && *former != self.own && !common.is_empty() {
+            tracing::info!(
+                "the addresses of management change from {} to {}, and services and mounts still \
+                 reach it at {}; `skep cluster token --cluster DIRECTORY` prints the token with \
+                 the new addresses for new hosts",
+                former.join(", "),
+                self.own.join(", "),
+                common.join(", ")
+            );
+        } else if common.is_empty() {
             tracing::warn!(
                 "the addresses of management change from {} to {}: a service or mount that uses \
                  the previous addresses needs the new token. `skep cluster token --cluster \

@@ -31,6 +31,9 @@ impl Notifications {
     pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
         match alert.ended_ms {
+            None if alert.severity == "critical" => {
+                tracing::error!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy);
+            }
             None => tracing::warn!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy),
             Some(_) => tracing::info!("alert {} ended: {}", alert.rule, alert.what),
         }

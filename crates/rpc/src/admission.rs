@@ -14,7 +14,8 @@ use crate::limits::{
     REFUSAL_LOG_INTERVAL,
 };
 use skep_env::TcpStream;
-use std::cell::{Cell, RefCell};
+use skep_types::{Error, ErrorCode};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv6Addr};
@@ -159,6 +160,10 @@ struct RefusalState {
     /// connection.
     waiting: u64,
     last: String,
+    /// Number of connections since the last log line that their peer closed during the handshake;
+    /// `last_closed` is the address of the latest one.
+    closed: u64,
+    last_closed: String,
     is_flush_due: bool,
 }
 
@@ -182,6 +187,22 @@ impl RefusalLog {
         let mut state = self.state.borrow_mut();
         state.waiting += 1;
         state.last = format!("{address}: {problem}");
+        self.write_when_due(state);
+    }
+
+    /// Counts a connection from `address` whose handshake failed. If the peer has closed the
+    /// connection, the process did not refuse it, and the line is a normal event.
+    pub fn note_handshake(self: &Rc<Self>, address: impl Display, error: &Error) {
+        if error.code() != ErrorCode::Disconnected {
+            return self.note(address, error);
+        }
+        let mut state = self.state.borrow_mut();
+        state.closed += 1;
+        state.last_closed = address.to_string();
+        self.write_when_due(state);
+    }
+
+    fn write_when_due(self: &Rc<Self>, mut state: RefMut<'_, RefusalState>) {
         let now = skep_env::now();
         let due = state.last_logged.map_or(now, |last| last + REFUSAL_LOG_INTERVAL);
         if due <= now {
@@ -202,6 +223,8 @@ impl RefusalLog {
     fn write(&self) {
         let mut state = self.state.borrow_mut();
         let (count, last) = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.last));
+        let closed = std::mem::take(&mut state.closed);
+        let last_closed = std::mem::take(&mut state.last_closed);
         state.last_logged = Some(skep_env::now());
         match count {
             0 => {}
@@ -210,6 +233,13 @@ impl RefusalLog {
                 "{} refused {count} connections, the last one from {last}",
                 self.this
             ),
+        }
+        if closed > 0 {
+            tracing::info!(
+                "peers closed their connections to {} before the handshake was complete; number: \
+                 {closed}; the last one: {last_closed}",
+                self.this
+            );
         }
     }
 }

@@ -315,7 +315,13 @@ impl Router {
                 lost.set(true);
             }
         }
-        result.map_err(|error| error.within(format_args!("target {target}")))
+        // Some errors of a target name the target themselves.
+        let names_target =
+            |error: &Error| error.context().starts_with(&format!("target {target} "));
+        result.map_err(|error| match names_target(&error) {
+            true => error,
+            false => error.within(format_args!("target {target}")),
+        })
     }
 
     /// Checks that the request may be sent under the process's current node id.

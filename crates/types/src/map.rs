@@ -145,6 +145,8 @@ impl TargetHealth {
     /// Maximum length of `problem`, in characters. The cluster map contains a `problem` for each
     /// target.
     pub const MAX_PROBLEM_CHARS: usize = 240;
+    /// The `problem` of a target that its service opens again, in another role, after a moment.
+    pub const REOPENS: &str = "its service opens it again, since its role in its group has changed";
 
     /// Creates the health of a target that does not serve all requests. Shortens long problems, and
     /// escapes control characters.
@@ -153,7 +155,12 @@ impl TargetHealth {
             true => c.escape_default().collect::<Vec<_>>(),
             false => vec![c],
         });
-        Self { condition, problem: escaped.take(Self::MAX_PROBLEM_CHARS).collect() }
+        let mut problem: String = escaped.take(Self::MAX_PROBLEM_CHARS + 1).collect();
+        if problem.chars().count() > Self::MAX_PROBLEM_CHARS {
+            problem =
+                problem.chars().take(Self::MAX_PROBLEM_CHARS - 3).chain("...".chars()).collect();
+        }
+        Self { condition, problem }
     }
 }
 

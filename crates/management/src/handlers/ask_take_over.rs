@@ -2,7 +2,7 @@
 //! become the primary.
 
 use crate::authority::Authority;
-use crate::map_log;
+use crate::map_log::{self, Asker};
 use skep_cluster::{Command, RequestId, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{Error, ErrorCode, Group, Result};
@@ -18,7 +18,7 @@ pub(super) async fn handle(
         let change = GroupChange { group, epoch, change: MemberChange::TakeOver, target };
         let before = authority.map();
         if authority.command(id, Command::ChangeGroup(change)).await?.changed {
-            map_log::change_line(&before, &change).write();
+            map_log::change_line(&before, &change, Asker::Member).write();
         }
         return Ok(EmptyReply {});
     }

@@ -1,16 +1,17 @@
 //! `ChangeGroup`: changes the members of a group at the request of its primary or of an
-//! administrator.
+//! administrator. `by` is the group of the target that sent the request.
 
 use crate::authority::Authority;
-use crate::map_log;
+use crate::map_log::{self, Asker};
 use skep_cluster::{Command, RequestId};
-use skep_types::Result;
+use skep_types::{GroupId, Result};
 use skep_wire::management::{ChangeGroup, ChangeGroupReply};
 
 pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: ChangeGroup,
+    by: GroupId,
 ) -> Result<ChangeGroupReply> {
     let ChangeGroup { change } = request;
     let before = authority.map();
@@ -18,7 +19,9 @@ pub(super) async fn handle(
     let map = authority.map();
     let epoch = map.group(change.group).map(|group| group.epoch).unwrap_or_default();
     if outcome.changed {
-        map_log::change_line(&before, &change).write();
+        // Only a metadata target names its group as the sender.
+        let asker = if by.raw() == 0 { Asker::Administrator } else { Asker::Member };
+        map_log::change_line(&before, &change, asker).write();
     }
     Ok(ChangeGroupReply { epoch, version: map.version })
 }

@@ -149,7 +149,13 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
             change(context, handle).await;
         }
         messages::CreateGroup::ID => change(context, create_group::handle).await,
-        messages::ChangeGroup::ID => change(context, change_group::handle).await,
+        messages::ChangeGroup::ID => {
+            let by = incoming.header.sender_group;
+            let handle = async move |authority: &Authority, id, request| {
+                change_group::handle(authority, id, request, by).await
+            };
+            change(context, handle).await;
+        }
         messages::AskTakeOver::ID => change(context, ask_take_over::handle).await,
         messages::Format::ID => change(context, format::handle).await,
         messages::SetPolicy::ID => change(context, set_policy::handle).await,

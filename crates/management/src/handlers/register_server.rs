@@ -17,7 +17,10 @@ pub(super) async fn handle(
     let outcome = match authority.command(id, command).await {
         Ok(outcome) => outcome,
         Err(error) => {
-            tracing::warn!("refused the registration of a server: {error}");
+            tracing::warn!(
+                "refused the registration of a server on host {host} at {}: {error}",
+                addresses.join(", ")
+            );
             return Err(error);
         }
     };

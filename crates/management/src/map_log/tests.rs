@@ -156,11 +156,14 @@ fn changes_of_groups_are_logged_without_names_of_the_protocol() {
             change,
             target: TargetId::new(2),
         };
-        let line = change_line(&map, &made);
+        let line = change_line(&map, &made, Asker::Member);
         assert_eq!(line.0, level, "{line:?}");
         assert!(line.1.contains("target t2 (metadata-2)"), "{line:?}");
         assert!(line.1.contains("metadata group g5"), "{line:?}");
         assert!(!line.1.contains(&format!("{change:?}")) && !line.1.contains("e9"), "{line:?}");
+        let asked = change_line(&map, &made, Asker::Administrator);
+        assert!(change != Drop || asked.0 == Level::Info, "{asked:?}");
+        assert!(change != Drop || !asked.1.contains("does not answer"), "{asked:?}");
     }
 }
 
@@ -173,4 +176,11 @@ fn condition_of_a_target_is_logged_in_words() {
     assert_eq!(line, Line(Level::Warn, expected.to_owned()));
     let healthy = TargetHealth::default();
     assert_eq!(condition_line(&map, TargetId::new(7), &healthy).0, Level::Info);
+    // A change of the role of a target, and a target that is given up as lost, are normal.
+    let reopens = TargetHealth::new(Condition::Down, TargetHealth::REOPENS);
+    assert_eq!(condition_line(&map, TargetId::new(7), &reopens).0, Level::Info);
+    let mut lost = map;
+    let is_meant = |target: &&mut skep_types::Target| target.id == TargetId::new(7);
+    lost.targets.iter_mut().find(is_meant).unwrap().consistency = Consistency::Bad;
+    assert_eq!(condition_line(&lost, TargetId::new(7), &health).0, Level::Info);
 }

@@ -110,6 +110,11 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
                 tracing::debug!("cannot change target {target} in group {group}: {error:#}");
                 shell.fail(error);
             }
+            Err(error) if error.code() == ErrorCode::StaleMap => {
+                // The group has changed meanwhile. The primary decides again with the newer map.
+                let GroupChange { group, target, .. } = change;
+                tracing::debug!("cannot change target {target} in group {group} yet: {error:#}");
+            }
             Err(error) => {
                 if shell.membership.refused_changes.is_due(skep_env::now()) {
                     tracing::warn!("{}", refused(&change, &error));

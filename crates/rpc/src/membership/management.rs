@@ -221,9 +221,14 @@ impl Management {
     fn note_refusal(&self, refused: &OpenConnection, text: &str) -> Error {
         let OpenConnection { connection, address, .. } = refused;
         let leader = leader_addresses(text);
-        let named = match &*leader {
-            [] => "it does not know the leader".to_owned(),
-            named => format!("it names {}", named.join(", ")),
+        let context = match &*leader {
+            [] => format!(
+                "management has no leader, as its node at {address} reports: more than half of the \
+                 management nodes must run and reach each other"
+            ),
+            named => {
+                format!("management at {address} is not the leader: it names {}", named.join(", "))
+            }
         };
         self.order.borrow_mut().note_refusal(address, leader);
         let mut slot = self.connection.borrow_mut();
@@ -232,7 +237,6 @@ impl Management {
         }
         // Close the connection only when the other requests on it have their replies.
         connection.close_when_idle();
-        let context = format!("management at {address} is not the leader: {named}");
         Error::new(ErrorCode::NotLeader, context)
     }
 
@@ -315,10 +319,18 @@ impl Management {
             let opened = Connection::connect(&address, identity, TargetId::default(), channel);
             opened.await.map(|connection| (connection, address))
         };
-        let first = first_success(self.candidates(), MANAGEMENT_STAGGER, attempt).await;
+        let candidates = self.candidates();
+        let first = first_success(candidates.clone(), MANAGEMENT_STAGGER, attempt).await;
         let none = || Error::new(ErrorCode::Disconnected, "no address is given");
         let opened = first.unwrap_or_else(|| Err(none()));
-        let (connection, address) = opened.map_err(|error| error.within("management"))?;
+        let (connection, address) = opened.map_err(|error| match error.code() {
+            // The error names only the address that failed last.
+            ErrorCode::Disconnected if candidates.len() > 1 => {
+                let all = candidates.join(", ");
+                error.within(format_args!("management does not answer at {all}"))
+            }
+            _ => error.within("management"),
+        })?;
         self.order.borrow_mut().note_answer(&address);
         Ok((connection, address))
     }

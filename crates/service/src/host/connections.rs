@@ -66,7 +66,7 @@ impl ServingNode {
             Err(error) if error.code() == ErrorCode::StaleMap => {
                 return tracing::debug!("refused a connection from {address}: {error:#}");
             }
-            Err(error) => return refusals.note(address, error),
+            Err(error) => return refusals.note_handshake(address, &error),
         };
         drop(ticket);
         if peer.target.raw() == 0 {

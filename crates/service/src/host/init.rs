@@ -173,30 +173,29 @@ fn group_of(target: &Target, node: &NodeDirectory) -> Option<(GroupId, usize)> {
 /// remedies. `group` is the group of the target and the number of its members.
 fn missing(target: &Target, group: Option<(GroupId, usize)>) -> String {
     let Target { id, consistency, kind, .. } = target;
+    // The text is short, since the cluster map has it with a limited length, after the path.
     let data = format!(
         "this is the directory of target {id}, whose data is missing: mount the disk of the target"
     );
     match (consistency, kind, group) {
         (Consistency::Bad, ..) => format!(
-            "this was the directory of target {id}, which is given up as lost. To use the \
-             directory for a new target, mount the new disk, stop the service, run it with --init \
-             and the same settings, and start it again. Otherwise remove the directory from the \
-             settings of the service"
+            "this was the directory of target {id}, which is given up as lost: for a new target, \
+             mount the new disk, stop the service, run it with --init, and start it; otherwise \
+             remove the directory from its settings"
         ),
         (_, TargetKind::Metadata, Some((group, 2..))) => format!(
-            "{data}; if the disk is lost for good, run `skep group remove {group} {id}` and `skep \
-             target remove {id}`, use --init to make a new target in the directory, start this \
-             service, and run `skep group add`",
+            "{data}. If the disk is lost: `skep group remove {group} {id}`, `skep target remove \
+             {id}`, then --init, a start, and `skep group add`",
             group = group.raw(),
             id = id.raw()
         ),
         (_, TargetKind::Metadata, _) => format!(
-            "{data}; if the disk is lost for good, restore the directory from a backup (see \
-             docs/operations/backups.md)"
+            "{data}. If the disk is lost, put the directory back from a copy: see \
+             docs/operations/backups.md"
         ),
         (_, TargetKind::Storage, _) => format!(
-            "{data}; if the disk is lost for good, `skep target remove --lost {}` lists its files \
-             and shows how to give it up",
+            "{data}; if it is lost for good, `skep target remove --lost {}` lists its files, and \
+             how to give it up",
             id.raw()
         ),
     }

@@ -442,8 +442,13 @@ impl ServingNode {
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }
-        let names: Vec<_> = running.iter().map(|it| it.target.to_string()).collect();
-        tracing::info!("this node serves {}", names.join(", "));
+        // A metadata target without a group is ready, and serves nothing.
+        let map = self.membership.map_cell().load();
+        let serving = running.iter().filter(|it| map.group_of(it.target).is_some());
+        let names: Vec<_> = serving.map(|it| it.target.to_string()).collect();
+        if !names.is_empty() {
+            tracing::info!("this node serves {}", names.join(", "));
+        }
     }
 
     /// Stops all running targets.
@@ -457,8 +462,15 @@ impl ServingNode {
             while ended < self.running.borrow().len() {
                 if let Ok(Report::Ended(target, result)) = inbox.receive().await {
                     ended += 1;
-                    if let Err(error) = result {
-                        tracing::error!("target {target} stopped with an error: {error}");
+                    match result {
+                        // The service would open the target again in its new role.
+                        Err(error) if error.code() == ErrorCode::Deposed => {
+                            tracing::info!("target {target} stopped: {error}");
+                        }
+                        Err(error) => {
+                            tracing::error!("target {target} stopped with an error: {error}");
+                        }
+                        Ok(()) => {}
                     }
                 }
             }

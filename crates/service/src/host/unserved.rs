@@ -75,7 +75,7 @@ impl UnservedTarget {
     /// has changed. The node opens the target again at once.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
         tracing::info!("this node opens {} again: {reason}", path.display());
-        let problem = reason.context().to_owned();
+        let problem = TargetHealth::REOPENS.to_owned();
         let now = skep_env::now();
         Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: now, logged_at: now }
     }
