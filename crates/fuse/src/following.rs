@@ -43,8 +43,9 @@ record! {
         /// Name of the entry in the directory whose inode the record of the operation has. Empty if
         /// the request has no name.
         pub name: Vec<u8>,
-        /// The directory of `new_name`. Zero if the operation is not a rename.
-        pub new_directory: InodeId,
+        /// The directory of `new_name` if the operation is a rename. The inode of the entry `name`
+        /// if the mount has looked up or created it. Otherwise zero.
+        pub other_inode: InodeId,
         /// The new name of a renamed entry. Empty if the operation is not a rename.
         pub new_name: Vec<u8>,
     }

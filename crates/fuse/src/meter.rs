@@ -11,6 +11,7 @@ use skep_env::TimeSpent;
 use skep_metrics::{
     Completed, KeptOperation, OperationTable, Reason, Registry, SlowOperations, Stage, catalog,
 };
+use skep_types::InodeId;
 use std::sync::Arc;
 
 /// Counts the requests of one worker, on the worker's thread.
@@ -59,7 +60,7 @@ impl Meter {
     pub(crate) fn count(
         &self,
         header: &InHeader,
-        (cause, names): (Origin, EntryNames),
+        (cause, mut names): (Origin, EntryNames),
         outcome: &Outcome,
         spent: &TimeSpent,
     ) {
@@ -113,7 +114,20 @@ impl Meter {
                 calls: calls(),
             };
             let errno = outcome.as_ref().err().map_or(0, |failure| failure.number().unsigned_abs());
+            if let Some(inode) = entry_of(outcome) {
+                names.other_inode = inode;
+            }
             self.following.keep(header.pid, Followed { kept, names, errno });
         }
+    }
+}
+
+/// Returns the inode of the entry that an operation looked up or created.
+fn entry_of(outcome: &Outcome) -> Option<InodeId> {
+    match outcome {
+        Ok(ReplyBody::Entry(attributes) | ReplyBody::Created(attributes, ..)) => {
+            Some(attributes.inode)
+        }
+        _ => None,
     }
 }

@@ -114,6 +114,12 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
     let map =
         through_mount::cluster_map(&place)?.ok_or_else(|| through_mount::no_records(&place))?;
     let names = WatchedNames::of(&args.path, inode)?;
+    if names.is_of_another_user() {
+        warn(
+            "this user sees only the own operations on this mount; root sees the operations of \
+             all users",
+        );
+    }
     block_on(async move { follow(&args, &place, &map, names).await })
 }
 
@@ -170,18 +176,21 @@ impl ShownNames {
     /// Returns the names of an operation. `None` if neither its inode nor the new directory of a
     /// rename is watched.
     fn of(operation: &FollowedOperation, watched: &mut WatchedNames) -> Option<Self> {
-        let FollowedOperation { record, names, .. } = operation;
+        let FollowedOperation { record, names, errno } = operation;
         let is_rename = !names.new_name.is_empty();
+        if *errno == 0 {
+            watched.learn(record.inode, names);
+        }
         let base = watched.name_of(record.inode, skep_env::now());
         let new_base = match is_rename {
-            true => watched.name_of(names.new_directory, skep_env::now()),
+            true => watched.name_of(names.other_inode, skep_env::now()),
             false => None,
         };
         if base.is_none() && new_base.is_none() {
             return None;
         }
         let new_name = match is_rename {
-            true => joined(new_base, names.new_directory, &names.new_name),
+            true => joined(new_base, names.other_inode, &names.new_name),
             false => String::new(),
         };
         Some(Self { name: joined(base, record.inode, &names.name), new_name })
@@ -273,14 +282,18 @@ fn as_text(line: &TraceLine) -> String {
         ("", false) => String::new(),
         (error, _) => format!("{error}, "),
     };
+    // An operation that took less than a microsecond has no longest phase.
+    let mainly = match &*line.mainly {
+        "" => String::new(),
+        mainly => format!(", {}", escape_controls(mainly)),
+    };
     format!(
-        "{} {} {}{}{user}{bytes}: {failed}{}, {}",
+        "{} {} {}{}{user}{bytes}: {failed}{}{mainly}",
         line.time,
         escape_controls(operation),
         escape_controls(name),
         escape_controls(&new_name),
         milliseconds(line.ms),
-        escape_controls(&line.mainly)
     )
 }
 
@@ -318,6 +331,38 @@ mod tests {
         assert!(text.starts_with(begin) && !text.contains(['\n', '\u{1b}']), "{text}");
         let end = "user 1000 4096 bytes: No space left on device, 4.2 ms, 100 %";
         assert!(text.contains(end), "{text}");
+        let short = TraceLine { ms: 0.0, mainly: String::new(), error: String::new(), ..line };
+        assert!(as_text(&short).ends_with(": failed, 0 us"), "{}", as_text(&short));
+    }
+
+    #[test]
+    fn operations_on_an_entry_that_was_just_created_are_shown() {
+        let place = tempfile::tempdir().unwrap();
+        let inode = InodeId::new(std::fs::metadata(place.path()).unwrap().ino());
+        let mut watched = WatchedNames::of(place.path(), inode).unwrap();
+        // The names of the entries come from the operations, because the directory is empty.
+        let mut shown = |at: u64, name: &str, other: u64, new_name: &str, errno: u32| {
+            let names = EntryNames {
+                name: name.into(),
+                other_inode: InodeId::new(other),
+                new_name: new_name.into(),
+            };
+            let record = TraceRecord { inode: InodeId::new(at), ..TraceRecord::default() };
+            let operation = FollowedOperation { record, names, errno };
+            ShownNames::of(&operation, &mut watched).map(|it| it.name)
+        };
+        let (here, file) = (inode.raw(), u64::MAX - 1);
+        assert_eq!(shown(file, "", 0, "", 0), None);
+        assert_eq!(shown(here, "new", file, "", 0).as_deref(), Some("new"));
+        assert_eq!(shown(file, "", 0, "", 0).as_deref(), Some("new"));
+        // A failed rename changes no name.
+        shown(here, "new", here, "failed", 2);
+        assert_eq!(shown(file, "", 0, "", 0).as_deref(), Some("new"));
+        shown(here, "new", here, "later", 0);
+        assert_eq!(shown(file, "", 0, "", 0).as_deref(), Some("later"));
+        // An entry of a directory below the path is not watched.
+        shown(file, "deep", u64::MAX - 2, "", 0);
+        assert_eq!(shown(u64::MAX - 2, "", 0, "", 0), None);
     }
 
     #[test]
@@ -329,7 +374,7 @@ mod tests {
         let mut shown = |from: InodeId, to: InodeId| {
             let names = EntryNames {
                 name: b"t\x1b1".to_vec(),
-                new_directory: to,
+                other_inode: to,
                 new_name: b"t2\xff".to_vec(),
             };
             let record =

@@ -136,7 +136,7 @@ impl NameRequest {
             Self::MakeNode { request } => one(&request.name),
             Self::Rename(rename) => EntryNames {
                 name: rename.from_name.clone(),
-                new_directory: rename.to_directory,
+                other_inode: rename.to_directory,
                 new_name: rename.to_name.clone(),
             },
             Self::ReadLink { .. } => EntryNames::default(),

@@ -1,13 +1,16 @@
 //! The names of the inodes whose operations `skep trace` shows: the path in the arguments and, for
 //! a directory, its entries.
 //!
-//! The directory is listed again when a record of an operation on an unknown inode arrives. This
-//! happens at most once per [`LIST_EVERY`], because listing a large directory costs many requests.
+//! The records of operations that look up or create an entry contain its name and its inode, so all
+//! operations on a new file are shown. For other entries, the directory is listed again when a
+//! record of an operation on an unknown inode arrives. This happens at most once per
+//! [`LIST_EVERY`], because listing a large directory costs many requests.
 
 use super::Inode;
+use skep_fuse::EntryNames;
 use skep_types::{Error, Result};
 use std::collections::HashMap;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,8 +23,14 @@ const LIST_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct WatchedNames {
     path: PathBuf,
+    /// The inode at `path`.
+    inode: Inode,
     is_directory: bool,
+    owner: u32,
+    /// Names from listings of the directory.
     names: HashMap<u64, String>,
+    /// Names from operations. They are newer than the names from listings.
+    learned: HashMap<u64, String>,
     listed_at: Option<Duration>,
 }
 
@@ -35,12 +44,64 @@ impl WatchedNames {
         let metadata = metadata.map_err(|error| Error::from(error).within(path.display()))?;
         let is_directory = metadata.is_dir();
         let names = HashMap::from([(inode.raw(), String::new())]);
-        Ok(Self { path: path.to_owned(), is_directory, names, listed_at: None })
+        Ok(Self {
+            path: path.to_owned(),
+            inode,
+            is_directory,
+            owner: metadata.uid(),
+            names,
+            learned: HashMap::new(),
+            listed_at: None,
+        })
+    }
+
+    /// Whether this user is not root and does not own the path, so that other users may have
+    /// operations there, which this user does not see.
+    pub(crate) fn is_of_another_user(&self) -> bool {
+        let user = rustix::process::geteuid();
+        !user.is_root() && user.as_raw() != self.owner
+    }
+
+    /// Learns the names of entries of the directory from an operation on `inode` that succeeded.
+    pub(crate) fn learn(&mut self, inode: Inode, names: &EntryNames) {
+        let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let other = names.other_inode;
+        if !self.is_directory || inode != self.inode || names.name.is_empty() {
+            return;
+        }
+        if names.new_name.is_empty() {
+            if other != Inode::default() && other != self.inode {
+                self.add_learned(other, name(&names.name));
+            }
+        } else if other == self.inode
+            && let Some(renamed) = self.inode_of(&name(&names.name))
+        {
+            self.add_learned(renamed, name(&names.new_name));
+        }
+    }
+
+    fn add_learned(&mut self, inode: Inode, name: String) {
+        if self.learned.len() >= MAX_ENTRIES {
+            // The next listing finds the entries that still exist.
+            self.learned.clear();
+        }
+        self.learned.insert(inode.raw(), name);
+    }
+
+    fn inode_of(&self, name: &str) -> Option<Inode> {
+        let has_name = |it: &(&u64, &String)| it.1 == name;
+        let is_current = |it: &(&u64, &String)| !self.learned.contains_key(it.0);
+        let listed = || self.names.iter().filter(is_current).find(has_name);
+        let found = self.learned.iter().find(has_name).or_else(listed);
+        found.map(|(inode, _)| Inode::new(*inode))
     }
 
     /// Returns the name of an inode relative to the path. `None` if the inode is not watched.
     pub(crate) fn name_of(&mut self, inode: Inode, now: Duration) -> Option<String> {
         let is_due = self.listed_at.is_none_or(|at| now.saturating_sub(at) >= LIST_EVERY);
+        if let Some(name) = self.learned.get(&inode.raw()) {
+            return Some(name.clone());
+        }
         if !self.names.contains_key(&inode.raw()) && self.is_directory && is_due {
             self.listed_at = Some(now);
             self.list();
