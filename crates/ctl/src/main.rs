@@ -29,6 +29,7 @@ mod tree_walk;
 mod uses;
 mod values;
 mod view;
+mod wait_chain;
 
 use std::process::ExitCode;
 

@@ -2,17 +2,18 @@
 //! moment. Lists problems and causes of slowness, each with its remedy. If management does not
 //! answer, the command takes the cluster map from a mount on this host.
 //!
-//! The module [`super::services`] connects to services, and [`super::watch`] has the loop of
-//! `--watch`.
+//! The module [`super::services`] connects to services, [`super::waits`] has the requests that wait,
+//! and [`super::watch`] has the loop of `--watch`.
 
-use super::problem::{Object, Problem, Since};
+use super::problem::{Object, Problem};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
+use super::waits::{self, WaitReport, wait_report};
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
 use crate::evictions::{self, EvictionLine};
 use crate::help::{Example, examples};
-use crate::output::{print, span};
+use crate::output::{OutputFormat, format, print, warn};
 use crate::{mounts, through_mount, view};
 use serde::Serialize;
 use skep_cluster::problems::{lost_targets, problems_of_map};
@@ -21,11 +22,12 @@ use skep_rpc::management_addresses;
 use skep_service::Interval;
 use skep_stats::why::{Evidence, Focus, Thresholds, causes};
 use skep_types::map::Reachability;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetKind};
-use skep_wire::management::{ListRequestWaits, NodeWait};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
+use skep_wire::management::ListRequestWaits;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -63,6 +65,9 @@ pub(crate) struct CheckArgs {
 /// Time for which the latencies of targets are measured and then compared.
 const SPAN: Duration = Duration::from_secs(2);
 
+/// Time without a reply of management after which the command reports that it waits.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// Maximum age of an eviction that a note of the report mentions.
 const EVICTIONS_NOTED_MS: u64 = 3_600_000;
 /// Maximum number of evictions that the note mentions. Users would not read a longer list.
@@ -81,25 +86,10 @@ struct Report {
     waits: Vec<WaitReport>,
 }
 
-#[derive(Debug, Serialize)]
-struct WaitReport {
-    node: u32,
-    /// Name of the node. For a mount: its host and mount point.
-    name: String,
-    /// Id of the group that the requests are for. `None` if a service has accepted the requests and
-    /// does not reply.
-    group: Option<u32>,
-    target: Option<u32>,
-    waits_ms: u64,
-    requests: u32,
-    /// The last error, or a description of the oldest request without a reply.
-    error: String,
-}
-
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let access = args.query.access(None)?;
     let report = crate::cmd::block_on(async move {
-        match access.map().await {
+        match patient_map(&access).await {
             Err(error) if is_silence(&error) => without_management(&access, error).await,
             map => check(&access, &map?).await,
         }
@@ -107,6 +97,19 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let healthy = report.healthy;
     print(&report, as_text)?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Gets the cluster map, and reports on standard error if management needs long to reply.
+async fn patient_map(access: &Access) -> Result<ClusterMap> {
+    let mut asking = pin!(access.map());
+    if let Some(map) = skep_env::timeout(QUIET, asking.as_mut()).await {
+        return map;
+    }
+    // In the other formats, standard error is for errors in JSON.
+    if format() == OutputFormat::Table {
+        warn(&format!("management has not replied for {QUIET:?}, so the check takes longer"));
+    }
+    asking.await
 }
 
 /// Checks the cluster while management answers.
@@ -157,6 +160,12 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
     let mut problems =
         vec![without_leader(&nodes).unwrap_or_else(|| management_unreachable(&error))];
     problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
+    if services::is_cut_off(&nodes) {
+        for problem in &mut problems {
+            problem.remedy = "see the first problem".into();
+        }
+        problems.insert(0, cut_off());
+    }
     let notes = notes(&map);
     Ok(Report { healthy: false, nodes, problems, notes, waits: Vec::new() })
 }
@@ -188,6 +197,20 @@ pub(super) fn management_unreachable(error: &Error) -> Problem {
         remedy: "I/O on files continues, but new mounts and changes of the cluster wait, and this \
                  command cannot show the states of targets. The log of `skep management` on its \
                  host says why it has ended"
+            .into(),
+        ..Problem::default()
+    }
+}
+
+/// Returns the problem that this host reaches no server of the cluster.
+fn cut_off() -> Problem {
+    Problem {
+        key: "cut-off".into(),
+        rule: "management-unreachable",
+        what: "this host reaches no server of the cluster".into(),
+        remedy: "check the network and the firewall of this host first, and repeat the command on \
+                 another host. If no host reaches a server, check the network between them and \
+                 the servers, and then the logs of the services"
             .into(),
         ..Problem::default()
     }
@@ -296,6 +319,12 @@ fn report(
 fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> Vec<Problem> {
     let services::ServiceProblems { mut problems, explained, unserved } =
         services::problems(nodes, map);
+    for problem in &mut problems {
+        if let (services::UNREACHABLE, [Object::Node(node)]) = (problem.rule, &problem.objects[..])
+        {
+            problem.what += &waits::explained(waits, *node, map);
+        }
+    }
     let is_explained = |problem: &skep_cluster::problems::Problem| {
         let is_of = |targets: &BTreeSet<_>| problem.target.is_some_and(|it| targets.contains(&it));
         match problem.rule {
@@ -316,7 +345,7 @@ fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> 
         remedy: problem.remedy.to_owned(),
         ..Problem::default()
     }));
-    problems.extend(waits.iter().map(|wait| wait_problem(wait, map)));
+    problems.extend(waits::problems(waits, &unserved, map));
     problems
 }
 
@@ -329,82 +358,6 @@ fn objects_of(problem: &skep_cluster::problems::Problem, map: &ClusterMap) -> Ve
             vec![Object::Target(target.id)]
         }
         _ => Vec::new(),
-    }
-}
-
-fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
-    let NodeWait { node, wait } = waiting;
-    WaitReport {
-        node: node.raw(),
-        name: map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone()),
-        group: Some(wait.group.raw()).filter(|group| *group != 0),
-        target: map.primary(wait.group).map(|target| target.id.raw()),
-        waits_ms: wait.since_ms,
-        requests: wait.requests,
-        error: wait.error.clone(),
-    }
-}
-
-/// Returns the problem of a mount whose requests have no reply, although a service has accepted
-/// them.
-fn unanswered_problem(wait: &WaitReport) -> Problem {
-    let WaitReport { node, name, requests, error, .. } = wait;
-    let requests = match requests {
-        1 => "1 request of a program waits".to_owned(),
-        count => format!("{count} requests of programs wait"),
-    };
-    Problem {
-        key: format!("requests-wait {node}"),
-        rule: "requests-wait",
-        what: format!(
-            "{name}: {requests} for a reply, and the oldest has waited {}: {error}",
-            span(wait.waits_ms)
-        ),
-        remedy: "the connection to the service is open: the service waits for its disk or for \
-                 another service, or the network to it was cut in the last seconds, as an \
-                 unreachable service in this list shows; `skep why` names the target, and `skep \
-                 entry path INODE` prints the path of the file"
-            .into(),
-        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
-        ..Problem::default()
-    }
-}
-
-fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
-    let Some(group) = wait.group else { return unanswered_problem(wait) };
-    let WaitReport { name, requests, error, .. } = wait;
-    let requests = match requests {
-        1 => "1 request waits".to_owned(),
-        count => format!("{count} requests wait"),
-    };
-    let target = match wait.target {
-        Some(target) => format!("target {target}"),
-        None => format!("group {group}"),
-    };
-    // Of the requests that a metadata target sends to a storage target, only truncations make a
-    // program wait.
-    let is_of_metadata =
-        map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
-    let is_to_storage =
-        map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
-    let remedy = match is_of_metadata && is_to_storage {
-        true => {
-            "check the service of the target. The metadata target continues to remove and truncate \
-             chunk files when the target answers. Of all programs, only those that truncate a file \
-             on the target wait"
-        }
-        false => "check the service of the target; the programs continue when the target answers",
-    };
-    Problem {
-        key: format!("requests-wait {} {group}", wait.node),
-        rule: "requests-wait",
-        what: format!(
-            "{name}: {requests} for {target}, and the oldest has waited {}: {error}",
-            span(wait.waits_ms)
-        ),
-        remedy: remedy.into(),
-        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
-        ..Problem::default()
     }
 }
 
@@ -442,44 +395,6 @@ fn as_text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{ClusterId, Group, GroupId, Node, NodeId, TargetId};
-
-    #[test]
-    fn waiting_request_of_a_service_is_not_counted_as_a_program() {
-        let mut map = ClusterMap::empty(ClusterId::default());
-        for (id, kind) in [(2, NodeKind::Metadata), (9, NodeKind::Client)] {
-            map.nodes.push(Node {
-                id: NodeId::new(id),
-                kind,
-                name: kind_word(kind).into(),
-                addresses: Vec::new(),
-                domain: String::new(),
-                reachability: Reachability::Online,
-                version: String::new(),
-            });
-        }
-        map.groups.push(Group::of_one(GroupId::new(4), TargetKind::Storage, TargetId::new(4)));
-        let wait = |node, group: Option<u32>| {
-            let wait = WaitReport {
-                node,
-                name: "it".into(),
-                group,
-                target: group,
-                waits_ms: 9000,
-                requests: 1,
-                error: "no answer".into(),
-            };
-            wait_problem(&wait, &map)
-        };
-        let remedy = |node| wait(node, Some(4)).remedy;
-        assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
-        assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
-        let accepted = wait(9, None);
-        assert_eq!(
-            accepted.what,
-            "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no answer"
-        );
-    }
 
     #[test]
     fn health_note_lists_the_evictions_of_the_last_hour() {

@@ -6,6 +6,7 @@ mod history;
 mod problem;
 mod services;
 mod since;
+mod waits;
 mod watch;
 
 use crate::cmd::done;

@@ -14,11 +14,17 @@ use skep_cluster::state::kind_word;
 use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetId};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Time limit for the handshake. A server that does not complete the handshake in time counts as
 /// unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Maximum number of services to which the command connects at the same time.
+const MAX_VISITS: usize = 64;
+/// The rule of the problem that a service does not accept connections.
+pub(super) const UNREACHABLE: &str = "service-unreachable";
 
 /// Whether a connection to a service succeeded, as JSON.
 #[derive(Debug, Serialize)]
@@ -63,13 +69,32 @@ pub(super) struct ServiceProblems {
     pub(super) unserved: BTreeSet<TargetId>,
 }
 
-/// Connects to all services in a cluster map.
+/// Connects to all services in a cluster map, to several at the same time. So services that do not
+/// answer delay the report only once.
 pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
+    let services: Vec<_> = map.nodes.iter().filter(|it| it.kind != NodeKind::Client).collect();
+    let shared = Rc::new(map.clone());
     let mut nodes = Vec::new();
-    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        nodes.push(visit(access, map, node).await);
+    for some in services.chunks(MAX_VISITS) {
+        let visits = some.iter().map(|&node| {
+            let (access, map, node) = (access.clone(), Rc::clone(&shared), node.clone());
+            skep_env::spawn(async move { visit(&access, &map, &node).await })
+        });
+        let visits: Vec<_> = visits.collect();
+        for visit in visits {
+            nodes.push(visit.await);
+        }
     }
     nodes
+}
+
+/// Whether no server answers this host, and each of them fails like a host that does not answer.
+/// Then the network of this host is the most likely cause.
+pub(super) fn is_cut_off(nodes: &[NodeReport]) -> bool {
+    let is_silent = |it: &NodeReport| {
+        !it.reachable && it.error.as_deref().is_some_and(|it| Silence::of(it) == Silence::Host)
+    };
+    nodes.len() > 1 && nodes.iter().all(is_silent)
 }
 
 /// Connects to each target of a node, since each target may have its own thread. Connects to the
@@ -152,7 +177,7 @@ fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
     };
     Problem {
         key: format!("service-unreachable {id}"),
-        rule: "service-unreachable",
+        rule: UNREACHABLE,
         what: format!("{name} [ID: {id}]{targets} is unreachable: {error}"),
         remedy: remedy(report, (map, node), error),
         objects: vec![Object::Node(node.id)],
@@ -361,6 +386,22 @@ mod tests {
         assert!(problem.what.contains("storage-1, storage-2"), "{}", problem.what);
         assert!(problem.remedy.contains("now at 10.0.0.1:7400"), "{}", problem.remedy);
         assert_eq!(found.explained.len(), 4);
+    }
+
+    #[test]
+    fn host_that_reaches_no_server_is_cut_off() {
+        let map = map(&[Reachability::Offline]);
+        let is_cut_off = |errors: [&str; 2]| {
+            let visits = map.nodes.iter().zip(errors);
+            let visits = visits.map(|(node, what)| match what {
+                "" => report(&map, node, Ok("a".into())),
+                what => report(&map, node, error(ErrorCode::Disconnected, what)),
+            });
+            is_cut_off(&visits.collect::<Vec<_>>())
+        };
+        let (silent, refused) = ("no answer within 1s", "Connection refused (os error 111)");
+        assert!(is_cut_off([silent, "No route to host (os error 113)"]));
+        assert!(!is_cut_off([silent, refused]) && !is_cut_off([silent, ""]));
     }
 
     #[test]

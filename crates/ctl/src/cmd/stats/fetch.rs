@@ -3,8 +3,9 @@
 use crate::access::Access;
 use skep_rpc::CallOptions;
 use skep_stats::{Round, ServiceFigures};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
 use skep_wire::node::GetStatistics;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Time limit for the reply of a service. A service that needs longer is shown as missing, so that
@@ -19,6 +20,8 @@ pub(crate) struct Fetched {
     pub(crate) round: Round,
     /// Services that did not reply, each with the reason.
     pub(crate) unreachable: Vec<String>,
+    /// The nodes of these services.
+    silent: BTreeSet<NodeId>,
 }
 
 /// Asks all services for their figures at the same time.
@@ -26,24 +29,43 @@ pub(crate) struct Fetched {
 /// # Errors
 /// Errors of the request to management, which lists the services.
 pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
+    fetch_without(access, BTreeSet::new(), Vec::new()).await
+}
+
+/// Asks again all services that have replied in the earlier round `before`. A service that did not
+/// reply has nothing to compare, and would delay each round.
+///
+/// # Errors
+/// Errors of the request to management, which lists the services.
+pub(crate) async fn fetch_again(access: &Access, before: &Fetched) -> Result<Fetched> {
+    fetch_without(access, before.silent.clone(), before.unreachable.clone()).await
+}
+
+async fn fetch_without(
+    access: &Access,
+    mut silent: BTreeSet<NodeId>,
+    mut unreachable: Vec<String>,
+) -> Result<Fetched> {
     let map = access.map().await?;
-    let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
+    let is_asked = |node: &&Node| node.kind != NodeKind::Client && !silent.contains(&node.id);
+    let services = map.nodes.iter().filter(is_asked);
     let asked: Vec<_> = services
         .map(|node| {
             let (access, node) = (access.clone(), node.clone());
             skep_env::spawn(async move { ask(&access, &node).await.map_err(|it| (node, it)) })
         })
         .collect();
-    let (mut round, mut unreachable) = (Round::new(), Vec::new());
+    let mut round = Round::new();
     for answer in asked {
         match answer.await {
             Ok(figures) => round.push(figures),
             Err((node, error)) => {
                 unreachable.push(format!("{} [ID: {}]: {}", node.name, node.id, error.context()));
+                silent.insert(node.id);
             }
         }
     }
-    Ok(Fetched { map, round, unreachable })
+    Ok(Fetched { map, round, unreachable, silent })
 }
 
 async fn ask(access: &Access, node: &Node) -> Result<ServiceFigures> {

@@ -4,7 +4,7 @@
 //!
 //! The rules that find causes are in `skep_stats::why`.
 
-use super::fetch::{Fetched, fetch};
+use super::fetch::{Fetched, fetch, fetch_again};
 use crate::access::Access;
 use skep_stats::why::{Evidence, Focus};
 use skep_stats::{By, Row, rows};
@@ -31,7 +31,7 @@ pub(crate) async fn measure(
     for number in 1..=INTERVALS {
         let until = started + span * number / INTERVALS;
         skep_env::sleep(until.saturating_sub(skep_env::now())).await;
-        let now = fetch(access).await?;
+        let now = fetch_again(access, &before).await?;
         evidence.add(&Evidence::between(&before.round, &now.round, focus));
         before = now;
     }

@@ -6,6 +6,7 @@
 use crate::access::Access;
 use crate::output::span;
 use crate::uses::Users;
+use crate::wait_chain::{Wait, chain, with_node};
 use skep_fuse::{WaitingRequest, WaitingRequests};
 use skep_stats::why::{Finding, Scope};
 use skep_types::{ClusterMap, GroupId, InodeId, Result};
@@ -48,7 +49,8 @@ pub(super) async fn of_cluster(
     let list = access.ask(&ListRequestWaits {}).await?;
     let of_scope =
         list.waits.iter().filter(|it| is_of_client(it.node.raw()) && is_in_scope(it.wait.group));
-    let mut found: Vec<_> = of_scope.take(MAX_WAITS).map(|it| of_node(map, it)).collect();
+    let mut found: Vec<_> =
+        of_scope.take(MAX_WAITS).map(|it| of_node(map, it, &list.waits)).collect();
     if scope.targets.is_none() || inode.is_some() {
         let locks = skep_env::timeout(LOCKS_PATIENCE, lock_waits(access, inode)).await;
         // Ignore the error of a metadata group that does not answer, because the list of management
@@ -90,19 +92,29 @@ fn requests_wait(count: u32) -> String {
 fn awaited(map: &ClusterMap, group: GroupId) -> String {
     match (group.raw(), map.primary(group)) {
         (0, _) => String::new(),
-        (_, Some(target)) => {
-            let node = map.node(target.node);
-            let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
-            format!(" for target {}{node}", target.id)
-        }
+        (_, Some(target)) => format!(" for {}", with_node(target.id, map)),
         (_, None) => format!(" for group {group}, which has no target that serves"),
     }
 }
 
-fn of_node(map: &ClusterMap, waiting: &NodeWait) -> Finding {
+/// Returns the waits of a node. `all` has the waits of all nodes.
+fn of_node(map: &ClusterMap, waiting: &NodeWait, all: &[NodeWait]) -> Finding {
     let NodeWait { node, wait } = waiting;
     let name = map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone());
     let RequestWait { group, since_ms, requests, error } = wait;
+    let known = all
+        .iter()
+        .filter_map(|it| Some(Wait { node: it.node, target: map.primary(it.wait.group)?.id }));
+    let remedy = match (group.raw(), chain(error, known, map)) {
+        (0, Some(chain)) => format!("{chain}; `skep health check` shows what is wrong with it"),
+        (0, None) => "the service has accepted the request and does not reply: `skep transaction \
+                      list`, `skep lock list` and the log of the service show whether it waits \
+                      for another target, for a client that uses the file, or for its own disk"
+            .to_owned(),
+        _ => "`skep health check` shows whether the service does not run, or its host or network \
+              has failed; the requests continue when the target answers"
+            .to_owned(),
+    };
     Finding {
         rule: "requests-wait".into(),
         severity: "critical".into(),
@@ -113,7 +125,7 @@ fn of_node(map: &ClusterMap, waiting: &NodeWait) -> Finding {
             awaited(map, *group),
             span(*since_ms)
         ),
-        remedy: "`skep health check` shows the service or target that does not answer".into(),
+        remedy,
     }
 }
 

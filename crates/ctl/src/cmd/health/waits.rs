@@ -1,0 +1,226 @@
+//! The requests that wait, for `skep health check`: the reports of the nodes and the problems that
+//! follow from them.
+//!
+//! Requests for a target whose service does not accept connections are no problem of their own:
+//! [`explained`] adds them to the problem of the service.
+
+use super::problem::{Problem, Since};
+use crate::output::span;
+use crate::wait_chain::{Wait, chain};
+use serde::Serialize;
+use skep_types::{ClusterMap, NodeId, NodeKind, TargetId, TargetKind};
+use skep_wire::management::NodeWait;
+use std::collections::BTreeSet;
+
+/// The requests of a node that have had no reply for more than 5 seconds, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct WaitReport {
+    node: u32,
+    /// Name of the node. For a mount: its host and mount point.
+    name: String,
+    /// Id of the group that the requests are for. `None` if a service has accepted the requests and
+    /// does not reply.
+    group: Option<u32>,
+    target: Option<u32>,
+    waits_ms: u64,
+    requests: u32,
+    /// The last error, or a description of the oldest request without a reply.
+    error: String,
+}
+
+impl WaitReport {
+    fn target(&self) -> Option<TargetId> {
+        self.target.map(TargetId::new)
+    }
+}
+
+pub(super) fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
+    let NodeWait { node, wait } = waiting;
+    WaitReport {
+        node: node.raw(),
+        name: map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone()),
+        group: Some(wait.group.raw()).filter(|group| *group != 0),
+        target: map.primary(wait.group).map(|target| target.id.raw()),
+        waits_ms: wait.since_ms,
+        requests: wait.requests,
+        error: wait.error.clone(),
+    }
+}
+
+/// Returns the problems of the waits that no other problem explains. `unserved` has the targets
+/// whose service does not accept connections.
+pub(super) fn problems(
+    waits: &[WaitReport],
+    unserved: &BTreeSet<TargetId>,
+    map: &ClusterMap,
+) -> Vec<Problem> {
+    let is_explained =
+        |wait: &WaitReport| wait.target().is_some_and(|target| unserved.contains(&target));
+    let shown = waits.iter().filter(|wait| !is_explained(wait));
+    shown.map(|wait| wait_problem(wait, waits, map)).collect()
+}
+
+/// Returns the clause about the requests that wait for the targets of a node. Empty if no request
+/// waits for them.
+pub(super) fn explained(waits: &[WaitReport], node: NodeId, map: &ClusterMap) -> String {
+    let is_of = |target: TargetId| map.target(target).is_some_and(|it| it.node == node);
+    let of_node: Vec<_> = waits.iter().filter(|it| it.target().is_some_and(is_of)).collect();
+    let names: BTreeSet<_> = of_node.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    let requests: u32 = of_node.iter().map(|it| it.requests).sum();
+    match of_node.iter().map(|it| it.waits_ms).max() {
+        None => String::new(),
+        Some(oldest) => format!(
+            "; {} for it, for up to {}, at {}",
+            requests_wait(requests),
+            span(oldest),
+            names.join(", ")
+        ),
+    }
+}
+
+fn requests_wait(count: u32) -> String {
+    match count {
+        1 => "1 request waits".to_owned(),
+        count => format!("{count} requests wait"),
+    }
+}
+
+/// Returns the problem of a mount whose requests have no reply, although a service has accepted
+/// them.
+fn unanswered_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -> Problem {
+    let WaitReport { node, name, requests, error, .. } = wait;
+    let requests = match requests {
+        1 => "1 request of a program waits".to_owned(),
+        count => format!("{count} requests of programs wait"),
+    };
+    let known = all.iter().filter_map(|it| {
+        Some(Wait { node: NodeId::new(it.node), target: it.target.map(TargetId::new)? })
+    });
+    let remedy = match chain(error, known, map) {
+        Some(chain) => format!("{chain}: the program continues when this target answers"),
+        None => "the service has accepted the request and does not reply: it waits for its disk, \
+                 for another service or for a client, or the network to it was cut in the last \
+                 seconds. The other problems in this list, `skep transaction list` and the log of \
+                 the service show the cause"
+            .to_owned(),
+    };
+    Problem {
+        key: format!("requests-wait {node}"),
+        rule: "requests-wait",
+        what: format!(
+            "{name}: {requests} for a reply, and the oldest has waited {}: {error}",
+            span(wait.waits_ms)
+        ),
+        remedy: format!("{remedy}; `skep entry path INODE` prints the path of the file"),
+        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
+        ..Problem::default()
+    }
+}
+
+fn wait_problem(wait: &WaitReport, all: &[WaitReport], map: &ClusterMap) -> Problem {
+    let Some(group) = wait.group else { return unanswered_problem(wait, all, map) };
+    let WaitReport { name, requests, error, .. } = wait;
+    let target = match wait.target {
+        Some(target) => format!("target {target}"),
+        None => format!("group {group}"),
+    };
+    // Of the requests that a metadata target sends to a storage target, only truncations make a
+    // program wait.
+    let is_of_metadata =
+        map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
+    let is_to_storage =
+        map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
+    let remedy = match is_of_metadata && is_to_storage {
+        true => {
+            "check the service of the target. The metadata target continues to remove and truncate \
+             chunk files when the target answers. Of all programs, only those that truncate a file \
+             on the target wait"
+        }
+        false => "check the service of the target; the programs continue when the target answers",
+    };
+    Problem {
+        key: format!("requests-wait {} {group}", wait.node),
+        rule: "requests-wait",
+        what: format!(
+            "{name}: {} for {target}, and the oldest has waited {}: {error}",
+            requests_wait(*requests),
+            span(wait.waits_ms)
+        ),
+        remedy: remedy.into(),
+        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
+        ..Problem::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_cluster::state::kind_word;
+    use skep_types::map::Reachability;
+    use skep_types::{ClusterId, Group, GroupId, Node, Target};
+
+    /// Returns a map with the nodes of a metadata target t2, a storage target t4 and a client.
+    fn map() -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let nodes = [(2, NodeKind::Metadata), (4, NodeKind::Storage), (9, NodeKind::Client)];
+        for (id, kind) in nodes {
+            map.nodes.push(Node {
+                id: NodeId::new(id),
+                kind,
+                name: kind_word(kind).into(),
+                addresses: Vec::new(),
+                domain: String::new(),
+                reachability: Reachability::Online,
+                version: String::new(),
+            });
+        }
+        for (id, kind) in [(2, TargetKind::Metadata), (4, TargetKind::Storage)] {
+            map.targets.push(Target::new(TargetId::new(id), kind, NodeId::new(id), "/d"));
+        }
+        map.groups.push(Group::of_one(GroupId::new(4), TargetKind::Storage, TargetId::new(4)));
+        map
+    }
+
+    fn wait(node: u32, group: Option<u32>, error: &str) -> WaitReport {
+        WaitReport {
+            node,
+            name: "it".into(),
+            group,
+            target: group,
+            waits_ms: 9000,
+            requests: 1,
+            error: error.into(),
+        }
+    }
+
+    #[test]
+    fn waiting_request_of_a_service_is_not_counted_as_a_program() {
+        let problem = |node, group| wait_problem(&wait(node, group, "no answer"), &[], &map());
+        let remedy = |node| problem(node, Some(4)).remedy;
+        assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
+        assert!(remedy(9).contains("the programs continue"), "{}", remedy(9));
+        let accepted = problem(9, None);
+        assert_eq!(
+            accepted.what,
+            "it: 1 request of a program waits for a reply, and the oldest has waited 9.0s: no answer"
+        );
+    }
+
+    #[test]
+    fn request_at_a_metadata_target_leads_to_the_target_that_it_waits_for() {
+        let waits =
+            [wait(9, None, "open, without a reply from target t2"), wait(2, Some(4), "refused")];
+        let found = problems(&waits, &BTreeSet::new(), &map());
+        assert_eq!(found.len(), 2, "{found:?}");
+        let expected = "target t2 on metadata itself waits for target t4 on storage: the program";
+        assert!(found[0].remedy.starts_with(expected), "{}", found[0].remedy);
+        // The service of t4 does not accept connections. This problem includes the second wait.
+        let found = problems(&waits, &BTreeSet::from([TargetId::new(4)]), &map());
+        let [problem] = &found[..] else { panic!("{found:?}") };
+        assert!(problem.what.contains("without a reply from target t2"), "{}", problem.what);
+        let clause = "; 1 request waits for it, for up to 9.0s, at it";
+        assert_eq!(explained(&waits, NodeId::new(4), &map()), clause);
+        assert_eq!(explained(&waits, NodeId::new(2), &map()), "");
+    }
+}
