@@ -318,9 +318,9 @@ fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = " lacks changes that other members of its group have";
     let remedy = match target.kind {
         TargetKind::Metadata => {
-            "start the service of this target if it does not run; then the target gets the changes \
-             from its group, and `skep group status` shows how many it lacks. The group continues \
-             without this target meanwhile"
+            "start the service of this target if it does not run. As soon as it runs, the target \
+             gets the changes from its group, and `skep group status` shows how many it lacks. The \
+             group continues without this target meanwhile"
         }
         TargetKind::Storage => "this target receives no new files until its resync is complete",
     };

@@ -222,13 +222,14 @@ fn scaled(number: u64, step: u64, units: &[&str]) -> String {
     format!("{:.1}{}", number as f64 / factor as f64, units[scale])
 }
 
-/// Formats a duration in milliseconds with a unit that suits its length: 50 us, 1.2 ms, 123 ms, 12
-/// s.
+/// Formats a duration in milliseconds with a unit that suits its length: 50 us, 1.2 ms, 123 ms, 3.3
+/// s, 24 s.
 pub(crate) fn milliseconds(ms: f64) -> String {
     match ms {
         _ if ms < 0.1 => format!("{:.0} us", ms * 1e3),
         _ if ms < 10.0 => format!("{ms:.1} ms"),
-        _ if ms < 10_000.0 => format!("{ms:.0} ms"),
+        _ if ms < 1_000.0 => format!("{ms:.0} ms"),
+        _ if ms < 10_000.0 => format!("{:.1} s", ms / 1e3),
         _ => format!("{:.0} s", ms / 1e3),
     }
 }

@@ -349,7 +349,7 @@ impl Place {
     }
 }
 
-/// Describes a wait for a group that did not answer.
+/// Describes a wait for a group that did not serve a request: it did not answer, or refused it.
 fn unanswered(map: &ClusterMap, wait: &TraceWait) -> String {
     let TraceWait { group, target, served_by, error, .. } = wait;
     let error = escape_controls(error);
@@ -363,7 +363,7 @@ fn unanswered(map: &ClusterMap, wait: &TraceWait) -> String {
     for repeated in [short.to_owned(), format!("target {target}")] {
         error = error.strip_prefix(&format!("{repeated}: ")).unwrap_or(error);
     }
-    let mut text = format!("waiting for {name}, which did not answer: {error}");
+    let mut text = format!("waiting for {name}, which did not serve the request: {error}");
     if served_by != target && served_by.raw() != 0 {
         text += &format!("; {} has taken over", names::target(map, served_by.raw()));
     }

@@ -111,7 +111,7 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
         let slowest = report["slowest"].as_array().expect("a list").clone();
         let is_explained = |it: &Value| {
             let text = it["mainly"].as_str().expect("a text");
-            text.contains(&mainly) && text.contains(", which did not answer: ")
+            text.contains(&mainly) && text.contains(", which did not serve the request: ")
         };
         slowest.iter().any(is_explained).then_some(())
     });

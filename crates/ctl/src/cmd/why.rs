@@ -103,6 +103,12 @@ const WITHOUT_TOKEN: &str =
 const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op ID PATH` explains your own \
      operations, and an administrator can explain all";
 
+/// The line in place of the causes if there are none.
+const NO_CAUSE: &str = "No cause of slowness was found.";
+/// The line in place of the causes in the report for a user without the token.
+const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an administrator, with the cluster's token, \
+     names slow disks and links.";
+
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
     if let Some(trace) = args.op {
         args.monitor.refuse_without("--since")?;
@@ -197,7 +203,7 @@ fn explain_own(path: PathBuf, interval: Duration) -> Result<()> {
          operations on this mount",
     );
     let explaining = async move { own::explain((&path, inode), &place, interval).await };
-    print(&crate::cmd::block_on(explaining)?, as_text)
+    print(&crate::cmd::block_on(explaining)?, own_as_text)
 }
 
 /// Measures for `interval`. `inode` is the inode that the report is about; `None` means all.
@@ -239,6 +245,17 @@ async fn from_monitor(
 }
 
 fn as_text(report: &Report) -> String {
+    with_causes(report, NO_CAUSE)
+}
+
+/// Returns the report for a user without the token. A mount does not know how fast the other
+/// targets are, so it finds no causes of slowness.
+fn own_as_text(report: &Report) -> String {
+    with_causes(report, NO_CAUSES_FOR_USERS)
+}
+
+/// Returns the report as text. `without` is the line in place of the causes if there are none.
+fn with_causes(report: &Report, without: &str) -> String {
     let mut text = String::new();
     let Report { span_seconds, requests, seconds, .. } = report;
     let _ = match requests {
@@ -267,7 +284,7 @@ fn as_text(report: &Report) -> String {
         let _ = writeln!(text, "- {what}\n  {remedy}");
     }
     let _ = match (report.findings.is_empty(), report.waiting.is_empty()) {
-        (true, true) => writeln!(text, "\nNo cause of slowness was found."),
+        (true, true) => writeln!(text, "\n{without}"),
         (true, false) => Ok(()),
         (false, _) => writeln!(text, "\nCauses\n=========="),
     };
@@ -330,12 +347,15 @@ mod tests {
         assert!(
             text.contains("No cause of slowness") && text.contains("no figures from storage-1")
         );
+        // The report of a user cannot compare targets, so it does not deny that one is slow.
+        let own = own_as_text(&report);
+        assert!(own.contains("of an administrator") && !own.contains("No cause"), "{own}");
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");
     }
 
     #[test]
     fn values_are_shown_with_two_digits_and_a_unit() {
-        let shown = [0.02, 0.4, 12.3, 25_000.0].map(milliseconds);
-        assert_eq!(shown, ["20 us", "0.4 ms", "12 ms", "25 s"]);
+        let shown = [0.02, 0.4, 12.3, 3_264.0, 25_000.0].map(milliseconds);
+        assert_eq!(shown, ["20 us", "0.4 ms", "12 ms", "3.3 s", "25 s"]);
     }
 }

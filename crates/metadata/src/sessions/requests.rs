@@ -191,11 +191,16 @@ impl<E: Engine> MetadataTarget<E> {
             return stale(format!("this target is no longer the primary of group {own}"));
         }
         let epoch = map.group(own).map(|group| group.epoch).unwrap_or_default();
-        if header.lowest_map > map.version || header.epoch != epoch {
+        if header.epoch != epoch {
             return stale(format!(
-                "cannot serve a request for cluster map {} and epoch {} of group {own}: this \
-                 target has map {} and epoch {epoch}",
-                header.lowest_map, header.epoch, map.version
+                "the request is for epoch {} of group {own}, but this target has epoch {epoch}",
+                header.epoch
+            ));
+        }
+        if header.lowest_map > map.version {
+            return stale(format!(
+                "the request needs cluster map {}, but this target has map {}",
+                header.lowest_map, map.version
             ));
         }
         Ok(())

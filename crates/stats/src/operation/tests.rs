@@ -69,8 +69,8 @@ fn wait_for_a_stopped_target_names_target_node_and_error() {
     };
     let report = explained(std::slice::from_ref(&waited));
     assert_eq!(shares(&report), [(3, "others", 99), (3, "disk", 1)]);
-    let expected = "waiting for storage target t3 on storage-1, which did not answer: \
-                    10.0.0.4:7420: Connection refused";
+    let expected = "waiting for storage target t3 on storage-1, which did not serve the \
+                    request: 10.0.0.4:7420: Connection refused";
     assert_eq!(report.parts[0].what, expected);
     assert_eq!(mainly(&waited, &map()), format!("99 % {expected}"));
 }
@@ -81,8 +81,8 @@ fn wait_for_a_take_over_names_both_members() {
     let waited =
         TraceRecord { waits: vec![wait(1, 2, 9_900, error)], ..of_mount(10_000, 0, vec![]) };
     let what = &explained(&[waited]).parts[0].what;
-    let expected = "waiting for metadata target t1 on metadata-1, which did not answer: the \
-                    connection has ended; metadata target t2 on metadata-2 has taken over";
+    let expected = "waiting for metadata target t1 on metadata-1, which did not serve the \
+                    request: the connection has ended; metadata target t2 on metadata-2 has taken over";
     assert_eq!(what, expected);
     let without = TraceRecord {
         waits: vec![wait(0, 2, 9_900, "group g5 has no serving member")],

@@ -79,6 +79,11 @@ struct MemberStatus {
 }
 
 impl MemberStatus {
+    /// Whether the primary has no figures of the member.
+    fn is_unknown(&self) -> bool {
+        self.appended.is_none() && self.copy.is_none()
+    }
+
     /// Returns the size of the missing records. Adds whether the member gets them from the log or
     /// as a copy.
     fn missing(&self) -> String {
@@ -244,6 +249,16 @@ fn as_table(lines: &[GroupStatus]) -> String {
             "\nThe primary of group {} does not answer: {error}; `skep health check` lists problems",
             line.id
         ));
+    }
+    for line in lines.iter().filter(|line| line.error.is_none()) {
+        for silent in line.members.iter().filter(|it| it.is_unknown()) {
+            shown.push_str(&format!(
+                "\nTarget {} has not answered the primary of group {} since the group changed, so \
+                 the primary does not know what it lacks; `skep health check` shows whether its \
+                 service runs",
+                silent.target, line.id
+            ));
+        }
     }
     let copied = lines.iter().flat_map(|line| &line.members);
     let stopped = copied.filter_map(|it| Some((it.target, it.copy.as_ref()?.problem.as_ref()?)));

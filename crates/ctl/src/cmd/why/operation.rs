@@ -162,11 +162,11 @@ mod tests {
             unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
         };
         let text = as_text(&report);
-        let first = "create took 1244 ms, of client node17 (n5), user 1000; it ended at 2025-06-15";
+        let first = "create took 1.2 s, of client node17 (n5), user 1000; it ended at 2025-06-15";
         assert!(text.starts_with(first), "{text}");
         let expected = "   82 %  waiting for the log sync of metadata target t7 on m";
-        assert!(text.contains(expected) && text.contains("(1020 ms, usually 0.4 ms)"), "{text}");
-        assert!(text.contains("- after 0.2 ms: create to metadata target t7, 1100 ms, failed\n"));
+        assert!(text.contains(expected) && text.contains("(1.0 s, usually 0.4 ms)"), "{text}");
+        assert!(text.contains("- after 0.2 ms: create to metadata target t7, 1.1 s, failed\n"));
         assert!(text.contains("- 2 more") && text.contains("no records from storage-1"), "{text}");
         assert!(!text.contains('\u{1b}'), "names cannot move the cursor");
     }

@@ -93,9 +93,11 @@ pub(super) async fn explain(
         direct.contains(&waiting) || below.contains(&waiting)
     });
     if lost > 0 {
-        report
-            .unreachable
-            .push(format!("{lost} operations, because the mount could not keep their records"));
+        let (operations, records) = match lost {
+            1 => ("1 operation".to_owned(), "its record"),
+            lost => (format!("{lost} operations"), "their records"),
+        };
+        report.unreachable.push(format!("{operations}: the mount was too busy to keep {records}"));
     }
     Ok(report)
 }
