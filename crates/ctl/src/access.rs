@@ -153,11 +153,13 @@ impl ClusterQuery {
             (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => {
                 self.by_token(Path::new(TOKEN_OF_HOST))
             }
-            (None, []) => Err(unknown(
+            (None, []) => Err(unknown(format!(
                 "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
-                 /etc/skep/client.toml nor /etc/skep/token exists; name the data directory of a \
-                 cluster, or the address of its management, with --cluster or SKEP_CLUSTER",
-            )),
+                 /etc/skep/client.toml nor {TOKEN_OF_HOST} exists; name a file with its token with \
+                 --token-file or {TOKEN_VARIABLE}, or the data directory of a cluster with \
+                 --cluster or {CLUSTER_VARIABLE}{}",
+                way_of_users(self.without_token, rustix::process::geteuid().is_root())
+            ))),
         }
     }
 
@@ -198,11 +200,13 @@ impl ClusterQuery {
             let is_plain = !name.contains([':', ',', '.']);
             return Err(unknown(format!(
                 "cannot connect to the cluster at {}: its token is missing{}; name a file that \
-                 holds it with --token-file, or put it into {TOKEN_OF_HOST} (`skep cluster token \
-                 --cluster DIRECTORY` on the management host prints the token)",
+                 holds it with --token-file or {TOKEN_VARIABLE}, or put it into {TOKEN_OF_HOST} \
+                 (`skep cluster token --cluster DIRECTORY` on the management host prints the \
+                 token){}",
                 addresses.join(","),
                 // The user may have meant a directory and mistyped its name.
                 if is_plain { ", and no file or directory has that name" } else { "" },
+                way_of_users(self.without_token, rustix::process::geteuid().is_root())
             )));
         };
         let mut token = token_in(&token_file, self.without_token)?;
@@ -238,6 +242,15 @@ fn is_closed(file: &Path) -> bool {
 /// The way out for a user who may not read the token, if the command has no form for users.
 const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, such as `skep health df \
      PATH` and `skep why PATH`, need a path in a mount and no token";
+
+/// Returns the clause about what a user without the token can do instead of a command. Empty for
+/// root, who can get the token.
+fn way_of_users(without_token: &str, is_root: bool) -> String {
+    match is_root || without_token.is_empty() {
+        true => String::new(),
+        false => format!(". Without the token: {without_token}"),
+    }
+}
 
 /// Returns the error for a token file that this user may not read. `without_token` is what this
 /// user can do instead.

@@ -7,6 +7,7 @@
 use super::archive::Archive;
 use super::redaction::redacted;
 use crate::access::{Access, ClusterArgs};
+use crate::cmd::mount::LOGS_OF_ROOT;
 use crate::help::{Example, examples};
 use crate::output::{print, size, utc};
 use crate::program::program;
@@ -28,6 +29,13 @@ const EXAMPLES: &[Example] = &[
 const LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of logs and settings files that a bundle takes from one directory.
 const MAX_FILES: usize = 500;
+
+/// Maximum number of lines that a bundle contains of the journal.
+const JOURNAL_LINES: &str = "20000";
+/// The directory of the logs in a bundle.
+const LOGS: &str = "logs/";
+/// The directory of the logs of mounts in a bundle.
+const MOUNT_LOGS: &str = "logs/mounts/";
 
 /// Read-only commands whose output a bundle contains, each with its file name in the archive.
 const COMMANDS: &[(&str, &[&str])] = &[
@@ -76,7 +84,9 @@ const FACTS: &[&str] = &[
 /// Write configuration without secrets, map, logs, figures and kernel facts to one archive
 ///
 /// Logs, settings and kernel facts come from this host; run the command on each host that has a
-/// problem. The figures of all services that can be reached are in every bundle.
+/// problem. The logs are those of `skep up`, or the journal of the services under systemd and the
+/// logs of the mounts of root; name all others with --log. The figures of all services that can be
+/// reached are in every bundle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BundleArgs {
@@ -119,15 +129,25 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     }
     let Archive { members, bytes, .. } = writer.archive;
     let bundle = Bundle { file: path.display().to_string(), bytes, members };
-    print(&bundle, |bundle| {
-        format!(
-            "Wrote {} with {} files ({}). It has no secrets of the cluster, but names of hosts, \
-             users and paths; check its contents before you pass it on.",
-            bundle.file,
-            bundle.members.len(),
-            size(bundle.bytes)
-        )
-    })
+    print(&bundle, as_text)
+}
+
+fn as_text(bundle: &Bundle) -> String {
+    let is_of_service = |it: &String| it.contains(LOGS) && !it.contains(MOUNT_LOGS);
+    let missing = match bundle.members.iter().any(is_of_service) {
+        true => "",
+        false => {
+            "\nIt has no log of a service. If services on this host write their logs to files, name \
+             each file with --log FILE, and write the bundle again."
+        }
+    };
+    format!(
+        "Wrote {} with {} files ({}). It has no secrets of the cluster, but names of hosts, users \
+         and paths; check its contents before you pass it on.{missing}",
+        bundle.file,
+        bundle.members.len(),
+        size(bundle.bytes)
+    )
 }
 
 /// Returns the secret of the cluster in hexadecimal digits, as it may appear in texts.
@@ -167,17 +187,38 @@ impl Writer {
         }
         let mut kernel = Command::new("dmesg");
         self.add_output("host/dmesg.txt", &mut kernel)?;
-        let data = Path::new(&access.name);
-        for log in files_in(&data.join("logs"), &["log", "old"]).into_iter().chain(args.log.clone())
-        {
+        let of_up = files_in(&Path::new(&access.name).join("logs"), &["log", "old"]);
+        if of_up.is_empty() {
+            self.add_logs_of_host()?;
+        }
+        for log in of_up.into_iter().chain(args.log.clone()) {
             let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            self.add_file(&format!("logs/{name}"), &log)?;
+            self.add_file(&format!("{LOGS}{name}"), &log)?;
         }
         for file in files_in(Path::new("/etc/skep"), &["toml"]) {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.add_file(&format!("settings/{name}"), &file)?;
         }
         self.archive.finish()
+    }
+
+    /// Adds the lines of the services in the journal of systemd, and the logs of the mounts of root.
+    fn add_logs_of_host(&mut self) -> Result<()> {
+        let mut journal = Command::new("journalctl");
+        journal.args(["--quiet", "--no-pager", "--unit", "skep-*", "--lines", JOURNAL_LINES]);
+        if let Ok(output) = journal.stdin(Stdio::null()).output()
+            && output.status.success()
+            && !output.stdout.is_empty()
+        {
+            self.add(&format!("{LOGS}journal.txt"), &String::from_utf8_lossy(&output.stdout))?;
+        }
+        let mounts = files_in(Path::new(LOGS_OF_ROOT), &["log"]);
+        for (number, log) in mounts.into_iter().enumerate() {
+            let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // Long names are shortened, so the number keeps them apart.
+            self.add_file(&format!("{MOUNT_LOGS}{number}-{name}"), &log)?;
+        }
+        Ok(())
     }
 
     /// Adds a text after its secrets are removed.
@@ -236,4 +277,20 @@ fn end_of(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     file.take(LOG_BYTES).read_to_end(&mut bytes).map_err(Error::from)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bundle_without_a_log_of_a_service_leads_to_the_log_option() {
+        let text = |log: &str| {
+            let members = vec!["skep-debug-1/about.txt".into(), format!("skep-debug-1/{log}")];
+            as_text(&Bundle { file: "a.tar".into(), bytes: 9, members })
+        };
+        assert!(text("logs/mounts/0-mount-mnt.log").contains("--log FILE"));
+        assert!(!text("logs/storage.log").contains("--log FILE"));
+        assert!(!text("logs/journal.txt").contains("--log FILE"));
+    }
 }

@@ -34,7 +34,8 @@ const LONGEST_LOG_NAME: usize = 150;
 /// Environment variable that systemd sets for a unit with `LogsDirectory=`. If it lists several
 /// directories, the first one is used.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
-const LOGS_OF_ROOT: &str = "/var/log/skep";
+/// The directory of the logs of mounts that root has started.
+pub(crate) const LOGS_OF_ROOT: &str = "/var/log/skep";
 
 /// Opens the log of a mount for appending, and returns it with its path.
 ///

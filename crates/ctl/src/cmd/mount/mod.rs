@@ -14,6 +14,7 @@ use crate::local::readiness::Readiness;
 use crate::output::{is_for_people, print};
 use crate::program::program;
 use crate::values;
+pub(crate) use log_place::LOGS_OF_ROOT;
 use options::Options;
 use retry::Retry;
 use rustix::process::Pid;
