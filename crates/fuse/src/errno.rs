@@ -60,7 +60,9 @@ pub(crate) fn is_trouble(code: ErrorCode, operation: &str) -> bool {
         return false;
     }
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
-        || code == ErrorCode::AuthenticationFailed
+        // The kernel itself refuses writes to a mount that is read-only, so this error is from a
+        // server whose disk has become read-only.
+        || matches!(code, ErrorCode::AuthenticationFailed | ErrorCode::ReadOnly)
 }
 
 #[cfg(test)]
@@ -85,5 +87,10 @@ mod tests {
         assert!(is_trouble(ErrorCode::Stale, "write"));
         assert!(is_trouble(ErrorCode::Io, "lookup"));
         assert!(!is_trouble(ErrorCode::NotFound, "lookup"));
+    }
+
+    #[test]
+    fn disk_of_a_server_that_became_read_only_is_logged() {
+        assert!(is_trouble(ErrorCode::ReadOnly, "write"));
     }
 }

@@ -389,13 +389,15 @@ impl ChunkStore {
         }
     }
 
-    /// Returns the chunk file with the key `key`. Creates the file if necessary.
+    /// Returns the chunk file with the key `key`. Creates the file if necessary. If the disk
+    /// refuses the new file or its directory, this is a failed write ([`Self::note_failure`]).
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);
         }
         let path = self.names.path(key);
-        let failed = |error: std::io::Error| Error::from(error).within(path.display());
+        let failed =
+            |error: std::io::Error| self.note_failure(Error::from(error).within(path.display()));
         // `create_new` cannot fail with `AlreadyExists`, since the file did not exist above, only
         // this thread creates files here, and there is no await between the two calls.
         let mut options = OpenOptions::new();

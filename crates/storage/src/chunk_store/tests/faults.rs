@@ -2,6 +2,7 @@
 //! stop the target.
 
 use super::*;
+use crate::chunk_store::names::leaf_of;
 use skep_testkit::thin::ThinDisk;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -63,6 +64,12 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
     });
 }
 
+/// Remounts a disk with other options.
+fn remount(disk: &Path, options: &str) {
+    let output = Command::new("mount").args(["-o", options]).arg(disk).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// docs/semantics.md 4.8.
 #[test]
 fn target_serves_reads_from_a_read_only_disk() {
@@ -79,15 +86,10 @@ fn target_serves_reads_from_a_read_only_disk() {
         store.close().await.unwrap();
         drop(store);
         let store = open(&target);
-        let remount = |options: &str| {
-            let mut command = Command::new("mount");
-            let output = command.args(["-o", options]).arg(&disk).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        };
         store.open.borrow_mut().evict_one();
         // The kernel refuses to remount as long as a file is open for writing.
         store.dirty_log.close_file();
-        remount("remount,ro");
+        remount(&disk, "remount,ro");
         assert!(read(&store, key(1), 0, 3 << 20).await.unwrap() == data);
         let refused = write(&store, key(2), 0, b"x").await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::DeviceFailed);
@@ -101,9 +103,45 @@ fn target_serves_reads_from_a_read_only_disk() {
         let refused = write(&store, key(2), 0, b"x").await.unwrap_err();
         assert!(refused.context().contains("read-only"), "{refused}");
         drop(store);
-        remount("remount,rw");
+        remount(&disk, "remount,rw");
         let store = open(&target);
         write(&store, key(2), 0, b"x").await.unwrap();
+        store.close().await.unwrap();
+    })
+    .unwrap();
+}
+
+/// The creation of a chunk file is the first write that such a disk refuses.
+#[test]
+fn disk_that_refuses_new_files_makes_the_target_read_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
+    let (disk, target) = (thin.path(), thin.path().join("target"));
+    std::fs::create_dir(&target).unwrap();
+    skep_env::block_on(async move {
+        let store = open(&target);
+        write(&store, key(1), 0, b"old").await.unwrap();
+        store.close().await.unwrap();
+        drop(store);
+        // The directory of the first new file exists, and that of the second one is missing.
+        let (with_directory, without) = (key(2), key(1 << 20));
+        assert_eq!(leaf_of(&with_directory), leaf_of(&key(1)));
+        assert_ne!(leaf_of(&without), leaf_of(&key(1)));
+        for new in [with_directory, without] {
+            let store = open(&target);
+            store.dirty_log.close_file();
+            remount(&disk, "remount,ro");
+            let refused = write(&store, new, 0, b"x").await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::DeviceFailed, "{refused}");
+            let health = store.health().await;
+            assert_eq!(health.condition, skep_types::map::Condition::ReadOnly);
+            assert!(health.problem.contains("refuses writes"), "{}", health.problem);
+            assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"old", "reads are served");
+            drop(store);
+            remount(&disk, "remount,rw");
+        }
+        let store = open(&target);
+        write(&store, without, 0, b"x").await.unwrap();
         store.close().await.unwrap();
     })
     .unwrap();
