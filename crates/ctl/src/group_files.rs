@@ -55,11 +55,22 @@ impl GroupUses {
         self.files.iter().filter(|it| it.kind == FileKind::Directory).count()
     }
 
+    /// Returns the number of files without bytes on the group. A file that a client has open for
+    /// writing is not among them, since its bytes may not be reported yet.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.files.iter().filter(|it| is_unwritten(it)).count()
+    }
+
     /// Whether no file, directory or chunk file uses the group, and no transaction in progress may
     /// create one.
     pub(crate) fn is_unused(&self) -> bool {
         self.files.is_empty() && self.removals == 0 && self.prepared == 0
     }
+}
+
+/// Whether the group is only in the pattern of a file, and stores none of its bytes.
+pub(crate) fn is_unwritten(file: &GroupFile) -> bool {
+    file.kind != FileKind::Directory && file.bytes == 0 && !file.is_written
 }
 
 fn unanswered(group: GroupId, error: &Error) -> Error {

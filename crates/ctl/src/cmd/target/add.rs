@@ -42,6 +42,8 @@ struct Addition {
     id: u32,
     node: String,
     path: String,
+    /// Whether the command has added the target. `false` if the service had it already.
+    is_new: bool,
     warnings: Vec<String>,
 }
 
@@ -64,17 +66,29 @@ pub(crate) fn run(args: AddArgs) -> Result<()> {
         let added = connection.call(&AddTarget { path: path.clone() }, &options).await;
         connection.close();
         let (AddTargetReply { target, warnings }, _) = added?;
-        await_service(&access, target).await?;
-        Ok(Addition { id: target.raw(), node: node.name.clone(), path, warnings })
-    })?;
-    print(&addition, |addition| {
-        let Addition { id, node, path, warnings } = addition;
-        let mut text = format!("Target {id} ({path}) is added to {node}, and serves.\n");
-        for warning in warnings {
-            text += &format!("Warning: {warning}.\n");
+        // The service replies with the id of the target that it has in this directory.
+        let is_new = map.target(target).is_none();
+        if is_new {
+            await_service(&access, target).await?;
         }
-        text
-    })
+        Ok(Addition { id: target.raw(), node: node.name.clone(), path, is_new, warnings })
+    })?;
+    print(&addition, as_text)
+}
+
+fn as_text(addition: &Addition) -> String {
+    let Addition { id, node, path, is_new, warnings } = addition;
+    let mut text = match is_new {
+        true => format!("Target {id} ({path}) is added to {node}, and serves.\n"),
+        false => format!(
+            "Target {id} ({path}) is already a target of {node}. Nothing is changed; `skep target \
+             list` shows its state.\n"
+        ),
+    };
+    for warning in warnings {
+        text += &format!("Warning: {warning}.\n");
+    }
+    text
 }
 
 /// Waits until the cluster map shows that a target serves requests.
@@ -101,4 +115,20 @@ async fn await_service(access: &Access, target: TargetId) -> Result<()> {
         );
         Err(Error::new(ErrorCode::TimedOut, what))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_addition_does_not_claim_a_new_target() {
+        let addition = |is_new| {
+            let (node, path) = ("storage-3".to_owned(), "/disk1/skep".to_owned());
+            as_text(&Addition { id: 9, node, path, is_new, warnings: Vec::new() })
+        };
+        assert!(addition(true).contains("is added to storage-3"));
+        let again = addition(false);
+        assert!(again.contains("already") && !again.contains("added"), "{again}");
+    }
 }

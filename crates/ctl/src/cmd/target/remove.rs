@@ -64,6 +64,9 @@ struct Removal {
     id: u32,
     path: String,
     is_dry_run: bool,
+    /// Id of the target whose directory is at the same path of the same service now. `None`
+    /// means that no such target exists.
+    reused_by: Option<u32>,
 }
 
 pub(crate) fn run(args: RemoveArgs) -> Result<()> {
@@ -88,18 +91,32 @@ pub(crate) fn run(args: RemoveArgs) -> Result<()> {
                 false => error,
             })?;
         }
-        Ok(Removal { id: target.id.raw(), path: target.path.clone(), is_dry_run })
+        let reused_by = successor(&map, target).map(TargetId::raw);
+        Ok(Removal { id: target.id.raw(), path: target.path.clone(), is_dry_run, reused_by })
     })?;
-    print(&removal, |removal| {
-        let Removal { id, path, is_dry_run } = removal;
-        match is_dry_run {
-            true => format!("Target {id} ({path}) can be removed.\n"),
-            false => format!(
-                "Target {id} ({path}) is removed. Its directory can be \
-                 deleted.\n"
-            ),
+    print(&removal, as_text)
+}
+
+fn as_text(removal: &Removal) -> String {
+    let Removal { id, path, is_dry_run, reused_by } = removal;
+    match (is_dry_run, reused_by) {
+        (true, _) => format!("Target {id} ({path}) can be removed.\n"),
+        (false, Some(reused_by)) => format!(
+            "Target {id} ({path}) is removed. {path} is now the directory of target {reused_by}: \
+             do not delete it.\n"
+        ),
+        (false, None) => {
+            format!("Target {id} ({path}) is removed. Its directory can be deleted.\n")
         }
-    })
+    }
+}
+
+/// Returns another target of the same service whose directory has the same path. An administrator
+/// makes such a target on a new disk that takes the place of a lost one.
+fn successor(map: &ClusterMap, removed: &Target) -> Option<TargetId> {
+    let mut others = map.targets.iter().filter(|it| it.id != removed.id);
+    let is_same = |it: &&Target| (it.node, &it.path) == (removed.node, &removed.path);
+    others.find(is_same).map(|it| it.id)
 }
 
 /// Asks the service of a target to stop the target, and to remove it from its list of targets that
@@ -199,7 +216,8 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
     }
 }
 
-/// Returns the files and directories in `uses` as the begin of a sentence.
+/// Returns the files and directories in `uses` as the begin of a sentence. Names the number of
+/// files without bytes on the target, if there are any.
 fn uses_text(uses: &GroupUses) -> String {
     let directories = uses.directories();
     let files = match uses.files.len() - directories {
@@ -212,7 +230,14 @@ fn uses_text(uses: &GroupUses) -> String {
         1 => "the pattern of 1 directory names it".to_owned(),
         count => format!("the patterns of {count} directories name it"),
     };
-    format!("{files}, and {patterns}")
+    let without_bytes = match uses.unwritten() {
+        0 => String::new(),
+        1 => " (1 of the files has no bytes there: the target is only in its pattern)".to_owned(),
+        count => format!(
+            " ({count} of the files have no bytes there: the target is only in their patterns)"
+        ),
+    };
+    format!("{files}, and {patterns}{without_bytes}")
 }
 
 fn in_use(target: &Target, uses: &GroupUses) -> Error {
@@ -248,4 +273,53 @@ fn in_use(target: &Target, uses: &GroupUses) -> Error {
         ),
     };
     Error::new(ErrorCode::InUse, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, FileKind, InodeId, NodeId};
+    use skep_wire::metadata::GroupFile;
+
+    #[test]
+    fn directory_of_a_later_target_is_not_offered_for_deletion() {
+        let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
+        let target = |id, node, path: &str| {
+            Target::new(TargetId::new(id), TargetKind::Storage, NodeId::new(node), path)
+        };
+        let lost = target(7, 4, "/disk1/skep");
+        map.targets = vec![lost.clone(), target(3, 4, "/disk2/skep"), target(5, 6, "/disk1/skep")];
+        assert_eq!(successor(&map, &lost), None, "another path, or another service");
+        map.targets.push(target(9, 4, "/disk1/skep"));
+        let reused_by = successor(&map, &lost).map(TargetId::raw);
+        let text = |reused_by| {
+            as_text(&Removal { id: 7, path: "/disk1/skep".into(), is_dry_run: false, reused_by })
+        };
+        let kept = text(reused_by);
+        assert!(kept.contains("directory of target 9: do not delete it"), "{kept}");
+        assert!(text(None).contains("can be deleted"));
+    }
+
+    #[test]
+    fn refusal_counts_files_without_bytes_on_the_target() {
+        let file = |inode, kind, bytes, is_written| GroupFile {
+            inode: InodeId::new(inode),
+            kind,
+            bytes,
+            is_written,
+        };
+        let mut uses = GroupUses {
+            files: vec![
+                file(2, FileKind::Directory, 0, false),
+                file(3, FileKind::Regular, 5, false),
+                file(4, FileKind::Regular, 0, true),
+            ],
+            ..GroupUses::default()
+        };
+        let all = "2 files lie on it, and the pattern of 1 directory names it";
+        assert_eq!(uses_text(&uses), all);
+        uses.files.extend([5, 6].map(|inode| file(inode, FileKind::Regular, 0, false)));
+        let some = uses_text(&uses);
+        assert!(some.contains("(2 of the files have no bytes there"), "{some}");
+    }
 }
