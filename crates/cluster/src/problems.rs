@@ -181,13 +181,15 @@ pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
             severity: Severity::Warning,
             target: Some(target.id),
             what: format!(
-                "{name} was given up as lost: reads of the bytes on this target return EIO, and \
-                 new files in directories whose pattern lists it fail with ENOSPC; `skep target \
-                 files --paths {id}` lists these files and directories"
+                "{name} was given up as lost: reads and writes of bytes on this target return EIO, \
+                 also if a file that lost nothing grows onto it, and new files in directories \
+                 whose pattern lists it fail with ENOSPC; `skep target files --paths {id}` lists \
+                 these files and directories"
             ),
-            remedy: "restore these files from a backup, or remove them, and give the directories \
-                     other patterns with `skep entry set`; then `skep target remove` removes the \
-                     target from the cluster",
+            remedy: "restore the files that lost bytes from a backup, or remove them; copy the \
+                     other files (`cp -a FILE FILE.new && mv FILE.new FILE`), which places them on \
+                     other targets; give the directories other patterns with `skep entry set`; \
+                     then `skep target remove` removes the target from the cluster",
         }
     };
     map.targets.iter().filter(is_lost).map(note).collect()
@@ -292,8 +294,9 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
                      files and directories fail with ENOSPC"
                 }
                 TargetKind::Storage => {
-                    "delete files or add targets; writes that need space on this target fail with \
-                     ENOSPC"
+                    "delete files or add targets, and give other patterns to directories whose \
+                     pattern names this target: `skep target files --paths ID` lists them and the \
+                     files; writes that need space on this target fail with ENOSPC"
                 }
             },
         )),
@@ -307,7 +310,9 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
                      target refuses new files and directories, now or soon"
                 }
                 TargetKind::Storage => {
-                    "delete files or add targets; writes to files on this target will fail soon"
+                    "delete files or add targets, and give other patterns to directories whose \
+                     pattern names this target: `skep target files --paths ID` lists them and the \
+                     files; writes to files on this target will fail soon"
                 }
             },
         )),
@@ -437,6 +442,9 @@ mod tests {
         let [note] = &lost_targets(&map(lost))[..] else { panic!("one target is lost") };
         assert!(note.what.contains("t7 on storage-2"), "{}", note.what);
         assert!(note.what.contains("skep target files --paths 7"), "{}", note.what);
+        // A file without bytes on the target is not in the list of losses, and cannot grow.
+        assert!(note.what.contains("grows onto it"), "{}", note.what);
+        assert!(note.remedy.contains("copy the other files"), "{}", note.remedy);
     }
 
     #[test]

@@ -431,8 +431,12 @@ fn check_not_lost(target: &Target) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "target {} ({}) was given up as lost, with all bytes on it; restore the file from a backup",
-        target.id, target.path
+        "target {} ({}) was given up as lost, with all bytes on it; restore the file from a \
+         backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
+         files that lost bytes)",
+        target.id,
+        target.path,
+        target.id.raw()
     );
     Err(Error::new(ErrorCode::TargetLost, what))
 }

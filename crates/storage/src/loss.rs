@@ -94,9 +94,11 @@ impl Loss {
         }
         let what = format!(
             "target {} ({}) was given up as lost, with all bytes on it; restore the file from a \
-             backup",
+             backup, or copy it if it had no bytes there (`skep target remove --lost {}` lists the \
+             files that lost bytes)",
             self.target,
-            self.directory.display()
+            self.directory.display(),
+            self.target.raw()
         );
         Err(Error::new(ErrorCode::TargetLost, what))
     }

@@ -67,6 +67,8 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     assert_eq!(create_wide(&cluster, &wide), 2);
     files::write(&wide, vec![7; 4 << 20]);
     files::sync_all(&files::open(&wide));
+    let empty = cluster.path().join("empty");
+    assert_eq!(create_wide(&cluster, &empty), 2);
     let targets = cluster.skep_list(&["target", "list"]);
     let storage: Vec<_> = targets.iter().filter(|it| it["kind"] == "storage").collect();
     let (served, id) = (storage[0]["id"].to_string(), storage[1]["id"].to_string());
@@ -105,6 +107,10 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     assert_eq!(loss["is_given_up"], false);
     assert_eq!(loss["files"][0]["path"], "/wide");
     assert_eq!(loss["files"][0]["lost_bytes"], 2_i64 << 20);
+    assert_eq!(
+        (loss["files"].as_array().map(Vec::len), &loss["unwritten_files"]),
+        (Some(1), &1.into())
+    );
     assert_eq!(state("consistency").as_deref(), Some("Good"));
     assert!(reader.try_wait().expect("our own child").is_none(), "the read waits");
 
@@ -113,6 +119,8 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
     let repeated = cluster.skep_json(&["target", "remove", "--lost", "--confirm", &id, &id]);
     assert_eq!(repeated["is_given_up"], true);
+    let listed = cluster.skep(&["target", "remove", "--lost", &id]);
+    assert!(listed.contains("The target is given up.") && !listed.contains("for ever"), "{listed}");
     let mut error = String::new();
     reader.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
     assert!(!status.success() && error.contains("Input/output error"), "{error}");
@@ -149,6 +157,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     assert_eq!(create_wide(&cluster, &late), 1);
     files::write(&late, "late");
     assert_eq!(files::read(second.path().join("late")), b"late");
+    files::remove_file(&empty);
     let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
     assert!(kept.contains("1 file lies on it, and no") && kept.contains("from a backup"), "{kept}");
     let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();

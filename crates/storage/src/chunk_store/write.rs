@@ -199,9 +199,11 @@ impl ChunkStore {
             };
             tracing::error!(
                 "target {} is full: it has refused {writes} new space under {}; delete files, or \
-                 add targets",
+                 add targets; `skep target files --paths {}` lists its files, and the directories \
+                 whose pattern names it",
                 self.target,
-                self.directory.display()
+                self.directory.display(),
+                self.target.raw()
             );
         }
         Error::new(

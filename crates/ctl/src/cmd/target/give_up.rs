@@ -6,10 +6,11 @@
 
 use crate::access::{Access, PATIENCE, block_on};
 use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
-use crate::group_files::GroupUses;
+use crate::group_files::{GroupUses, is_unwritten};
 use crate::output::{print, render, size, table};
 use crate::view::target_named;
 use serde::Serialize;
+use skep_types::map::Consistency;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, Result, Target, TargetId};
 use skep_wire::management::RemoveTarget;
 use std::fmt::Write;
@@ -23,13 +24,17 @@ const PAUSE: Duration = Duration::from_millis(200);
 struct Loss {
     id: u32,
     path: String,
-    /// Whether this command has given the target up. `false` if the command only lists the files.
+    /// Whether the target is given up, by this command or by an earlier one. `false` if the command
+    /// only lists the files.
     is_given_up: bool,
     /// The reason why the target cannot be given up now. Only set if the command only lists the
     /// files.
     refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
+    /// Number of files that lose no bytes, and whose patterns name the target. They cannot grow
+    /// onto the target.
+    unwritten_files: usize,
     /// The paths of the directories whose patterns name the target.
     directories: Vec<String>,
     /// Number of transactions in progress. These transactions may have created files that are
@@ -66,8 +71,8 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         // Lists the uses of the target even if the user has confirmed the loss. If a metadata
         // target does not answer, the command fails here, before it has changed anything.
         let mut uses = uses_of(&access, &map, target.id).await?;
-        let is_given_up = confirm.is_some();
-        if is_given_up {
+        let is_given_up = confirm.is_some() || target.consistency == Consistency::Bad;
+        if confirm.is_some() {
             access.ask(&request(false)).await?;
             uses = uses_after_loss(&access, target.id).await.map_err(|error| {
                 let id = target.id.raw();
@@ -125,15 +130,15 @@ async fn loss_of(
         is_given_up,
         refusal: None,
         files: Vec::new(),
+        unwritten_files: uses.unwritten(),
         directories: Vec::new(),
         transactions: uses.prepared,
     };
     let mut paths = EntryPaths::of(access).await?;
-    for file in uses.files {
+    for file in uses.files.into_iter().filter(|file| !is_unwritten(file)) {
         let path = paths.text_of(file.inode).await;
         match file.kind {
             FileKind::Directory => loss.directories.push(path),
-            _ if file.bytes == 0 && !file.is_written => {}
             _ => loss.files.push(DamagedFile {
                 entry_id: file.inode.to_string(),
                 path,
@@ -160,7 +165,7 @@ fn check_confirmation(target: &Target, confirm: Option<&str>) -> Result<()> {
 }
 
 fn as_text(loss: &Loss) -> String {
-    let Loss { id, path, files, directories, transactions, .. } = loss;
+    let Loss { id, path, files, unwritten_files, directories, transactions, .. } = loss;
     let mut text = String::new();
     if !files.is_empty() {
         let mut shown = table(&[">LOST", "ENTRY", "PATH"]);
@@ -189,6 +194,15 @@ fn as_text(loss: &Loss) -> String {
             text,
             "Clients have {written} of the listed files open for writing: these files may lose \
              more bytes."
+        );
+    }
+    if *unwritten_files > 0 {
+        let _ = writeln!(
+            text,
+            "Further files without bytes on the target, whose stripe patterns name it: \
+             {unwritten_files}. They lose nothing, but after the loss writes behind their present \
+             end can fail with EIO. `skep target files --paths {id}` lists them too; `cp -a FILE \
+             FILE.new && mv FILE.new FILE` places such a file on other targets."
         );
     }
     if *transactions > 0 {
@@ -221,8 +235,8 @@ fn last_line(loss: &Loss) -> String {
     let id = loss.id;
     match (loss.is_given_up, &loss.refusal) {
         (true, _) => format!(
-            "The target is given up. Restore or remove the files; then `skep target remove {id}` \
-             removes the target from the list.\n"
+            "The target is given up. Restore or remove the files that lose bytes, and copy the \
+             others; then `skep target remove {id}` removes the target from the list.\n"
         ),
         (false, Some(refusal)) => format!("Nothing is changed. Not yet possible: {refusal}\n"),
         (false, None) => format!(
@@ -249,6 +263,7 @@ mod tests {
                 lost_bytes: 4096,
                 is_written: false,
             }],
+            unwritten_files: 0,
             directories: Vec::new(),
             transactions: 0,
         };
@@ -257,5 +272,10 @@ mod tests {
         assert!(text.ends_with("Not yet possible: it has been silent for only 22 s\n"), "{text}");
         loss.refusal = None;
         assert!(as_text(&loss).contains("--confirm 7 7"), "{}", as_text(&loss));
+        assert!(!as_text(&loss).contains("Further files"), "{}", as_text(&loss));
+        (loss.is_given_up, loss.unwritten_files) = (true, 118);
+        let text = as_text(&loss);
+        assert!(text.contains("whose stripe patterns name it: 118."), "{text}");
+        assert!(text.contains("is given up") && !text.contains("--confirm"), "{text}");
     }
 }
