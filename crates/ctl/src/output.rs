@@ -176,6 +176,15 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
+/// Writes bytes to standard output without a change. A closed pipe is not an error.
+pub(crate) fn write_bytes(bytes: &[u8]) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the text of a table, without trailing spaces. Escapes control characters in the cells,
 /// because names come from other hosts and users, and a control character could break a row.
 pub(crate) fn render(table: &Table) -> String {

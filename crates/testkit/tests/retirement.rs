@@ -61,6 +61,10 @@ fn storage_server_can_be_removed_after_its_files() {
     let before = listed(&old[0]);
     assert_eq!(before.len(), paths.len(), "{before:?}");
     assert!(before.iter().any(|it| it["path"] == "/f0"), "{before:?}");
+    let for_xargs = cluster.skep(&["target", "files", &old[0], "--null"]);
+    let mut for_xargs: Vec<&str> = for_xargs.trim_end_matches('\0').split('\0').collect();
+    for_xargs.sort_unstable();
+    assert_eq!(for_xargs, ["/f0", "/f1", "/f2", "/f3", "/f4", "/f5"]);
     let late = cluster.path().join("late");
     create_wide(&late);
     files::write(&late, "late");

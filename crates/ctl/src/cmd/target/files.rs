@@ -5,21 +5,24 @@ use crate::access::{ClusterArgs, block_on};
 use crate::entry_paths::EntryPaths;
 use crate::group_files::GroupUses;
 use crate::help::{Example, examples};
-use crate::output::{print, render, table};
+use crate::output::{print, render, table, warn, write_bytes};
 use crate::view::target_named;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, FileKind, Result};
 use skep_wire::metadata::GroupFile;
+use std::os::unix::ffi::OsStrExt;
 
 const EXAMPLES: &[Example] = &[
     ("list the files on target 6, with their paths", "skep target files --paths 6"),
+    ("list the paths of these files for `xargs -0`", "skep target files 6 --null"),
     ("list only the entry ids of these files, as JSON", "skep target files 6 --output json"),
 ];
 
 /// List the files on a storage target, and the directories whose patterns name the target
 ///
-/// The list includes files that have no bytes on the target yet. The command reads all inodes of
-/// the cluster, which takes some seconds for each million inodes.
+/// The list includes files that have no bytes on the target yet. A file with several hard links is
+/// listed once, with one of its paths. The command reads all inodes of the cluster, which takes
+/// some seconds for each million inodes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct FilesArgs {
@@ -28,6 +31,9 @@ pub(crate) struct FilesArgs {
     /// Show the paths too
     #[arg(long = "paths")]
     with_paths: bool,
+    /// Print only the paths of the files, each followed by a NUL character, for `xargs -0`
+    #[arg(long = "null", short = '0')]
+    is_null_separated: bool,
     /// Id of a storage target
     target: String,
 }
@@ -42,9 +48,9 @@ struct TargetFile {
 }
 
 pub(crate) fn run(args: FilesArgs) -> Result<()> {
-    let FilesArgs { query, with_paths, target } = args;
+    let FilesArgs { query, with_paths, is_null_separated, target } = args;
     let access = query.access(None)?;
-    let lines = block_on(async move {
+    let (lines, null_separated) = block_on(async move {
         let map = access.map().await?;
         let id = target_named(&map, &target)?.id;
         let group = map.group_of(id).map(|group| group.id).ok_or_else(|| {
@@ -52,6 +58,10 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
             Error::new(ErrorCode::NotFound, what)
         })?;
         let uses = GroupUses::of(&access, &map, group).await?;
+        if is_null_separated {
+            let mut paths = EntryPaths::of(&access).await?;
+            return Ok((Vec::new(), null_separated(&mut paths, &uses.files).await?));
+        }
         let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
         let mut lines = Vec::new();
         for GroupFile { inode, kind, .. } in uses.files {
@@ -62,9 +72,31 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
             let kind = if kind == FileKind::Directory { "directory" } else { "file" };
             lines.push(TargetFile { entry_id: inode.to_string(), kind, path });
         }
-        Ok(lines)
+        Ok((lines, Vec::new()))
     })?;
+    if is_null_separated {
+        return write_bytes(&null_separated);
+    }
     print(&lines, |lines| as_table(lines, with_paths))
+}
+
+/// Returns the paths of the files, each followed by a NUL character. Omits directories. Omits files
+/// without a name with a warning.
+async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for file in files.iter().filter(|file| file.kind != FileKind::Directory) {
+        match paths.path_of(file.inode).await {
+            Ok(path) => {
+                bytes.extend_from_slice(path.as_os_str().as_bytes());
+                bytes.push(0);
+            }
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                warn(&format!("file {} is not in the list: {error}", file.inode));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
 }
 
 fn as_table(lines: &[TargetFile], with_paths: bool) -> String {
