@@ -84,9 +84,9 @@ const FACTS: &[&str] = &[
 /// Write configuration without secrets, map, logs, figures and kernel facts to one archive
 ///
 /// Logs, settings and kernel facts come from this host; run the command on each host that has a
-/// problem. The logs are those of `skep up`, or the journal of the services under systemd and the
-/// logs of the mounts of root; name all others with --log. The figures of all services that can be
-/// reached are in every bundle.
+/// problem. A bundle has the logs of `skep up`, or the journal of the services under systemd and
+/// the logs of the mounts of root; name other logs with --log. The figures of all services that can
+/// be reached are in every bundle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BundleArgs {

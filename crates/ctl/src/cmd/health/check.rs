@@ -2,7 +2,7 @@
 //! moment. Lists problems and causes of slowness, each with its remedy. If management does not
 //! answer, the command takes the cluster map from a mount on this host.
 //!
-//! The module [`super::services`] connects to services, [`super::waits`] has the requests that wait,
+//! The module [`super::services`] connects to services, [`super::waits`] has the waiting requests,
 //! and [`super::watch`] has the loop of `--watch`.
 
 use super::problem::{Object, Problem};

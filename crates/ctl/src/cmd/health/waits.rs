@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn request_at_a_metadata_target_leads_to_the_target_that_it_waits_for() {
+    fn request_at_metadata_leads_to_the_target_it_waits_for() {
         let waits =
             [wait(9, None, "open, without a reply from target t2"), wait(2, Some(4), "refused")];
         let found = problems(&waits, &BTreeSet::new(), &map());

@@ -48,6 +48,9 @@ pub(super) async fn explain(
         let is_empty = found.operations.is_empty();
         // If the path is the root of the mount, operations on all files of the mount are included.
         records.extend(found.operations.into_iter().map(|it| {
+            if it.errno == 0 {
+                names.learn(it.record.inode, &it.names);
+            }
             let record = it.record;
             let is_on_path =
                 inode == InodeId::ROOT || names.name_of(record.inode, skep_env::now()).is_some();
