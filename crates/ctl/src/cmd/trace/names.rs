@@ -126,7 +126,6 @@ impl WatchedNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn directory_is_listed_at_most_once_a_second_for_unknown_inodes() {
