@@ -149,8 +149,8 @@ pub(crate) fn change_line(before: &ClusterMap, change: &GroupChange, asker: Aske
         MemberChange::Drop => (
             Level::Warn,
             format!(
-                "{group} continues without target {target}, which does not answer; the target \
-                 catches up when it answers again"
+                "{group} continues without target {target}, which stops or does not answer; the \
+                 target catches up when it answers again"
             ),
         ),
         MemberChange::HandOver => (

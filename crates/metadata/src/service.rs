@@ -8,6 +8,7 @@
 
 mod copying;
 mod hand_over;
+mod leaving;
 mod log_reads;
 mod members;
 mod opening;
@@ -202,7 +203,8 @@ impl Shell {
     /// Waits until an event arrives, or until the time `until`.
     async fn wait_for_events(&self, until: Duration) {
         let arrived = self.arrived.wait();
-        if self.inbox.borrow().is_empty() && !self.is_stopping.get() {
+        let waits = !self.is_stopping.get() || self.membership.is_leaving.get();
+        if self.inbox.borrow().is_empty() && waits {
             let left = until.saturating_sub(skep_env::now());
             skep_env::timeout(left, arrived).await;
         }
@@ -244,10 +246,10 @@ impl Shell {
                 // blocks would also block this task. So no read of the device is necessary.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
+                // A backup still needs the cluster map in which it does not serve.
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
                     self.arrived.notify();
-                    return;
                 }
                 Err(error) => return self.fail(error.into()),
             }

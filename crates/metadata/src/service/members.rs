@@ -10,9 +10,11 @@ use crate::target::{Action, Event};
 use skep_metrics::LineLimit;
 use skep_store::page_cache::MemberMarkFile;
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_wire::log_shipping::LogHeld;
 use skep_wire::management::{AskTakeOver, ChangeGroup};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,6 +33,10 @@ pub(super) struct MembershipState {
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
+    /// Whether this member waits, before its process ends, until it does not serve.
+    pub(super) is_leaving: Cell<bool>,
+    /// The members whose newest reply is that they stop.
+    stopping: RefCell<BTreeSet<TargetId>>,
     /// Limits the log lines about changes that management has not made.
     refused_changes: LineLimit,
     /// Limits the log lines about clients that management has not evicted.
@@ -39,6 +45,18 @@ pub(super) struct MembershipState {
     pub(super) halted: Cell<Option<&'static str>>,
     /// For each member, the place in the log from which the next read of old records continues.
     pub(super) log_places: LogPlaces,
+}
+
+impl MembershipState {
+    /// Remembers whether a member stops, for the log lines about its drop.
+    fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {
+        let mut stopping = self.stopping.borrow_mut();
+        match reply {
+            Ok(_) => _ = stopping.remove(&member),
+            Err(error) if error.code() == ErrorCode::NotReady => _ = stopping.insert(member),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Sends a request to a member, and passes the reply to the state machine.
@@ -58,6 +76,9 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
                 Event::CopyReply { member, number, result }
             }
         };
+        if let Event::MemberReply { result, .. } = &event {
+            shell.membership.note_reply(member, result);
+        }
         match event {
             // A deposed target must neither continue nor reply to a client.
             Event::MemberReply { result: Err(error), .. }
@@ -96,6 +117,7 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     if shell.membership.is_changing.replace(true) {
         return;
     }
+    let stops = shell.membership.stopping.borrow().contains(&change.target);
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = async {
@@ -103,7 +125,7 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
             shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
         };
         match asked.await {
-            Ok(_) => log_change(&change),
+            Ok(_) => log_change(&change, stops),
             Err(error) if error.code() == ErrorCode::Deposed => {
                 // Another member is the primary now, so no operator needs to see this failure.
                 let GroupChange { group, target, .. } = change;
@@ -117,7 +139,7 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
             }
             Err(error) => {
                 if shell.membership.refused_changes.is_due(skep_env::now()) {
-                    tracing::warn!("{}", refused(&change, &error));
+                    tracing::warn!("{}", refused(&change, stops, &error));
                 }
             }
         }
@@ -126,10 +148,15 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     .detach();
 }
 
-/// Logs a change of the group that management has made at the primary's request.
-fn log_change(change: &GroupChange) {
+/// Logs a change of the group that management has made at the primary's request. `stops` is whether
+/// the changed member has reported that its service stops.
+fn log_change(change: &GroupChange, stops: bool) {
     let GroupChange { group, target, .. } = change;
     match change.change {
+        MemberChange::Drop if stops => tracing::info!(
+            "the service of target {target} stops: metadata group {group} continues without it, \
+             and target {target} catches up when its service runs again"
+        ),
         MemberChange::Drop => tracing::warn!(
             "target {target} does not answer its primary: metadata group {group} continues without \
              it, and target {target} catches up when its service answers again"
@@ -144,10 +171,16 @@ fn log_change(change: &GroupChange) {
     }
 }
 
-/// Returns the log line for a change of the group that management has not made.
-fn refused(change: &GroupChange, error: &Error) -> String {
+/// Returns the log line for a change of the group that management has not made. `stops` is whether
+/// the member has reported that its service stops.
+fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     let GroupChange { group, target, .. } = change;
     match change.change {
+        MemberChange::Drop if stops => format!(
+            "the service of target {target} stops, and management cannot remove the target from \
+             the serving members of metadata group {group} yet: {error}; operations on this \
+             primary wait until the service runs again, or until management answers"
+        ),
         MemberChange::Drop => format!(
             "target {target} does not answer its primary, and management cannot remove it from the \
              serving members of metadata group {group} yet: {error}; operations on this primary \
@@ -194,11 +227,15 @@ mod tests {
         let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
         let change = |change| GroupChange { group, epoch, change, target };
         let error = Error::new(ErrorCode::TimedOut, "management at 10.0.0.1:7400");
-        let line = refused(&change(MemberChange::Drop), &error);
+        let line = refused(&change(MemberChange::Drop), false, &error);
         for part in ["target t2", "group g5", "10.0.0.1:7400", "check the network of this host"] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        let other = refused(&change(MemberChange::MarkInSync), &error);
-        assert!(!other.contains("network"), "{other}");
+        let stopped = refused(&change(MemberChange::Drop), true, &error);
+        assert!(stopped.contains("the service of target t2 stops"), "{stopped}");
+        let other = refused(&change(MemberChange::MarkInSync), false, &error);
+        for line in [stopped, other] {
+            assert!(!line.contains("network"), "{line}");
+        }
     }
 }

@@ -30,7 +30,7 @@
 use super::hand_over::HandOver;
 use super::opening::{Contents, open_whole};
 use super::restored::RestoredMarks;
-use super::{Shell, copying, log_reads, members, open_engine};
+use super::{Shell, copying, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
 use crate::limits::{LeaseTimes, Limits};
@@ -337,6 +337,7 @@ impl Parts<'_> {
                 return Err(term::ended(membership.group));
             }
         }
+        leaving::leave(&shell, membership).await?;
         self.log.sync()?;
         backup.engine().checkpoint()?;
         self.mark.end()?;

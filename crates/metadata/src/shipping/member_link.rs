@@ -42,7 +42,7 @@ use crate::limits::{
 };
 use skep_format::log::Record;
 use skep_types::codec::Bytes;
-use skep_types::{Epoch, Lsn, Result};
+use skep_types::{Epoch, ErrorCode, Lsn, Result};
 use skep_wire::log_shipping::{
     AwaitLogSync, CopyProgress, LogHeld, ShipLog, ShippedRecord, StoreCopied,
 };
@@ -154,6 +154,9 @@ impl MemberLink {
         let is_current = was_awaited || number >= self.resumed_at;
         let Some(held) = result.as_ref().ok().filter(|held| held.epoch == epoch) else {
             if is_current {
+                if result.as_ref().is_err_and(|error| error.code() == ErrorCode::NotReady) {
+                    self.standing.note_stop();
+                }
                 self.paused_until = now + self.standing.pause();
                 self.resume(next_number);
             }

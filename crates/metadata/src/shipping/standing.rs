@@ -37,6 +37,8 @@ pub(super) struct Standing {
     /// Time of the first request that the primary has sent since the member last confirmed records.
     /// `None` means that the primary has sent no request since then.
     unconfirmed_since: Option<Duration>,
+    /// Whether the member has replied that its service stops, and has confirmed no records since.
+    stops: bool,
     /// Whether the member lacks records that the primary no longer has, neither in memory nor in
     /// its log on disk.
     pub(super) needs_copy: bool,
@@ -54,6 +56,7 @@ impl Standing {
             acknowledged: None,
             granted_until: Duration::ZERO,
             unconfirmed_since: None,
+            stops: false,
             needs_copy: false,
             may_serve: false,
             change_at: Duration::ZERO,
@@ -88,13 +91,19 @@ impl Standing {
 
     /// Handles a reply in which the member confirms the records of a request.
     pub(super) fn confirm(&mut self) {
-        (self.needs_copy, self.unconfirmed_since) = (false, None);
+        (self.needs_copy, self.unconfirmed_since, self.stops) = (false, None, false);
     }
 
-    /// Whether the member has confirmed no records for the time `after`, although the primary has
-    /// sent it requests.
+    /// Handles a reply in which the member reports that its service stops. The primary does not
+    /// wait until the member has been silent for some time.
+    pub(super) fn note_stop(&mut self) {
+        self.stops = true;
+    }
+
+    /// Whether the member stops, or has confirmed no records for the time `after`, although the
+    /// primary has sent it requests.
     pub(super) fn is_failing(&self, after: Duration, now: Duration) -> bool {
-        self.unconfirmed_since.is_some_and(|since| now.saturating_sub(since) >= after)
+        self.stops || self.unconfirmed_since.is_some_and(|since| now.saturating_sub(since) >= after)
     }
 
     /// Whether the member has not followed for this time, after the primary has asked management to

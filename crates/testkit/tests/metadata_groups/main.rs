@@ -5,6 +5,7 @@
 //! The service `metadata-1` runs in a network namespace, so that a test can disconnect its link. It
 //! is not always the primary, because take-overs exchange the roles of the members.
 
+mod clean_stop;
 mod copies;
 mod log_lines;
 mod moves;

@@ -235,10 +235,15 @@ impl Pair {
             mount.wait().expect("our own child");
         }
         for name in [METADATA[0], METADATA[1], "storage", "management"] {
-            self.signal(name, Signal::TERM);
-            let process = self.services.remove(name).expect("a running service");
-            assert_eq!(self.launcher.wait(process), 0, "{name} ends");
+            self.stop_service(name);
         }
+    }
+
+    /// Stops a service cleanly, and waits until its process has ended.
+    pub(crate) fn stop_service(&mut self, name: &str) {
+        self.signal(name, Signal::TERM);
+        let process = self.services.remove(name).expect("a running service");
+        assert_eq!(self.launcher.wait(process), 0, "{name} ends");
     }
 
     /// Starts a stopped cluster.

@@ -4,6 +4,7 @@ use super::*;
 use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL};
 use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
+use skep_types::Error;
 use skep_types::group_change::MemberChange;
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
 
@@ -77,6 +78,51 @@ fn member_without_replies_for_a_lease_is_dropped() {
     let silent = dropped_at.expect("the member is dropped") - began;
     assert!(silent >= LEASE && silent <= LEASE + 2 * LEASE_RENEWAL, "{silent:?}");
     assert_eq!(primary.changes(), [], "not again at once");
+}
+
+/// Replies to the first request as a member whose service stops.
+fn refuse_as_stopping(primary: &mut Primary, requests: &[MemberRequest]) {
+    let stops = Err(Error::new(ErrorCode::NotReady, "the service of the target stops"));
+    primary.shipper.on_reply(BACKUP, requests[0].number, &stops, primary.now);
+}
+
+#[test]
+fn member_whose_service_stops_is_dropped_at_once() {
+    let mut primary = Primary::begin(3);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let requests = primary.requests();
+    primary.reply(&requests, 3, false);
+    primary.now += LEASE_RENEWAL;
+    let requests = primary.requests();
+    assert_eq!(primary.changes(), []);
+    refuse_as_stopping(&mut primary, &requests);
+    assert_eq!(primary.changes(), [MemberChange::Drop]);
+    assert_eq!(primary.shipper.counted(), [BACKUP], "until management has dropped it");
+}
+
+#[test]
+fn restarted_member_is_not_dropped_for_its_earlier_stop() {
+    let mut primary = Primary::begin(3);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let requests = primary.requests();
+    refuse_as_stopping(&mut primary, &requests);
+    primary.now += Duration::from_millis(100);
+    let requests = primary.requests();
+    primary.reply(&requests, 3, false);
+    assert_eq!(primary.changes(), []);
+}
+
+#[test]
+fn counted_member_whose_service_stops_no_longer_counts() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply(&requests, 4, false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    let requests = primary.requests();
+    refuse_as_stopping(&mut primary, &requests);
+    assert!(primary.shipper.end_counting(&Limits::default(), primary.now));
+    assert_eq!(primary.shipper.counted(), []);
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! The end of a backup whose service stops: the member leaves the serving members of its group
+//! before its process ends.
+//!
+//! The primary replies to no client before each serving member has the records. If the process of a
+//! member only ended, the primary would wait for the time of a lease before it has the member
+//! dropped. So a member that stops refuses each request with `NotReady`. The primary then asks
+//! management at once to drop it ([`crate::shipping`]). The member waits for the cluster map
+//! in which it does not serve. After its next start it returns like each member that was away.
+//!
+//! The member does not ask management itself. Only a running primary can ask, so a primary that has
+//! died never becomes the only serving member by the end of a backup.
+//!
+//! # Invariants
+//! - After the first refusal, the member confirms no record in this process. Otherwise the primary
+//!   could count it again before it ends.
+//! - The member stops after [`LEAVE_LIMIT`] at the latest.
+
+use super::Shell;
+use crate::target::Event;
+use crate::term::Membership;
+use skep_types::map::Reachability;
+use skep_types::{Error, ErrorCode, MapVersion, Result};
+use std::time::Duration;
+
+/// Maximum time for which a member that stops waits until it does not serve. The primary of an idle
+/// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Refuses all requests until the target does not serve in its group. Returns at once if no primary
+/// waits for the target. `membership` names the target.
+///
+/// # Errors
+/// An error of the target's log, such as `DeviceFailed` after a failed sync.
+pub(super) async fn leave(shell: &Shell, membership: &Membership) -> Result<()> {
+    let Membership { group, target, .. } = *membership;
+    let newest = || Membership { map: shell.router.map(), ..membership.clone() };
+    if !is_expected(&newest()) {
+        return Ok(());
+    }
+    shell.membership.is_leaving.set(true);
+    let until = skep_env::now() + LEAVE_LIMIT;
+    while skep_env::now() < until {
+        if !is_expected(&newest()) {
+            tracing::info!(
+                "target {target} stops: metadata group {group} continues without it until its \
+                 service starts again"
+            );
+            return Ok(());
+        }
+        for event in shell.next_events(until).await? {
+            if let Event::Request { connection, header, .. } = event {
+                let error = Error::new(ErrorCode::NotReady, "the service of the target stops");
+                shell.reply(connection, header, Err(error), MapVersion::default());
+            }
+        }
+    }
+    tracing::info!(
+        "target {target} stops, although metadata group {group} still waits for it: operations of \
+         the group may wait for a few seconds"
+    );
+    Ok(())
+}
+
+/// Whether the target serves as a backup of a primary that has not stopped.
+fn is_expected(membership: &Membership) -> bool {
+    let Membership { group, target, ref map } = *membership;
+    let primary = map.group(group).and_then(|group| map.target(group.primary));
+    let is_running = primary.is_some_and(|it| it.reachability != Reachability::Offline);
+    is_running && membership.serves(target) && !membership.is_primary(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{
+        ClusterId, ClusterMap, Group, GroupId, GroupMember, MemberState, NodeId, Target, TargetId,
+        TargetKind,
+    };
+    use std::sync::Arc;
+
+    /// Returns target 2 as a member in the state `state` of a group whose primary is target 1.
+    fn backup(state: MemberState, primary: Reachability) -> Membership {
+        let (group, target) = (GroupId::new(5), TargetId::new(2));
+        let primary = Target {
+            reachability: primary,
+            ..Target::new(TargetId::new(1), TargetKind::Metadata, NodeId::new(3), "/t")
+        };
+        let mut entry = Group::of_one(group, TargetKind::Metadata, primary.id);
+        entry.members.push(GroupMember { target, state });
+        let map = ClusterMap {
+            targets: vec![primary],
+            groups: vec![entry],
+            ..ClusterMap::empty(ClusterId::default())
+        };
+        Membership { group, target, map: Arc::new(map) }
+    }
+
+    #[test]
+    fn only_serving_backups_of_a_running_primary_wait_to_leave() {
+        let (serving, online) = (MemberState::Serving, Reachability::Online);
+        assert!(is_expected(&backup(serving, online)));
+        assert!(is_expected(&backup(serving, Reachability::ProbablyOffline)));
+        assert!(!is_expected(&backup(serving, Reachability::Offline)), "the primary has stopped");
+        assert!(!is_expected(&backup(MemberState::Waiting, online)), "no reply waits for it");
+        let primary = Membership { target: TargetId::new(1), ..backup(serving, online) };
+        assert!(!is_expected(&primary), "the primary itself");
+        let removed = Membership { target: TargetId::new(9), ..backup(serving, online) };
+        assert!(!is_expected(&removed), "not a member");
+    }
+}
