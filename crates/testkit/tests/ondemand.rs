@@ -309,8 +309,8 @@ fn lines_of_a_script_copy_results_before_the_removal() {
     };
     let results = "mkdir -p /mnt/ondemand/out; head -c 3M /dev/urandom >/mnt/ondemand/out/file; \
         sha256sum </mnt/ondemand/out/file";
-    let as_user = |line: &str| format!("su -s /bin/sh nobody -c '{line}'");
-    first.run(&format!("mkdir {top}/out {top}/closed; chown nobody {top}/out")).expect_success();
+    let as_user = |line: &str| format!("setpriv --reuid 65534 --clear-groups sh -c '{line}'");
+    first.run(&format!("mkdir {top}/out {top}/closed; chown 65534 {top}/out")).expect_success();
 
     // The results of the third node are copied, also if its epilog runs long before the others.
     begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
@@ -329,8 +329,8 @@ fn lines_of_a_script_copy_results_before_the_removal() {
         early.join().expect("no panic").expect_success();
     });
     site.expect_unchanged(&before);
-    let copied = first.run(&format!("cd {top}/out/run-21; stat -c %U file; sha256sum <file"));
-    assert_eq!(copied.expect_success(), format!("nobody\n{sum}"));
+    let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
+    assert_eq!(copied.expect_success(), format!("65534\n{sum}"));
 
     // The user may not write to the destination, so all nodes keep the data.
     begin(22, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
@@ -346,7 +346,7 @@ fn lines_of_a_script_copy_results_before_the_removal() {
     assert!(shown.contains("Copies of the job: cannot stage out /mnt/ondemand/out"), "{shown}");
     let look = "sha256sum </mnt/ondemand/out/file";
     assert_eq!(third.run(look).expect_success(), sum);
-    first.run(&format!("chown nobody {top}/closed")).expect_success();
+    first.run(&format!("chown 65534 {top}/closed")).expect_success();
     succeed(on_all(&site, "epilog", 22, "skep"));
     site.expect_unchanged(&before);
     let copied = first.run(&format!("sha256sum <{top}/closed/run/file"));

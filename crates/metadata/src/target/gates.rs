@@ -261,7 +261,7 @@ impl SyncGates {
             self.watermarks.sync(lsn);
             let synced = (Bound::Excluded(before), Bound::Included(lsn));
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
-            // Those that another member has not synced wait only for that member now.
+            // A reply that another member has not synced waits only for that member now.
             replies.for_each(|it| self.waits.add_reply(it, WaitReason::Copies));
         }
         was_running

@@ -117,7 +117,7 @@ fn backup_that_stops_in_an_idle_group_has_left_it() {
 
 /// A primary that has died must not become the only serving member by a clean stop of its backup.
 #[test]
-fn backup_that_stops_after_the_death_of_its_primary_can_take_over() {
+fn backup_stopped_after_a_dead_primary_can_take_over() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");
