@@ -3,6 +3,7 @@
 //! - [`state`]: the durable state of management, which [`command`]s change.
 //! - [`reachability`]: the soft state of management: reachability and free space.
 //! - [`groups`]: the rules for changes of a group's members.
+//! - [`lease_times`]: the times of the leases in a metadata group.
 //! - [`losses`]: the choice of a primary when all members of a group may lack records.
 //! - [`patterns`]: resolves a pattern request to the stripe pattern of a file.
 //! - [`pattern_text`]: the text form of pattern requests.
@@ -20,6 +21,7 @@
 pub mod command;
 pub mod deadlock;
 pub mod groups;
+pub mod lease_times;
 pub mod limits;
 pub mod lock_ranges;
 pub mod losses;

@@ -1,5 +1,7 @@
 //! Limits and thresholds of cluster decisions, each with its reason.
 
+use std::time::Duration;
+
 /// Number of leases without a heartbeat after which a node is `Offline`; after one lease it is
 /// `ProbablyOffline`. The two leases between these states leave time for a service to restart,
 /// which is the usual reason for silence.
@@ -43,6 +45,24 @@ pub const MAX_COPY_RATE: u64 = 1 << 40;
 /// Maximum value of the setting `metadata-log-kept`. If a member lacks more of the log than this, a
 /// copy of the store is faster.
 pub const MAX_LOG_KEPT: u64 = 1 << 40;
+/// Minimum value of the setting `metadata-lease`. A primary renews its lease twice in this time.
+pub const MIN_METADATA_LEASE_MS: u32 = 1_000;
+/// Maximum value of the setting `metadata-lease`. A group without its primary stands still for
+/// longer than this time.
+pub const MAX_METADATA_LEASE_MS: u32 = 60_000;
+/// Minimum value of the setting `metadata-take-over-after`. It grants a lease of
+/// [`MIN_METADATA_LEASE_MS`].
+pub const MIN_TAKE_OVER_AFTER_MS: u32 = 1_250;
+/// Maximum value of the setting `metadata-take-over-after`. It grants a lease of
+/// [`MAX_METADATA_LEASE_MS`].
+pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
+/// A member of a metadata group waits for this time longer than the lease that it grants, in
+/// addition to [`CLOCK_DRIFT`]. The time covers a batch of the primary that began while the lease
+/// was valid.
+pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
+/// The clocks of two hosts differ by less than one part in this number. Both rates are within 1 %
+/// of the true rate.
+pub const CLOCK_DRIFT: u32 = 40;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.

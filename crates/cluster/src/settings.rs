@@ -3,15 +3,20 @@
 //!
 //! Management stores the settings. All nodes receive them with the cluster map, without a restart.
 
+mod problems;
+
+pub(crate) use problems::problems;
+
 use crate::command::Command;
 use crate::limits::{
     MAX_CLEANUP_INTERVAL_MS, MAX_COPY_RATE, MAX_LEASE_MS, MAX_LOG_KEPT, MAX_METADATA_COPIES,
-    MAX_STRIPE_FROM, MIN_CLEANUP_INTERVAL_MS, MIN_COPY_RATE, MIN_HEARTBEAT_MS, MIN_LEASE_MS,
+    MAX_METADATA_LEASE_MS, MAX_STRIPE_FROM, MAX_TAKE_OVER_AFTER_MS, MIN_CLEANUP_INTERVAL_MS,
+    MIN_COPY_RATE, MIN_HEARTBEAT_MS, MIN_LEASE_MS, MIN_METADATA_LEASE_MS, MIN_TAKE_OVER_AFTER_MS,
     NEWEST_FEATURE_LEVEL,
 };
 use skep_types::map::{Policy, UserPatterns};
 use skep_types::pattern::{
-    Chooser, INLINE_UNIT, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES,
+    Chooser, MAX_CHUNK_BYTES, MAX_INLINE_BYTES, MAX_STRIPE_WIDTH, MIN_CHUNK_BYTES,
 };
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 
@@ -333,6 +338,33 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "metadata-lease",
+        unit: Unit::Milliseconds,
+        min: MIN_METADATA_LEASE_MS as u64,
+        max: MAX_METADATA_LEASE_MS as u64,
+        is_power_of_two: false,
+        meaning: "time since the last contact with the other members of its group for which the \
+                  primary of a metadata group serves, and after which it goes on without a silent \
+                  member",
+        field: Field::Policy {
+            get: |policy| u64::from(policy.metadata_lease_ms),
+            put: |policy, value| policy.metadata_lease_ms = small(value),
+        },
+    },
+    Setting {
+        name: "metadata-take-over-after",
+        unit: Unit::Milliseconds,
+        min: MIN_TAKE_OVER_AFTER_MS as u64,
+        max: MAX_TAKE_OVER_AFTER_MS as u64,
+        is_power_of_two: false,
+        meaning: "time without contact to the primary after which another member of a metadata \
+                  group takes over",
+        field: Field::Policy {
+            get: |policy| u64::from(policy.metadata_take_over_after_ms),
+            put: |policy, value| policy.metadata_take_over_after_ms = small(value),
+        },
+    },
+    Setting {
         name: "feature-level",
         unit: Unit::Level,
         min: 1,
@@ -436,41 +468,6 @@ impl Setting {
         }
         Ok(())
     }
-}
-
-/// Returns a description of each invalid setting. The list is empty if all settings are valid.
-pub(crate) fn problems(policy: &Policy) -> Vec<String> {
-    let mut problems: Vec<String> = SETTINGS
-        .iter()
-        .filter_map(|setting| match setting.field {
-            Field::Policy { get, .. } => setting.check(get(policy)).err(),
-            Field::FeatureLevel => None,
-        })
-        .collect();
-    let Policy { lease_ms, heartbeat_ms, .. } = *policy;
-    if problems.is_empty() && heartbeat_ms > lease_ms / 2 {
-        problems.push(format!(
-            "a heartbeat of {heartbeat_ms} ms is longer than half a lease of {lease_ms} ms; \
-             change the other of the two settings first"
-        ));
-    }
-    let inline = policy.inline_bytes;
-    if problems.is_empty() && !inline.is_multiple_of(INLINE_UNIT) {
-        let (below, above) =
-            (inline / INLINE_UNIT * INLINE_UNIT, inline.next_multiple_of(INLINE_UNIT));
-        problems.push(format!(
-            "inline-bytes: {inline} bytes is not a multiple of {INLINE_UNIT}; the nearest ones \
-             are {below} and {above}"
-        ));
-    }
-    let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);
-    if problems.is_empty() && least > most {
-        problems.push(format!(
-            "user-chunk-size-min of {least} bytes is more than user-chunk-size-max of {most} \
-             bytes; change the other of the two settings first"
-        ));
-    }
-    problems
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The mark of a member of a metadata group. At its start, a member learns from this mark whether
-//! its host has lost records, whether its store is incomplete, and whether it may serve alone.
+//! its host has lost records, whether its store is incomplete, whether it may serve alone, and how
+//! long it waits before it serves.
 //!
 //! A member confirms log records to the primary before they are on the device. If the member's host
 //! loses power, the member may lack records that it has confirmed. The module
@@ -11,7 +12,7 @@ use skep_types::codec::record;
 use skep_types::{Epoch, Group, GroupId, MapVersion, MemberState, Result, TargetId, byte_enum};
 
 const MAGIC: [u8; 8] = *b"SKEPMEMB";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 byte_enum! {
     /// State of the store and the log of a member.
@@ -97,6 +98,10 @@ record! {
         pub contents: MemberContents,
         /// Members for which the target waits, since they may serve.
         pub counted: CountedMembers,
+        /// A bound of the member's promises, in milliseconds. While the member was the backup of a
+        /// primary, it promised to reply to no client as the primary before a certain time. No such
+        /// time is later than the end of the process plus this bound.
+        pub promise_bound_ms: u32,
     }
 }
 
@@ -133,7 +138,7 @@ mod tests {
         let (group, contents) = (GroupId::new(7), MemberContents::Incomplete);
         let counted =
             CountedMembers::default().with(Epoch::new(3), MapVersion::new(9), TargetId::new(2));
-        MemberMark { host, clean, group, contents, counted }
+        MemberMark { host, clean, group, contents, counted, promise_bound_ms: 2500 }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Limits of a metadata target, each with its reason.
 
+use skep_cluster::lease_times::LeaseTimes;
+use skep_types::ClusterMap;
 use std::time::Duration;
 
 /// Maximum time from a change until it is on the device, under `metadata.sync = interval`. This
@@ -249,18 +251,6 @@ pub const COPY_PAUSE: Duration = Duration::from_millis(100);
 /// for this member before it sends replies. The member gets the missing records within
 /// milliseconds.
 pub const JOIN_LAG: u64 = 1000;
-/// Length of a primary's lease from a member. After the primary has sent a request that the member
-/// acknowledges, the primary may send replies to clients for this time.
-pub const LEASE: Duration = Duration::from_secs(2);
-/// If a member has received no request of the primary for this time, it asks management to make it
-/// the primary. The time exceeds [`LEASE`] by more than the clocks of two hosts can drift apart.
-pub const TAKE_OVER_AFTER: Duration = Duration::from_millis(2500);
-/// A member waits for this time longer than the lease that it grants, in addition to
-/// [`CLOCK_DRIFT`]. The time covers a batch of the primary that began while the lease was valid.
-pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
-/// The clocks of two hosts differ by less than one part in this number. Both rates are within 1 %
-/// of the true rate.
-pub const CLOCK_DRIFT: u32 = 40;
 /// If the primary has sent a member no request for this time, it sends one, so that the primary's
 /// lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
@@ -328,46 +318,28 @@ impl Default for RemovalLimits {
 /// The limits of the members of a group.
 #[derive(Debug, Clone)]
 pub struct MemberLimits {
-    /// The times of the leases in a group of several members.
-    pub leases: LeaseTimes,
+    /// Replaces the times of the leases in the settings of the cluster. By default `None`.
+    pub leases: Option<LeaseTimes>,
     /// By default [`COPY_PART_BYTES`].
     pub copy_part_bytes: usize,
     /// By default [`KEPT_FOR_ABSENT_BYTES`].
     pub kept_for_absent_bytes: usize,
 }
 
+impl MemberLimits {
+    /// Returns the times of the leases in a group of several members.
+    pub fn lease_times(&self, map: &ClusterMap) -> LeaseTimes {
+        self.leases.unwrap_or_else(|| LeaseTimes::of(&map.policy))
+    }
+}
+
 impl Default for MemberLimits {
     fn default() -> Self {
         Self {
-            leases: LeaseTimes::default(),
+            leases: None,
             copy_part_bytes: COPY_PART_BYTES,
             kept_for_absent_bytes: KEPT_FOR_ABSENT_BYTES,
         }
-    }
-}
-
-/// The times of leases. All members of a group must use the same times, so that at most one member
-/// replies to clients.
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseTimes {
-    /// By default [`LEASE`].
-    pub lease: Duration,
-    /// By default [`TAKE_OVER_AFTER`].
-    pub take_over_after: Duration,
-}
-
-impl LeaseTimes {
-    /// Returns the longest lease that a member may grant: it must end before
-    /// [`Self::take_over_after`] has passed on the member's clock.
-    pub fn granted_lease(&self) -> Duration {
-        let without_margin = self.take_over_after.saturating_sub(LEASE_MARGIN);
-        without_margin / (CLOCK_DRIFT + 1) * CLOCK_DRIFT
-    }
-}
-
-impl Default for LeaseTimes {
-    fn default() -> Self {
-        Self { lease: LEASE, take_over_after: TAKE_OVER_AFTER }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::settings::MetadataSettings;
 use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use restored::RestoredMarks;
+use skep_cluster::limits::MAX_TAKE_OVER_AFTER_MS;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
 use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
@@ -109,8 +110,13 @@ fn open_engine(
     let store = directory.join("store");
     // The log may lack records that the member has confirmed: after a failed sync, or because the
     // directory was restored from an older backup.
-    if failed_sync::is_marked(directory) || skep_store::restored::has(directory, RESTORED_MARK)? {
+    let is_restored = skep_store::restored::has(directory, RESTORED_MARK)?;
+    if failed_sync::is_marked(directory) || is_restored {
         mark.distrust()?;
+    }
+    if is_restored && mark.exists() {
+        // The bound in the mark may be older than the last promise of the member.
+        mark.bound_promises(Duration::from_millis(MAX_TAKE_OVER_AFTER_MS.into()))?;
     }
     if failed_sync::read_from_device(directory, &store)? {
         tracing::warn!(

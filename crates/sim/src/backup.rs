@@ -139,7 +139,8 @@ impl World {
         let life = self.new_life();
         let Some(backup) = &mut self.targets[index].backup else { return };
         let Some((engine, records)) = backup.stopped.take() else { return };
-        match Backup::open(engine, records, Start { target: backup.target, ..start }) {
+        let start = Start { target: backup.target, ..start };
+        match Backup::open(engine, records, start, Duration::ZERO) {
             Ok(running) => {
                 backup.running = Some(running);
                 backup.life = life;

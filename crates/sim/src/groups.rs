@@ -16,7 +16,7 @@
 //! - `member`, `roles`, `requests`: the process of a member, its roles, and its requests.
 //! - `authority`: the model of management.
 //! - `client`, `workload`: clients and their operations.
-//! - `nemesis`: the choice of faults.
+//! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases.
 //! - `ledger`: the checks.
 //!
 //! # Checks
@@ -36,11 +36,13 @@
 mod authority;
 mod client;
 mod cluster;
+mod isolation;
 mod knobs;
 mod ledger;
 mod member;
 mod messages;
 mod nemesis;
+mod promises;
 mod requests;
 mod roles;
 mod workload;

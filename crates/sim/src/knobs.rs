@@ -2,6 +2,7 @@
 //! The limits are small, so that runs actually reach them.
 
 use crate::random::Random;
+use skep_cluster::lease_times::LeaseTimes;
 use skep_metadata::limits::{Limits, RemovalLimits};
 use skep_metadata::target::SyncPolicy;
 use std::time::Duration;
@@ -233,10 +234,10 @@ impl Knobs {
                 // The model of management decides about a take-over at the moment when a process
                 // ends (`take_over`). So no backup may ask for a take-over itself.
                 members: skep_metadata::limits::MemberLimits {
-                    leases: skep_metadata::limits::LeaseTimes {
+                    leases: Some(LeaseTimes {
+                        lease: Duration::from_secs(2),
                         take_over_after: Duration::from_secs(1 << 30),
-                        ..Default::default()
-                    },
+                    }),
                     ..Default::default()
                 },
                 ..Limits::default()

@@ -72,6 +72,10 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::TrustUnsyncedCopy, &["differs at record"]),
         (GroupBug::ReadRemovedRecords, &["differs at record"]),
         (GroupBug::ReleaseInOffice, &["replied after"]),
+        (GroupBug::IgnoreGrant, &["replied after"]),
+        (GroupBug::ForgetPromise, &["replied after"]),
+        (GroupBug::ShortenPromise, &["replied after"]),
+        (GroupBug::IgnoreWait, &["replied after"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

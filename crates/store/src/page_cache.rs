@@ -1,7 +1,7 @@
 //! The identity of the host's page cache, and the mark of a member of a metadata group. The mark
 //! names the page cache that has the member's confirmed records, and the group of these records.
 //! The mark also states whether the member's store is complete, and which members the target counts
-//! as a primary.
+//! as a primary, and bounds the promises that it has made as a backup.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
 //! A kill of the target's process does not change that. The layout of the mark is in
@@ -23,12 +23,18 @@
 //! A primary calls [`MemberMarkFile::count`] before it asks management to mark a member as in sync.
 //! So if the process ends before it has stored the cluster map in which this member serves, the
 //! next start still waits for the member.
+//!
+//! A backup calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a longer
+//! time before a take-over. It lowers the bound only when all its promises end within the lower
+//! bound (`skep_cluster::lease_times`). So the bound, counted from the start of a process, covers
+//! the promises of all earlier processes.
 
 use crate::atomic::replace_atomically;
 use skep_format::chunk::HostMark;
 use skep_format::member_mark::{CountedMembers, MemberContents, MemberMark};
 use skep_types::{Epoch, Error, GroupId, MapVersion, Result, TargetId};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Name of the file with the mark, in the directory of a metadata target.
 const MARK: &str = "member-mark";
@@ -136,6 +142,24 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
     }
 
+    /// Returns the bound of the member's promises: no promise ends later than this time from now.
+    /// Zero if the target has never been a member of a group of several targets.
+    pub fn promise_bound(&self) -> Duration {
+        Duration::from_millis(self.present().promise_bound_ms.into())
+    }
+
+    /// Stores another bound of the member's promises durably, rounded up to milliseconds. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn bound_promises(&mut self, bound: Duration) -> Result<()> {
+        if bound == self.promise_bound() {
+            return Ok(());
+        }
+        let promise_bound_ms = u32::try_from(bound.as_micros().div_ceil(1000)).unwrap_or(u32::MAX);
+        self.write(MemberMark { promise_bound_ms, ..self.present() })
+    }
+
     /// Durably marks store and log as out of date. The caller removes them only after this call.
     /// Blocks.
     ///
@@ -204,7 +228,8 @@ impl MemberMarkFile {
     fn present(&self) -> MemberMark {
         let (host, group, contents) = (self.host, GroupId::default(), MemberContents::Whole);
         let counted = CountedMembers::default();
-        let first = MemberMark { host, clean: false, group, contents, counted };
+        let first =
+            MemberMark { host, clean: false, group, contents, counted, promise_bound_ms: 0 };
         self.written.clone().unwrap_or(first)
     }
 
@@ -307,6 +332,29 @@ mod tests {
         assert_eq!(counted(), expected, "no other change of the mark removes them");
         mark.begin(GroupId::new(8)).unwrap();
         assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
+    }
+
+    #[test]
+    fn promise_bound_is_durable_until_it_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let bound = || MemberMarkFile::read_at(path, HOST).unwrap().promise_bound();
+        let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
+        mark.begin(GROUP).unwrap();
+        assert_eq!(bound(), Duration::ZERO);
+        mark.bound_promises(Duration::from_micros(12_000_001)).unwrap();
+        let expected = Duration::from_millis(12_001);
+        assert_eq!(bound(), expected, "rounded up");
+        mark.begin(GroupId::new(8)).unwrap();
+        mark.distrust().unwrap();
+        mark.become_whole().unwrap();
+        mark.discard().unwrap();
+        mark.begin_copy(GROUP).unwrap();
+        mark.end_copy().unwrap();
+        mark.end().unwrap();
+        assert_eq!(bound(), expected, "no other change of the mark lowers it");
+        mark.bound_promises(Duration::from_secs(2)).unwrap();
+        assert_eq!(bound(), Duration::from_secs(2));
     }
 
     #[test]

@@ -340,6 +340,12 @@ record! {
         /// Maximum number of bytes of log segments that a member of a metadata group keeps on disk
         /// only for members that do not serve.
         pub metadata_log_kept: u64,
+        /// Length of a lease in a metadata group, in milliseconds. For this time since it has sent
+        /// a request that a member acknowledges, a primary replies to clients.
+        pub metadata_lease_ms: u32,
+        /// Time in milliseconds after which a member of a metadata group takes over if it receives
+        /// nothing from the primary.
+        pub metadata_take_over_after_ms: u32,
     }
 }
 
@@ -362,6 +368,8 @@ impl Default for Policy {
             metadata_copies: 1,
             metadata_copy_rate: 32 << 20,
             metadata_log_kept: 1 << 30,
+            metadata_lease_ms: 2_000,
+            metadata_take_over_after_ms: 2_500,
         }
     }
 }

@@ -20,12 +20,18 @@ fn setting_accepts_only_values_in_its_range() {
     for setting in SETTINGS {
         let mut state = ClusterState::new(ClusterId::new([1; 16]));
         assert_eq!(setting.value(state.map()), setting.default());
-        // The ranges of lease and heartbeat depend on each other, so the test must change the other
+        // The ranges of some settings depend on each other, so the test must change the other
         // setting first.
         if setting.name == "heartbeat" {
             change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
         } else {
             change(&mut state, "heartbeat", u64::from(MIN_HEARTBEAT_MS)).unwrap();
+        }
+        if setting.name == "metadata-lease" {
+            let longest = u64::from(MAX_TAKE_OVER_AFTER_MS);
+            change(&mut state, "metadata-take-over-after", longest).unwrap();
+        } else {
+            change(&mut state, "metadata-lease", u64::from(MIN_METADATA_LEASE_MS)).unwrap();
         }
         if setting.name == "user-chunk-size-max" {
             change(&mut state, "user-chunk-size-min", MIN_CHUNK_BYTES).unwrap();
@@ -78,6 +84,8 @@ fn contradictory_settings_are_refused_with_a_remedy() {
     assert!(refused("lease", 1_500).contains("change the other"));
     assert!(refused("chunk-size", 100_000).contains("65536 and 131072"));
     assert!(refused("inline-bytes", 5_000).contains("4096 and 8192"));
+    assert!(refused("metadata-lease", 2_244).contains("of at most 2243 ms, not 2244 ms"));
+    assert!(refused("metadata-take-over-after", 2_000).contains("change the other"));
     assert!(refused("colour", 1).contains("cleanup-interval"));
     assert!(refused("chooser", 7).contains("balanced, randomized, roundrobin"));
     change(&mut state, "user-chunk-size-max", 1 << 20).unwrap();

@@ -33,20 +33,21 @@ use super::restored::RestoredMarks;
 use super::{Shell, copying, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
-use crate::limits::{LeaseTimes, Limits};
+use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::shipping::backup::{Backup, Stopped};
 use crate::shipping::copy_receiver::CopyReceiver;
 use crate::shipping::succession::Succession;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term::{self, Membership};
+use skep_cluster::lease_times::{LeaseTimes, lowered_bound, raised_bound};
 use skep_cluster::problems::COMPARED_AFTER_RESTORE;
 use skep_format::log::LogOwner;
 use skep_rpc::{Management, Router};
 use skep_service::TargetStart;
 use skep_store::log::Log;
 use skep_store::page_cache::MemberMarkFile;
-use skep_types::{Epoch, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
+use skep_types::{ClusterMap, Epoch, GroupId, Lsn, MapVersion, NodeKind, Result, TargetId};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,8 +194,8 @@ impl Parts<'_> {
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
             // The previous process of this target may have acknowledged a request of the previous
             // primary, whose lease may not have ended yet. So wait for the end of that lease.
-            let after = LeaseTimes::default().take_over_after;
-            contents.succession = Succession::at(skep_env::now() + after);
+            let wait = self.mark.promise_bound();
+            contents.succession = Succession::at(skep_env::now() + wait);
         }
         let target = self.open_primary(&membership, contents)?;
         if let Some(begins) = begins.take() {
@@ -234,17 +235,33 @@ impl Parts<'_> {
     }
 
     fn open_backup(
-        &self,
+        &mut self,
         membership: &Membership,
         contents: Contents,
     ) -> Result<Backup<FjallEngine>> {
         let Contents { engine, records, epoch, .. } = contents;
         let start = start_of(membership, self.policy, (epoch, None), Vec::new());
-        let mut backup = Backup::open(engine, records, start)?;
+        self.raise_promise_bound(&membership.map)?;
+        let promise = self.mark.promise_bound();
+        let mut backup = Backup::open(engine, records, start, promise)?;
         if self.mark.lacks_records() {
             backup.distrust();
         }
         Ok(backup)
+    }
+
+    /// Raises the durable bound of the member's promises before the backup handles `map`, whose
+    /// settings may permit longer promises.
+    fn raise_promise_bound(&mut self, map: &ClusterMap) -> Result<()> {
+        let times = LeaseTimes::of(&map.policy);
+        self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
+    }
+
+    /// Lowers the durable bound of the member's promises if the settings have become lower. The
+    /// last promise ends after the time `promise_left`.
+    fn lower_promise_bound(&mut self, map: &ClusterMap, promise_left: Duration) -> Result<()> {
+        let (bound, times) = (self.mark.promise_bound(), LeaseTimes::of(&map.policy));
+        self.mark.bound_promises(lowered_bound(bound, times.take_over_after, promise_left))
     }
 
     fn contents_of(&self, stopped: Stopped<FjallEngine>) -> Contents {
@@ -312,6 +329,11 @@ impl Parts<'_> {
                 return Ok(true);
             }
             let mut events = self.next_events(membership.group, backup.next_tick()).await?;
+            for event in &events {
+                if let Event::Map(map) = event {
+                    self.raise_promise_bound(map)?;
+                }
+            }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
             events.extend(self.free_space.look(now));
@@ -332,6 +354,7 @@ impl Parts<'_> {
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
             shell.carry_out(actions, &mut self.log, (backup.engine(), MapVersion::default()))?;
+            self.lower_promise_bound(backup.map(), backup.promise_left())?;
             if backup.discards() {
                 self.mark.discard()?;
                 return Err(term::ended(membership.group));
@@ -399,6 +422,7 @@ impl Parts<'_> {
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             members::note_counted(&shell, &actions, &mut self.mark)?;
+            self.lower_promise_bound(&shell.router.map(), target.wait_left())?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure(&mut actions, now, &target);
             let parts = (target.engine(), target.fence());

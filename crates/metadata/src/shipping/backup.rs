@@ -37,6 +37,7 @@ use crate::limits::{LONGEST_WAIT, Limits};
 use crate::target::{Action, CheckpointTrigger, Event, Start, SyncTimer};
 use crate::tx::operation::ConnectionId;
 use skep_cluster::groups::has_skipped;
+use skep_cluster::lease_times::LeaseTimes;
 use skep_format::log::Record;
 use skep_format::metadata::Batch;
 use skep_types::codec::Codec;
@@ -90,7 +91,8 @@ pub struct Stopped<E> {
 
 impl<E: Engine> Backup<E> {
     /// Opens a backup with its engine and the records of its log. Skips records whose changes the
-    /// engine already has. Records after [`Start::synced`] are not on the device yet.
+    /// engine already has. Records after [`Start::synced`] are not on the device yet. The promises
+    /// of the member's earlier processes end within the time `promise` after the start.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing.
@@ -99,11 +101,11 @@ impl<E: Engine> Backup<E> {
         engine: E,
         records: impl IntoIterator<Item = Record>,
         start: Start,
+        promise: Duration,
     ) -> Result<Self> {
         let stored = engine.applied()?.unwrap_or_default();
         let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.unwrap_or(window.last()).min(window.last());
-        let promise = start.limits.members.leases.take_over_after;
         let newest = start.epoch.max(window.last_epoch().unwrap_or_default());
         Ok(Self {
             engine,
@@ -166,7 +168,7 @@ impl<E: Engine> Backup<E> {
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
-        let silence = self.silence.next_due(self.limits.members.leases.take_over_after);
+        let silence = self.silence.next_due(self.lease_times().take_over_after);
         let due = self.may_ask().then_some(silence).into_iter().chain(self.waits.next_due());
         due.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
     }
@@ -209,6 +211,17 @@ impl<E: Engine> Backup<E> {
         }
     }
 
+    /// Returns the time from the last batch until all promises of this member have ended. Until
+    /// then, it replies to no client as the primary.
+    pub fn promise_left(&self) -> Duration {
+        self.silence.promise_left(self.now)
+    }
+
+    /// Returns the times of leases in the settings of the newest cluster map.
+    pub fn lease_times(&self) -> LeaseTimes {
+        self.limits.members.lease_times(self.own.map())
+    }
+
     /// Returns the engine. Checkpoints and checks of invariants use it.
     pub fn engine(&self) -> &E {
         &self.engine
@@ -246,7 +259,7 @@ impl<E: Engine> Backup<E> {
             is_behind: false,
             needs_copy: false,
             process: self.completeness.process,
-            lease_ms: milliseconds(self.limits.members.leases.granted_lease()),
+            lease_ms: milliseconds(self.lease_times().granted_lease()),
         }
     }
 
@@ -300,7 +313,7 @@ impl<E: Engine> Backup<E> {
     /// Replies to a request of the primary. A successful reply grants a lease.
     fn reply(&mut self, connection: ConnectionId, request: Header, reply: Result<LogHeld>) {
         if reply.is_ok() {
-            self.silence.promise(self.now + self.limits.members.leases.take_over_after);
+            self.silence.promise(self.now + self.lease_times().take_over_after);
         }
         let result = reply.map(|held| held.to_bytes());
         self.actions.push(Action::Reply { connection, request, result });
@@ -315,7 +328,7 @@ impl<E: Engine> Backup<E> {
     /// Asks management to make this member the primary, if the primary has been silent for too
     /// long.
     fn ask_to_take_over(&mut self) {
-        let after = self.limits.members.leases.take_over_after;
+        let after = self.lease_times().take_over_after;
         if !self.may_ask() || !self.silence.asks(after, self.now) {
             return;
         }

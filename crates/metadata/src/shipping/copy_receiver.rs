@@ -99,7 +99,8 @@ impl<E: Engine> CopyReceiver<E> {
             checkpoint: None,
             added_bytes: 0,
             shortage: None,
-            silence: Silence::new(start.now, start.limits.members.leases.take_over_after),
+            // This member grants no lease, and so makes no promise.
+            silence: Silence::new(start.now, Duration::ZERO),
             limits: start.limits,
             now: start.now,
             actions: Vec::new(),
@@ -341,7 +342,7 @@ impl<E: Engine> CopyReceiver<E> {
     /// serve. This happens only if management was restored from a backup. The group then continues
     /// with the members that have records.
     fn report_loss(&mut self) {
-        let after = self.limits.members.leases.take_over_after;
+        let after = self.limits.members.lease_times(self.own.map()).take_over_after;
         let is_wanted = self.own.serves() || self.own.is_primary();
         if !is_wanted || !self.silence.asks(after, self.now) {
             return;

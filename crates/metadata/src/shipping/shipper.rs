@@ -18,7 +18,7 @@ use super::record_window::{RecordWindow, record_bytes};
 use super::standing::LinkRole;
 use super::succession::Succession;
 use super::{FoundRecords, LogRead, MemberMessage, MemberRequest, Progress};
-use crate::limits::{KEPT_BYTES, Limits, OWN_PAUSE};
+use crate::limits::{KEPT_BYTES, OWN_PAUSE};
 use skep_format::log::Record;
 use skep_types::group_change::MemberChange;
 use skep_types::{Epoch, Lsn, Result, TargetId};
@@ -169,10 +169,10 @@ impl Shipper {
 
     /// Stops counting members that no longer confirm records, unless the primary has already asked
     /// management to mark them as in sync. Returns whether there are any such members.
-    pub(crate) fn end_counting(&mut self, limits: &Limits, now: Duration) -> bool {
+    pub(crate) fn end_counting(&mut self, lease: Duration, now: Duration) -> bool {
         let mut has_any = false;
         for link in self.links.values_mut() {
-            let is_failing = link.standing.is_failing(limits.members.leases.lease, now);
+            let is_failing = link.standing.is_failing(lease, now);
             if link.standing.role == LinkRole::Counted && is_failing && !link.standing.may_serve {
                 link.standing.role = LinkRole::Absent;
                 has_any = true;
@@ -188,21 +188,15 @@ impl Shipper {
     pub(crate) fn changes(
         &mut self,
         held: Lsn,
-        limits: &Limits,
+        lease: Duration,
         now: Duration,
     ) -> Vec<(MemberChange, TargetId)> {
         let mut changes = Vec::new();
         for (member, link) in &mut self.links {
             let change = match link.standing.role {
-                LinkRole::Serving if link.standing.is_failing(limits.members.leases.lease, now) => {
-                    MemberChange::Drop
-                }
+                LinkRole::Serving if link.standing.is_failing(lease, now) => MemberChange::Drop,
                 // Management may still carry out an earlier request to mark the member as in sync.
-                LinkRole::Counted
-                    if link.standing.has_stopped(limits.members.leases.lease, now) =>
-                {
-                    MemberChange::Drop
-                }
+                LinkRole::Counted if link.standing.has_stopped(lease, now) => MemberChange::Drop,
                 LinkRole::Counted if link.has_all(held) => MemberChange::MarkInSync,
                 _ => continue,
             };

@@ -11,7 +11,7 @@
 //! before a certain time. This time is later than the end of the lease that the acknowledgement
 //! grants. The latest promise counts.
 //!
-//! [`LeaseTimes::take_over_after`]: crate::limits::LeaseTimes::take_over_after
+//! [`LeaseTimes::take_over_after`]: skep_cluster::lease_times::LeaseTimes::take_over_after
 
 use super::succession::{ReceivedTerm, Succession};
 use crate::limits::{ABSENT_PAUSE, OWN_PAUSE};
@@ -61,6 +61,11 @@ impl Silence {
         if let Some(term) = &mut self.term {
             term.note_wait(wait_ms, now);
         }
+    }
+
+    /// Returns the time from `now` until the member's latest promise ends.
+    pub(super) fn promise_left(&self, now: Duration) -> Duration {
+        self.promised_until.saturating_sub(now)
     }
 
     /// Promises that the member replies to no client as the primary before the time `until`. The

@@ -20,7 +20,7 @@
 //!
 //! [`LogHeld`]: skep_wire::log_shipping::LogHeld
 
-use crate::limits::CLOCK_DRIFT;
+use skep_cluster::limits::CLOCK_DRIFT;
 use skep_types::{Epoch, Group, TargetId};
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use super::shipper::Shipper;
 use super::{MemberMessage, MemberRequest};
 use crate::engine::Engine;
 use crate::engine::memory::MemoryEngine;
-use crate::limits::{LeaseTimes, Limits};
+use crate::limits::Limits;
 use crate::target::{Action, Event, Start, SyncPolicy};
 use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key, Mutation};
@@ -34,6 +34,11 @@ use std::time::Duration;
 const PRIMARY: TargetId = TargetId::new(1);
 const BACKUP: TargetId = TargetId::new(2);
 const GROUP: GroupId = GroupId::new(1);
+
+/// The default of the setting `metadata-lease`.
+const LEASE: Duration = Duration::from_secs(2);
+/// The default of the setting `metadata-take-over-after`.
+const TAKE_OVER_AFTER: Duration = Duration::from_millis(2500);
 
 /// Returns a map in which both targets serve, and the first one is the primary.
 fn map(epoch: u64) -> Arc<ClusterMap> {
@@ -80,7 +85,7 @@ impl Member {
             now,
             wall: Timestamp::default(),
         };
-        let backup = Backup::open(engine, log.clone(), start).unwrap();
+        let backup = Backup::open(engine, log.clone(), start, TAKE_OVER_AFTER).unwrap();
         Self { backup, log, syncing: None, replies: Vec::new(), asked: Vec::new(), epoch }
     }
 

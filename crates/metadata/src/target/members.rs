@@ -14,6 +14,7 @@ use skep_types::group_change::GroupChange;
 use skep_types::{Epoch, Lsn, Result};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
+use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Sets when the target may reply to clients, because the previous primary of the group may
@@ -29,16 +30,27 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.set_epoch_of(lsn, epoch);
     }
 
+    /// Returns the time from the last batch until the leases of all earlier primaries have ended.
+    pub fn wait_left(&self) -> Duration {
+        self.shipper.answers_from().saturating_sub(self.shared.now)
+    }
+
     /// Whether the target may reply to clients now. If not, another member may be the primary
     /// already.
     pub(super) fn may_answer(&self) -> bool {
-        self.shipper.holds_lease(self.shared.limits.members.leases.lease, self.shared.now)
+        self.shipper.holds_lease(self.member_lease(), self.shared.now)
+    }
+
+    /// Returns the longest time since an acknowledged request for which the primary may rely on a
+    /// member.
+    fn member_lease(&self) -> Duration {
+        self.shared.limits.members.lease_times(&self.shared.map).lease
     }
 
     /// Makes replies wait also for the members that lack only a few records, and no longer for the
     /// members that do not confirm records.
     pub(super) fn count_members(&mut self) -> Result<()> {
-        let has_ended = self.shipper.end_counting(&self.shared.limits, self.shared.now);
+        let has_ended = self.shipper.end_counting(self.member_lease(), self.shared.now);
         let begun = self.shipper.begin_to_count();
         if !has_ended && begun.is_empty() {
             return Ok(());
@@ -54,7 +66,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         let (held, epoch) = (self.gates.group_log().held, self.gates.epoch());
         let group = self.shared.group;
-        let changes = self.shipper.changes(held, &self.shared.limits, self.shared.now);
+        let changes = self.shipper.changes(held, self.member_lease(), self.shared.now);
         let of = |(change, target)| GroupChange { group, epoch, change, target };
         changes.into_iter().map(of).collect()
     }

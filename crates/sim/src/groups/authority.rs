@@ -13,6 +13,7 @@ use super::cluster::Cluster;
 use super::knobs::GroupKnobs;
 use super::messages::{Ask, Message, Place, Process};
 use crate::management::{node, target};
+use skep_cluster::lease_times::LeaseTimes;
 use skep_cluster::losses::LogEnd;
 use skep_cluster::{groups, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
@@ -135,8 +136,8 @@ impl Cluster {
         if change.change == MemberChange::MarkInSync {
             self.check_marked(change.target);
         }
+        self.plan_restart(change.change);
         self.publish(map);
-        self.schedule_restart();
         Ok(())
     }
 
@@ -193,6 +194,7 @@ pub(super) fn first_map(knobs: &GroupKnobs) -> ClusterMap {
     }
     let last = ShardId::new((skep_types::SHARD_COUNT - 1) as u16);
     map.shards.push(ShardRange { first: ShardId::new(0), last, group: GROUP });
+    let LeaseTimes { lease, take_over_after } = knobs.leases;
     map.policy = Policy {
         lease_ms: 60_000,
         default_chunk_bytes: 64 << 10,
@@ -201,6 +203,8 @@ pub(super) fn first_map(knobs: &GroupKnobs) -> ClusterMap {
         inline_bytes: 0,
         metadata_copy_rate: knobs.copy_rate,
         metadata_log_kept: knobs.log_kept as u64,
+        metadata_lease_ms: lease.as_millis() as u32,
+        metadata_take_over_after_ms: take_over_after.as_millis() as u32,
         ..Policy::default()
     };
     map.newest_node = map.nodes.last().map_or(NodeId::default(), |node| node.id);

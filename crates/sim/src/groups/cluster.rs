@@ -11,9 +11,12 @@ use crate::disk::SyncPoint;
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::world::time_of_day;
+use skep_cluster::lease_times::LeaseTimes;
 use skep_metadata::shipping::LogRead;
+use skep_types::group_change::MemberChange;
 use skep_types::{ClusterMap, InodeId, Lsn, TargetId, Timestamp};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +107,21 @@ pub(super) enum GroupEvent {
         number: u64,
     },
     Fault,
+    /// The primary is cut off from all other processes except its clients.
+    Isolate {
+        until: Duration,
+    },
+    /// An administrator changes the lease times.
+    SetLeaseTimes(LeaseTimes),
+    /// An administrator changes the group.
+    Change {
+        change: MemberChange,
+        target: TargetId,
+    },
+    /// A member's process is killed, and starts again at once.
+    Restart {
+        member: usize,
+    },
     /// The processes of all members are killed, and management does not reply.
     RestartAll,
     /// A client's task begins its next operation.
@@ -138,6 +156,8 @@ pub(super) struct Cluster {
     /// Directories and files that replies have contained. The newest is last.
     pub(super) directories: Vec<InodeId>,
     pub(super) files: Vec<InodeId>,
+    /// Clients begin no change in this time (`isolation`).
+    pub(super) only_reads: Range<Duration>,
     pub(super) is_busy: bool,
     pub(super) faults: u64,
     pub(super) take_overs: u64,
@@ -197,6 +217,7 @@ impl Cluster {
             ledger: Ledger::new(map),
             directories: Vec::new(),
             files: Vec::new(),
+            only_reads: Duration::ZERO..Duration::ZERO,
             is_busy: true,
             faults: 0,
             take_overs: 0,
@@ -287,6 +308,17 @@ impl Cluster {
                 self.management_replied((member, life), number, None);
             }
             GroupEvent::Fault => self.fault(),
+            GroupEvent::Isolate { .. }
+            | GroupEvent::SetLeaseTimes(_)
+            | GroupEvent::Change { .. }
+            | GroupEvent::Restart { .. }
+                if !self.is_busy => {}
+            GroupEvent::Isolate { until } => self.isolate_primary(until),
+            GroupEvent::SetLeaseTimes(times) => self.set_lease_times(times),
+            GroupEvent::Change { change, target } => {
+                self.administrate(change, target);
+            }
+            GroupEvent::Restart { member } => self.restart(member),
             GroupEvent::RestartAll => self.restart_all(),
             GroupEvent::Step { client, task } => self.next_operation(client, task),
             GroupEvent::SendAgain { client, call, attempt } => {

@@ -1,8 +1,11 @@
 //! The values that a seed determines before the run of a group begins, and the planted bugs.
 
 use crate::random::Random;
+use skep_cluster::lease_times::LeaseTimes;
+use skep_cluster::limits::{MIN_METADATA_LEASE_MS, MIN_TAKE_OVER_AFTER_MS};
 use skep_metadata::limits::{Limits, MemberLimits};
 use skep_metadata::target::SyncPolicy;
+use skep_types::map::Policy;
 use std::time::Duration;
 
 /// A bug that a test plants to prove that the checks find it.
@@ -36,11 +39,21 @@ pub enum GroupBug {
     /// A primary that has not received the newest map confirms records of its successor, as if it
     /// had left its role.
     ReleaseInOffice,
+    /// A primary ignores the leases that members grant. It relies only on the setting in its own
+    /// map.
+    IgnoreGrant,
+    /// A process that starts does not wait for the promises of the process before. It waits only
+    /// for the time in its own map.
+    ForgetPromise,
+    /// A map with a shorter time before a take-over shortens the promises that a member has made.
+    ShortenPromise,
+    /// A member ignores that the primary still waits for the leases of earlier primaries.
+    IgnoreWait,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -54,6 +67,10 @@ impl GroupBug {
         Self::TrustUnsyncedCopy,
         Self::ReadRemovedRecords,
         Self::ReleaseInOffice,
+        Self::IgnoreGrant,
+        Self::ForgetPromise,
+        Self::ShortenPromise,
+        Self::IgnoreWait,
     ];
 }
 
@@ -78,6 +95,24 @@ pub(super) struct GroupFaults {
     pub(super) replacements: bool,
     /// An administrator moves the role of the primary.
     pub(super) hand_overs: bool,
+    /// An administrator changes the lease times.
+    pub(super) settings: bool,
+}
+
+/// Draws lease times that management accepts. Most of them are short, so that many members take
+/// over. Half of the leases are as long as the other time permits, so that they end as late as
+/// possible.
+pub(super) fn draw_lease_times(random: &mut Random) -> LeaseTimes {
+    let most = if random.percent(60) { 3_000 } else { 10_000 };
+    let take_over_after_ms = random.within(MIN_TAKE_OVER_AFTER_MS.into(), most);
+    let take_over_after = Duration::from_millis(take_over_after_ms);
+    let longest = LeaseTimes { lease: Duration::ZERO, take_over_after }.granted_lease();
+    let least = u64::from(MIN_METADATA_LEASE_MS);
+    let lease = match random.percent(50) {
+        true => longest,
+        false => Duration::from_millis(random.within(least, longest.as_millis() as u64)),
+    };
+    LeaseTimes { lease, take_over_after }
 }
 
 /// All values that a seed determines before the run begins.
@@ -97,6 +132,8 @@ pub(super) struct GroupKnobs {
     pub(super) log_kept: usize,
     /// Maximum rate of a copy of the store, in bytes per second.
     pub(super) copy_rate: u64,
+    /// The lease times at the beginning.
+    pub(super) leases: LeaseTimes,
     pub(super) faults: GroupFaults,
     pub(super) mean_fault_pause: Duration,
     pub(super) plant: Option<GroupBug>,
@@ -116,6 +153,7 @@ impl GroupKnobs {
             management_stops: fault(30),
             replacements: fault(40),
             hand_overs: fault(30),
+            settings: fault(40),
         };
         Self {
             members: random.within(2, 3) as usize,
@@ -141,6 +179,10 @@ impl GroupKnobs {
             // With 2,000 bytes per second, the copies of a large store to two members did not end
             // within the time limit for a group to become whole (seed 40005183).
             copy_rate: random.within(10_000, 200_000),
+            leases: match random.percent(50) {
+                true => LeaseTimes::of(&Policy::default()),
+                false => draw_lease_times(random),
+            },
             faults,
             mean_fault_pause: random.micros(200_000, 3_000_000),
             plant,

@@ -67,6 +67,8 @@ pub(super) struct Mark {
     pub(super) lacks_records: bool,
     /// Members that the target, as the primary, asked management to mark as in sync.
     pub(super) counted: CountedMembers,
+    /// No promise of the member ends later than this time from now.
+    pub(super) promise_bound: Duration,
 }
 
 /// The sender of a request that a member's process handles.
@@ -105,6 +107,8 @@ pub(super) struct Member {
     pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
     /// The request to management without a reply.
     pub(super) asked: Option<u64>,
+    /// For a planted bug: time at which a backup has last granted a lease, on the host's clock.
+    pub(super) granted_at: Duration,
     /// For a planted bug: records that a backup has confirmed before it appends them.
     pub(super) unwritten: Vec<(Epoch, Lsn, Lsn, Vec<u8>)>,
 }
@@ -137,6 +141,7 @@ impl Member {
             requests: BTreeMap::new(),
             pending: BTreeMap::new(),
             asked: None,
+            granted_at: Duration::ZERO,
             unwritten: Vec::new(),
         }
     }

@@ -26,14 +26,17 @@ impl Cluster {
         self.schedule_fault();
         let faults = self.knobs.faults;
         let member = self.any_member();
-        let which = self.random.below(9);
+        let which = self.random.below(12);
         let is_enabled = match which {
             0 => faults.kills,
             1 | 2 => faults.power_losses,
             3 | 4 => faults.stops,
             5 | 6 => faults.cuts,
             7 => faults.management_stops || faults.hand_overs,
-            _ => faults.replacements,
+            8 => faults.replacements,
+            9 => faults.settings,
+            10 => faults.settings && faults.cuts,
+            _ => faults.hand_overs && faults.cuts,
         };
         if !is_enabled {
             return;
@@ -54,16 +57,23 @@ impl Cluster {
             5 | 6 => self.cut_links(member),
             7 if faults.hand_overs && self.random.percent(60) => self.hand_over(),
             7 => self.authority.is_back = self.now + self.random.micros(10_000, 4_000_000),
-            _ => self.replace(),
+            8 => self.replace(),
+            9 => self.change_lease_times(),
+            10 => self.isolate_with_other_times(),
+            _ => self.isolate_and_move_twice(),
         }
     }
 
-    /// After a change of the group, sometimes schedules the end of all processes before they have
-    /// stored the new map.
-    pub(super) fn schedule_restart(&mut self) {
+    /// Before management publishes a change of the group, sometimes plans the end of all processes,
+    /// or that of the primary, before they have stored the new map.
+    pub(super) fn plan_restart(&mut self, change: MemberChange) {
         let faults = self.knobs.faults;
-        let is_enabled = self.is_busy && faults.kills && faults.management_stops;
-        if is_enabled && self.random.percent(30) {
+        if !self.is_busy || !faults.kills {
+            return;
+        }
+        if change == MemberChange::MarkInSync && faults.cuts && self.random.percent(30) {
+            self.isolate_and_restart();
+        } else if faults.management_stops && self.random.percent(30) {
             let pause = self.random.micros(1_000, MAP_STORAGE_MICROS);
             self.after(pause, GroupEvent::RestartAll);
         }
@@ -132,12 +142,7 @@ impl Cluster {
             let late = [Place::Member(former.unwrap_or_default()), Place::Client(client)];
             late.into_iter().for_each(|it| self.links.cut(Place::Management, it, until));
         }
-        let group = group_of(self.map());
-        let is_serving_backup = |it: &&skep_types::GroupMember| {
-            it.state == MemberState::Serving && it.target != group.primary
-        };
-        let serving = group.members.iter().filter(is_serving_backup).map(|it| it.target);
-        let serving: Vec<TargetId> = serving.collect();
+        let serving = self.serving_backups();
         if let Some(target) = self.random.pick(&serving) {
             self.administrate(MemberChange::HandOver, target);
         }

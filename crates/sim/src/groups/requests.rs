@@ -60,7 +60,12 @@ impl Cluster {
             MemberMessage::Ship(ship) if accepts_all => {
                 (own_epoch, ShipLog::ID, ShipLog { epoch: own_epoch, ..ship }.to_bytes())
             }
-            MemberMessage::Ship(ship) => (ship.epoch, ShipLog::ID, ship.to_bytes()),
+            MemberMessage::Ship(mut ship) => {
+                if plant == Some(GroupBug::IgnoreWait) {
+                    ship.wait_ms = 0;
+                }
+                (ship.epoch, ShipLog::ID, ship.to_bytes())
+            }
             MemberMessage::AwaitSync(wait) => (wait.epoch, AwaitLogSync::ID, wait.to_bytes()),
             MemberMessage::Copy(mut part) => {
                 if plant == Some(GroupBug::LoseCopiedChanges) {
@@ -100,7 +105,12 @@ impl Cluster {
             CopyStore::ID => MemberReply::Copy(result.and_then(|it| StoreCopied::from_bytes(&it))),
             _ => MemberReply::Log(result.and_then(|it| LogHeld::from_bytes(&it))),
         };
-        let member = self.members[index].target;
+        let now = self.now;
+        let process = &mut self.members[index];
+        if matches!(&reply, MemberReply::Log(Ok(held)) if held.lease_ms > 0) {
+            process.granted_at = process.clock(now);
+        }
+        let member = process.target;
         self.post(Message::FromMember { from: index, to, member, number, reply });
     }
 
@@ -110,8 +120,13 @@ impl Cluster {
         (index, life): Process,
         member: TargetId,
         number: u64,
-        reply: MemberReply,
+        mut reply: MemberReply,
     ) {
+        if self.knobs.plant == Some(GroupBug::IgnoreGrant)
+            && let MemberReply::Log(Ok(held)) = &mut reply
+        {
+            held.lease_ms = u32::MAX;
+        }
         let process = &mut self.members[index];
         if process.life != life || process.pending.remove(&number).is_none() {
             return;

@@ -9,6 +9,7 @@ use super::member::{Contents, Member, Requester, Role};
 use super::messages::{Ask, Message, Place};
 use crate::knobs::{SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use skep_cluster::groups::has_skipped;
+use skep_cluster::lease_times::LeaseTimes;
 use skep_format::log::Record;
 use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::Limits;
@@ -17,6 +18,7 @@ use skep_metadata::shipping::copy_receiver::{CopyOutcome, CopyReceiver};
 use skep_metadata::shipping::succession::Succession;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::group_change::{GroupChange, MemberChange};
+use skep_types::map::Policy;
 use skep_types::{ClusterMap, Epoch, Lsn, MemberState, Result, RetryClass};
 use skep_wire::Request;
 use skep_wire::frame::Header;
@@ -115,7 +117,7 @@ impl Cluster {
         let had_other =
             has_others(&member.map, member.target, false) && group.primary_since.raw() > 1;
         let succession = match had_other {
-            true => Succession::at(now + self.knobs.limits.members.leases.take_over_after),
+            true => Succession::at(now + self.members[index].promise_bound(plant)),
             false => Succession::default(),
         };
         let (previous, synced) = ((Lsn::default(), Epoch::default()), None);
@@ -140,8 +142,10 @@ impl Cluster {
 
     fn open_backup(&mut self, index: usize, opened: Opened) -> Result<()> {
         let start = self.start_of(index, opened.epoch, None);
-        let mut backup = Backup::open(opened.engine, opened.records, start)?;
         let member = &mut self.members[index];
+        member.raise_promise_bound();
+        let promise = member.promise_bound(self.knobs.plant);
+        let mut backup = Backup::open(opened.engine, opened.records, start, promise)?;
         member.mark.exists = true;
         if member.mark.lacks_records {
             backup.distrust();
@@ -190,7 +194,10 @@ impl Cluster {
         else {
             return;
         };
-        let Stopped { engine, records, previous, synced, succession } = backup.into_stopped();
+        let Stopped { engine, records, previous, synced, mut succession } = backup.into_stopped();
+        if self.knobs.plant == Some(GroupBug::ShortenPromise) {
+            succession = self.members[index].shorten_promise(succession);
+        }
         let opened = Opened {
             epoch: records.last().map_or(previous.1, |record| record.epoch),
             engine,
@@ -210,6 +217,7 @@ impl Cluster {
     pub(super) fn handle_as_role(&mut self, index: usize, events: Vec<Event>) {
         let (now, wall) = (self.members[index].clock(self.now), self.wall());
         let member = &mut self.members[index];
+        member.raise_promise_bound_for(&events);
         let result = match &mut member.role {
             Role::Primary(it) => it.handle(events, now, wall),
             Role::Backup(it) => it.handle(events, now),
@@ -227,6 +235,7 @@ impl Cluster {
             (member.mark.lacks_records, member.lost_power) =
                 (backup.lacks_records(), member.lost_power && backup.lacks_records());
         }
+        member.lower_promise_bound();
         let is_deposed = matches!(&member.role, Role::Primary(it) if !it.is_primary());
         if is_deposed && self.knobs.plant != Some(GroupBug::GoOnDeposed) {
             return self.end_role(index);
@@ -482,6 +491,7 @@ impl Cluster {
 /// Returns the limits of a primary that needs no lease.
 fn without_lease(limits: &Limits) -> Limits {
     let mut limits = limits.clone();
-    limits.members.leases.lease = Duration::MAX;
+    limits.members.leases =
+        Some(LeaseTimes { lease: Duration::MAX, ..LeaseTimes::of(&Policy::default()) });
     limits
 }

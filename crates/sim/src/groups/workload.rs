@@ -15,6 +15,8 @@ use skep_wire::limits::LOCK_END;
 use skep_wire::metadata as md;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e", "f"];
+/// The operations with this number and all later ones only read.
+const FIRST_READ: u64 = 80;
 /// Number of recent directories and files that the workload uses.
 const WORKING_SET: usize = 6;
 
@@ -47,7 +49,8 @@ impl Cluster {
             return;
         }
         let is_durable = self.random.percent(15);
-        let op = match self.random.below(100) {
+        let least = if self.only_reads.contains(&self.now) { FIRST_READ } else { 0 };
+        let op = match self.random.within(least, 99) {
             0..16 => self.create(),
             16..24 => Op::MakeDirectory(md::MakeDirectory {
                 directory: self.any_directory(),

@@ -88,7 +88,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         members: vec![TargetId::new(2)],
     };
     let (group, contents) = (GroupId::new(7), MemberContents::Whole);
-    let mark = MemberMark { host, clean: true, group, contents, counted };
+    let mark = MemberMark { host, clean: true, group, contents, counted, promise_bound_ms: 2500 };
     vec![
         identity.to_file(),
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),

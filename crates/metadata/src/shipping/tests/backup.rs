@@ -1,7 +1,7 @@
 //! Tests that send single requests to a backup.
 
 use super::*;
-use crate::limits::{MAX_SYNC_WAITS, TAKE_OVER_AFTER};
+use crate::limits::MAX_SYNC_WAITS;
 use crate::shipping::succession::Succession;
 use skep_wire::log_shipping::ShippedRecord;
 use skep_wire::metadata::GetAttributes;
@@ -210,7 +210,7 @@ fn asks(member: &mut Member, now: Duration) -> Option<bool> {
 #[test]
 fn backup_asks_to_take_over_after_the_primary_was_silent() {
     let mut member = with_log(&[3, 3]);
-    let after = LeaseTimes::default().take_over_after;
+    let after = TAKE_OVER_AFTER;
     let step = Duration::from_millis(100);
     let mut now = NOW;
     while now < NOW + after - step {
@@ -342,21 +342,6 @@ fn release_counts_at_once_after_the_primary_has_waited() {
     assert_eq!(succession.answers_from(), later);
 }
 
-#[test]
-fn promise_covers_the_granted_lease_at_all_clock_rates() {
-    for take_over_ms in (1_250..75_000).step_by(25) {
-        let take_over_after = Duration::from_millis(take_over_ms);
-        let times = LeaseTimes { take_over_after, ..LeaseTimes::default() };
-        let granted = times.granted_lease();
-        let latest_end = granted.mul_f64(1.0 / 0.99);
-        let earliest_answer = take_over_after.mul_f64(1.0 / 1.01);
-        let margin = earliest_answer.saturating_sub(latest_end);
-        assert!(margin >= Duration::from_millis(198), "{take_over_ms} ms: {margin:?}");
-    }
-    let granted = LeaseTimes::default().granted_lease();
-    assert!(granted > LeaseTimes::default().lease, "{granted:?}");
-}
-
 /// The member replies to `AwaitLogSync` later than it receives the request.
 #[test]
 fn promise_begins_with_the_reply_that_grants_the_lease() {
@@ -370,6 +355,56 @@ fn promise_begins_with_the_reply_that_grants_the_lease() {
     assert_eq!(reply.unwrap().lease_ms, 2243);
     let succession = member.backup.into_stopped().succession;
     assert_eq!(succession.answers_from(), later + TAKE_OVER_AFTER);
+}
+
+/// Returns a map of epoch 3 with the setting `metadata-take-over-after`.
+fn map_with(take_over_after: Duration, version: u64) -> Event {
+    let mut map = ClusterMap::clone(&map(3));
+    map.version = MapVersion::new(version);
+    map.policy.metadata_take_over_after_ms = u32::try_from(take_over_after.as_millis()).unwrap();
+    Event::Map(Arc::new(map))
+}
+
+const LONG: Duration = Duration::from_secs(12);
+
+#[test]
+fn setting_changes_both_the_granted_lease_and_the_promise() {
+    let mut member = with_log(&[3, 3]);
+    member.handle(vec![map_with(LONG, 4)], NOW);
+    assert_eq!(member.backup.promise_left(), TAKE_OVER_AFTER, "a map alone promises nothing");
+    assert_eq!(ask(&mut member, &ship(3..3, 3, 0)).unwrap().lease_ms, 11_512);
+    assert_eq!(member.backup.promise_left(), LONG);
+    let second = Duration::from_secs(1);
+    member.handle(vec![map_with(TAKE_OVER_AFTER, 5)], NOW);
+    assert_eq!(ask(&mut member, &ship(3..3, 3, 0)).unwrap().lease_ms, 2243);
+    member.handle(vec![Event::Tick], NOW + second);
+    assert_eq!(member.backup.promise_left(), LONG - second, "a promise is never shortened");
+    assert_eq!(member.backup.into_stopped().succession.answers_from(), NOW + LONG);
+}
+
+#[test]
+fn member_asks_after_the_time_in_its_newest_map() {
+    let mut member = with_log(&[3, 3]);
+    member.handle(vec![map_with(LONG, 4)], NOW);
+    beat(&mut member, 3, 2, NOW);
+    let step = Duration::from_millis(500);
+    let asked = (1..30).find(|number| asks(&mut member, NOW + *number * step).is_some());
+    assert_eq!(asked, Some(24));
+    let mut member = with_log(&[3, 3]);
+    member.handle(vec![map_with(LONG, 4)], NOW);
+    beat(&mut member, 3, 2, NOW);
+    member.handle(vec![map_with(TAKE_OVER_AFTER, 5)], NOW + step);
+    let asked = (2..30).find(|number| asks(&mut member, NOW + *number * step).is_some());
+    assert_eq!(asked, Some(5), "its promise delays only its replies");
+}
+
+/// The process before has promised more than the time in the map of this process.
+#[test]
+fn promises_of_the_process_before_delay_a_new_primary() {
+    let start = super::copy_network::start(3, NOW);
+    let mut backup = Backup::open(MemoryEngine::default(), [], start, LONG).unwrap();
+    backup.handle([Event::Map(map(4))], NOW + Duration::from_secs(1)).unwrap();
+    assert_eq!(backup.into_stopped().succession.answers_from(), NOW + LONG);
 }
 
 #[test]

@@ -37,6 +37,10 @@ pub(super) fn start(epoch: u64, now: Duration) -> Start {
     }
 }
 
+fn backup(engine: MemoryEngine, log: Vec<Record>, start: Start) -> Backup<MemoryEngine> {
+    Backup::open(engine, log, start, TAKE_OVER_AFTER).unwrap()
+}
+
 /// Returns the key-value pairs of a store, without the number of the last record.
 pub(super) fn pairs_of(engine: &MemoryEngine) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let applied = Key::Applied.to_bytes();
@@ -66,7 +70,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn begin(engine: MemoryEngine, log: Vec<Record>, epoch: u64, now: Duration) -> Self {
-        let role = Role::Backup(Backup::open(engine, log.clone(), start(epoch, now)).unwrap());
+        let role = Role::Backup(backup(engine, log.clone(), start(epoch, now)));
         let (syncing, checkpoint, replies) = (None, None, Vec::new());
         Self { role, log, syncing, checkpoint, epoch, replies, discards: 0 }
     }
@@ -94,7 +98,7 @@ impl Receiver {
         let start = start(self.epoch, now);
         (self.syncing, self.checkpoint) = (None, None);
         self.role = match &self.role {
-            Role::Backup(_) => Role::Backup(Backup::open(engine, self.log.clone(), start).unwrap()),
+            Role::Backup(_) => Role::Backup(backup(engine, self.log.clone(), start)),
             Role::Copying(_) => Role::Copying(CopyReceiver::open(engine, start).unwrap()),
         };
     }
@@ -143,7 +147,7 @@ impl Receiver {
                     CopyOutcome::Discard => self.discard(now),
                     CopyOutcome::Complete => {
                         let engine = receiver.engine().after_power_loss(0);
-                        let backup = Backup::open(engine, [], start(self.epoch, now)).unwrap();
+                        let backup = backup(engine, Vec::new(), start(self.epoch, now));
                         (self.role, self.checkpoint) = (Role::Backup(backup), None);
                     }
                 }

@@ -2,7 +2,7 @@
 
 use super::members::Primary;
 use super::*;
-use crate::limits::{LEASE, LEASE_RENEWAL, MEMBER_PAUSE};
+use crate::limits::{LEASE_RENEWAL, MEMBER_PAUSE};
 
 #[test]
 fn lease_begins_when_the_acknowledged_request_was_sent() {

@@ -1,7 +1,7 @@
 //! Tests of the changes of its group that the primary requests from management.
 
 use super::*;
-use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE, LEASE_RENEWAL};
+use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE_RENEWAL};
 use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_types::Error;
@@ -57,7 +57,7 @@ impl Primary {
 
     fn changes(&mut self) -> Vec<MemberChange> {
         let held = Lsn::new(self.last);
-        let changes = self.shipper.changes(held, &Limits::default(), self.now);
+        let changes = self.shipper.changes(held, LEASE, self.now);
         changes.into_iter().map(|(change, _)| change).collect()
     }
 }
@@ -166,7 +166,7 @@ fn returned_member_that_stops_no_longer_counts_for_watermarks() {
     primary.reply(&requests, 4, false);
     assert_eq!(primary.shipper.begin_to_count().len(), 1);
     let began = primary.now;
-    while !primary.shipper.end_counting(&Limits::default(), primary.now) {
+    while !primary.shipper.end_counting(LEASE, primary.now) {
         assert!(primary.now < began + 3 * LEASE, "the member is no longer counted");
         primary.now += Duration::from_millis(100);
         primary.requests();
@@ -206,7 +206,7 @@ fn counted_member_that_stops_is_dropped_before_it_serves() {
         primary.now += Duration::from_millis(100);
         primary.requests();
         changes.extend(primary.changes());
-        assert!(!primary.shipper.end_counting(&Limits::default(), primary.now));
+        assert!(!primary.shipper.end_counting(LEASE, primary.now));
     }
     assert_eq!(primary.shipper.counted(), [BACKUP]);
     primary.shipper.begin_epoch(Epoch::new(5));
@@ -227,7 +227,7 @@ fn restarted_primary_waits_for_the_member_it_had_counted() {
         assert!(primary.now < began + 2 * LEASE, "the member is dropped");
         primary.now += Duration::from_millis(100);
         primary.requests();
-        assert!(!primary.shipper.end_counting(&Limits::default(), primary.now));
+        assert!(!primary.shipper.end_counting(LEASE, primary.now));
         changes = primary.changes();
     }
     assert_eq!(changes, [MemberChange::Drop], "this revokes the request of the earlier process");

@@ -3,7 +3,9 @@
 //! it (*safe*).
 
 use super::*;
-use crate::limits::{LeaseTimes, MemberLimits};
+use crate::limits::MemberLimits;
+use skep_cluster::lease_times::LeaseTimes;
+use skep_types::map::Policy;
 use skep_types::map::{GroupMember, MemberState};
 use skep_wire::log_shipping::LogHeld;
 
@@ -32,7 +34,10 @@ fn start_of(map: ClusterMap) -> Start {
         // it.
         limits: Limits {
             members: MemberLimits {
-                leases: LeaseTimes { lease: Duration::MAX, ..LeaseTimes::default() },
+                leases: Some(LeaseTimes {
+                    lease: Duration::MAX,
+                    ..LeaseTimes::of(&Policy::default())
+                }),
                 ..MemberLimits::default()
             },
             ..Limits::default()

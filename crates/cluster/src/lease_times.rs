@@ -1,0 +1,105 @@
+//! The times of the leases in a metadata group, and the rules that make one lease safe although
+//! members may have different settings and different clocks.
+//!
+//! # Grant and promise
+//! A member's reply to its primary grants a lease of [`LeaseTimes::granted_lease`]. With the same
+//! reply the member promises to reply to no client as the primary for
+//! [`LeaseTimes::take_over_after`]. Both come from the settings of this member, so each lease ends
+//! before the promise that covers it, whatever settings the primary has.
+//!
+//! # Restarts
+//! A promise outlives the process of the member. So the member keeps a bound of its promises
+//! durably: no promise ends later than this time from now. [`raised_bound`] and [`lowered_bound`]
+//! are the only changes of the bound.
+
+use crate::limits::{CLOCK_DRIFT, LEASE_MARGIN};
+use skep_types::map::Policy;
+use std::time::Duration;
+
+/// The times of leases, from the settings `metadata-lease` and `metadata-take-over-after`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTimes {
+    /// The longest time since an acknowledged request for which a primary replies to clients.
+    pub lease: Duration,
+    /// If a member has received no request of the primary for this time, it asks management to make
+    /// it the primary.
+    pub take_over_after: Duration,
+}
+
+impl LeaseTimes {
+    /// Returns the times in the settings of a cluster.
+    pub fn of(policy: &Policy) -> Self {
+        Self {
+            lease: Duration::from_millis(policy.metadata_lease_ms.into()),
+            take_over_after: Duration::from_millis(policy.metadata_take_over_after_ms.into()),
+        }
+    }
+
+    /// Returns the longest lease that a member may grant: it must end before
+    /// [`Self::take_over_after`] has passed on the member's clock.
+    pub fn granted_lease(&self) -> Duration {
+        let without_margin = self.take_over_after.saturating_sub(LEASE_MARGIN);
+        without_margin / (CLOCK_DRIFT + 1) * CLOCK_DRIFT
+    }
+}
+
+/// Returns the bound of a member's promises that must be durable before the member handles a
+/// cluster map with the time `take_over_after`. `bound` is the present bound.
+pub fn raised_bound(bound: Duration, take_over_after: Duration) -> Duration {
+    bound.max(take_over_after)
+}
+
+/// Returns the lowest bound that the member may store now. `take_over_after` is the time of its
+/// cluster map, and the last of its promises ends after the time `promise_left`.
+pub fn lowered_bound(
+    bound: Duration,
+    take_over_after: Duration,
+    promise_left: Duration,
+) -> Duration {
+    if promise_left <= take_over_after { bound.min(take_over_after) } else { bound }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{
+        MAX_METADATA_LEASE_MS, MAX_TAKE_OVER_AFTER_MS, MIN_METADATA_LEASE_MS,
+        MIN_TAKE_OVER_AFTER_MS,
+    };
+
+    fn times(take_over_after_ms: u32) -> LeaseTimes {
+        let policy =
+            Policy { metadata_take_over_after_ms: take_over_after_ms, ..Policy::default() };
+        LeaseTimes::of(&policy)
+    }
+
+    #[test]
+    fn promise_ends_after_the_granted_lease_on_all_clocks() {
+        for milliseconds in MIN_TAKE_OVER_AFTER_MS..=MAX_TAKE_OVER_AFTER_MS {
+            let times = times(milliseconds);
+            let lease_end = times.granted_lease().mul_f64(1.0 / 0.99);
+            let promise_end = times.take_over_after.mul_f64(1.0 / 1.01);
+            let margin = promise_end.saturating_sub(lease_end);
+            assert!(margin >= Duration::from_millis(198), "{milliseconds} ms: {margin:?}");
+        }
+    }
+
+    #[test]
+    fn default_and_extreme_settings_grant_their_lease() {
+        let standard = LeaseTimes::of(&Policy::default());
+        assert!(standard.granted_lease() > standard.lease, "{standard:?}");
+        let granted_ms = |take_over_after_ms| times(take_over_after_ms).granted_lease().as_millis();
+        assert!(granted_ms(MIN_TAKE_OVER_AFTER_MS) >= MIN_METADATA_LEASE_MS.into());
+        assert!(granted_ms(MAX_TAKE_OVER_AFTER_MS) >= MAX_METADATA_LEASE_MS.into());
+    }
+
+    #[test]
+    fn bound_falls_only_when_all_promises_end_within_it() {
+        let [short, long] = [2, 12].map(Duration::from_secs);
+        let millisecond = Duration::from_millis(1);
+        assert_eq!((raised_bound(short, long), raised_bound(long, short)), (long, long));
+        assert_eq!(lowered_bound(long, short, short + millisecond), long);
+        assert_eq!(lowered_bound(long, short, short), short);
+        assert_eq!(lowered_bound(short, long, Duration::ZERO), short, "only `raised_bound` raises");
+    }
+}

@@ -1,0 +1,59 @@
+//! The bound of a member's promises, which its simulated mark keeps, and the planted bugs that
+//! break promises. Equals `crates/metadata` (`service/roles.rs`), without files.
+
+use super::knobs::GroupBug;
+use super::member::{Member, Role};
+use skep_cluster::lease_times::{LeaseTimes, lowered_bound, raised_bound};
+use skep_metadata::shipping::succession::Succession;
+use skep_metadata::target::Event;
+use std::time::Duration;
+
+impl Member {
+    /// Returns the time before a take-over in the map of the process.
+    fn take_over_after(&self) -> Duration {
+        LeaseTimes::of(&self.map.policy).take_over_after
+    }
+
+    /// Returns the time for which a process that starts waits because of the promises of the
+    /// process before.
+    pub(super) fn promise_bound(&self, plant: Option<GroupBug>) -> Duration {
+        match plant {
+            Some(GroupBug::ForgetPromise) => self.take_over_after(),
+            _ => self.mark.promise_bound,
+        }
+    }
+
+    /// Raises the bound in the mark before a backup starts with the map of the process.
+    pub(super) fn raise_promise_bound(&mut self) {
+        let after = self.take_over_after();
+        self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
+    }
+
+    /// Raises the bound in the mark before a backup handles maps with a longer time.
+    pub(super) fn raise_promise_bound_for(&mut self, events: &[Event]) {
+        for event in events {
+            if let (Event::Map(map), Role::Backup(_)) = (event, &self.role) {
+                let after = LeaseTimes::of(&map.policy).take_over_after;
+                self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
+            }
+        }
+    }
+
+    /// Lowers the bound in the mark after a batch of events, if the promises permit it.
+    pub(super) fn lower_promise_bound(&mut self) {
+        let promise_left = match &self.role {
+            Role::Backup(backup) => backup.promise_left(),
+            Role::Primary(primary) => primary.wait_left(),
+            Role::Copying(_) | Role::Down | Role::Waiting => return,
+        };
+        let bound = self.mark.promise_bound;
+        self.mark.promise_bound = lowered_bound(bound, self.take_over_after(), promise_left);
+    }
+
+    /// For a planted bug: returns when a new primary replies to clients, if only the present time
+    /// before a take-over counts for the last promise.
+    pub(super) fn shorten_promise(&self, succession: Succession) -> Succession {
+        let shortened = self.granted_at + self.take_over_after();
+        Succession::at(shortened.min(succession.answers_from()))
+    }
+}

@@ -1,0 +1,47 @@
+//! The lease times of a group as settings of the cluster.
+
+use crate::pair::{Pair, after};
+use std::time::Duration;
+
+/// Longer than a new setting takes to reach all members.
+const SPREAD: Duration = Duration::from_secs(2);
+/// A long time before a take-over, with the lease that it permits.
+const LONG: [(&str, &str); 2] =
+    [("metadata-take-over-after", "6000ms"), ("metadata-lease", "5000ms")];
+/// The shortest times. The lease must be lowered first.
+const SHORT: [(&str, &str); 2] =
+    [("metadata-lease", "1000ms"), ("metadata-take-over-after", "1250ms")];
+/// Minimum pause with the long times. The last request of the primary may be half a second older
+/// than its end.
+const LEAST_LONG_PAUSE: Duration = Duration::from_millis(5_400);
+/// The last promises under the long times end after this time.
+const LONG_PROMISES: Duration = Duration::from_secs(6);
+
+/// Command: skep config set.
+#[test]
+fn pause_after_a_killed_primary_follows_the_settings() {
+    let mut pair = Pair::begin();
+    let (name, value) = LONG[1];
+    let refused = pair.ask(&["config", "set", name, value]);
+    assert!(!refused.status.success(), "the other setting permits no such lease");
+    assert!(refused.stderr.contains("change the other of the two settings first"), "{refused:?}");
+    let mut measured = Vec::new();
+    pair.under_load(41, |pair, pauses| {
+        for settings in [LONG, SHORT] {
+            for (name, value) in settings {
+                pair.ask(&["config", "set", name, value]).expect_success();
+            }
+            after(if settings == LONG { SPREAD } else { SPREAD + LONG_PROMISES });
+            pauses.take();
+            let (primary, backup) = pair.roles();
+            pair.kill(primary);
+            pair.wait_for_primary(backup);
+            measured.push(pauses.take());
+            pair.start_service("metadata", primary);
+            pair.wait_for_serving(2);
+        }
+    });
+    eprintln!("pauses with the long and the short times: {measured:?}");
+    assert!(measured[0] >= LEAST_LONG_PAUSE, "{measured:?}");
+    assert!(measured[1] < measured[0] / 2, "{measured:?}");
+}
