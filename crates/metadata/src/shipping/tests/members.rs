@@ -87,7 +87,7 @@ fn refuse_as_stopping(primary: &mut Primary, requests: &[MemberRequest]) {
 }
 
 #[test]
-fn member_whose_service_stops_is_dropped_at_once() {
+fn stopping_member_is_dropped_at_once() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let requests = primary.requests();
@@ -113,7 +113,7 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
 }
 
 #[test]
-fn counted_member_whose_service_stops_no_longer_counts() {
+fn stopping_counted_member_no_longer_counts() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
