@@ -4,9 +4,9 @@ use super::*;
 use crate::ServiceFigures;
 use crate::why::tests::map;
 use skep_types::{Group, GroupId, GroupMember, MemberState, NodeId, TargetId};
-use skep_wire::node::{Statistics, StatisticsSeries};
 use skep_wire::Request;
 use skep_wire::file_locks::WaitLock;
+use skep_wire::node::{Statistics, StatisticsSeries};
 use skep_wire::traces::{StageTimes, TraceCall};
 
 const TRACE: u128 = 0x17 << 64 | 0x2a;

@@ -121,7 +121,7 @@ fn stopping_counted_member_no_longer_counts() {
     assert_eq!(primary.shipper.begin_to_count().len(), 1);
     let requests = primary.requests();
     refuse_as_stopping(&mut primary, &requests);
-    assert!(primary.shipper.end_counting(&Limits::default(), primary.now));
+    assert!(primary.shipper.end_counting(LEASE, primary.now));
     assert_eq!(primary.shipper.counted(), []);
 }
 
