@@ -161,7 +161,10 @@ fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
 
     // The test has removed the directory, and only the processes and the mount are left.
     site.ondemand("start", &all).expect_success();
-    site.hosts[0].run("rm -rf /var/lib/skep-ondemand").expect_success();
+    wait_for("the directory of running services is removed", LONG, || {
+        // A service may create a file while `rm` works.
+        site.hosts[0].run("rm -rf /var/lib/skep-ondemand").status.success().then_some(())
+    });
     site.ondemand("stop", &all).expect_success();
     site.hosts[0].run("rmdir /mnt/ondemand").expect_success();
     site.hosts[0].run("rmdir /run/skep 2>/dev/null || true").expect_success();
@@ -324,9 +327,10 @@ fn lines_of_a_script_copy_results_before_the_removal() {
             (third.run(reader).stdout == "waits").then_some(())
         });
         assert!(third.run("mountpoint -q /mnt/ondemand").status.success());
+        // The first node waits until the second node has read the result too.
+        let late = scope.spawn(|| finish(&mut epilog_of(second, 21), LONG));
         finish(&mut epilog_of(first, 21), LONG).expect_success();
-        finish(&mut epilog_of(second, 21), LONG).expect_success();
-        early.join().expect("no panic").expect_success();
+        [early, late].map(|it| it.join().expect("no panic").expect_success());
     });
     site.expect_unchanged(&before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
