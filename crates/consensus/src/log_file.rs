@@ -247,7 +247,7 @@ impl LogFile {
         self.contents.vote
     }
 
-    /// Returns the position of the last removed entry.
+    /// Returns the position of the newest entry that was removed from the beginning of the log.
     pub(crate) fn removed(&self) -> Option<LogPosition> {
         self.contents.removed
     }

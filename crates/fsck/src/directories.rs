@@ -1,8 +1,8 @@
 //! Finds the directories of a cluster's targets, and locks them, so that no service can use them
 //! during the check.
 //!
-//! The module owns the search for directories and the choice of the cluster map. It does not read
-//! the records in the directories.
+//! The module owns the search for the directories of services and targets, and the choice of the
+//! cluster map for the check. It does not read the records in these directories.
 
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};

@@ -131,8 +131,8 @@ pub const JOURNAL_BYTES: u64 = 64 << 20;
 pub const RESERVE_BYTES: u64 = 512 << 20;
 /// The reserve is at most the size of the file system divided by this number.
 pub const RESERVE_DIVISOR: u64 = 8;
-/// Number of free inodes below which a target refuses to add something, because log segments and
-/// tables of the store need inodes.
+/// Minimum number of free inodes on the disk of a target. Below it, the target refuses changes that
+/// need space, because the log segments and the tables of its store need the last inodes.
 pub const RESERVE_INODES: u64 = 256;
 /// Time for which a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;

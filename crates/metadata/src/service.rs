@@ -252,7 +252,8 @@ impl Shell {
                 // blocks would also block this task. So no read of the device is necessary.
                 Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
-                // A backup still needs the cluster map in which it does not serve.
+                // Continue to receive maps: a backup that stops waits for the map in which it does
+                // not serve.
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
                     self.arrived.notify();

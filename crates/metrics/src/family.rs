@@ -7,7 +7,7 @@ use crate::definition::Definition;
 /// The definitions of the metrics of one kind of table.
 #[derive(Debug)]
 pub struct OperationFamily {
-    /// Value of the label `service` in the accounts of load.
+    /// Value of the label `service` in the metrics of the load of each client, user, group and job.
     pub service: &'static str,
     /// Number of completed operations, including failed operations.
     pub operations: &'static Definition,

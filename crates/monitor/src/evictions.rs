@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_was_not_evicted() {
+    fn client_that_unmounts_is_not_reported_as_evicted() {
         assert!(evicted(&[(&[5, 6], 1, 3), (&[5], 1, 4), (&[5], 1, 4), (&[5], 1, 4)]).is_empty());
         // Here the client disappears from the map in one round, and the count of leaves rises only
         // in the next round.

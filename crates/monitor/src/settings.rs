@@ -23,9 +23,9 @@ pub struct MonitorSettings {
     /// Directory in which the monitor stores the history. The monitor creates a missing directory.
     /// There is no default.
     pub directory: PathBuf,
-    /// Address of the web page and of the interface for programs, as `host:port`. With port 0, the
-    /// monitor chooses a free port at the first start, and writes the address to the file `address`
-    /// in the directory. An address that other hosts can reach needs a `password_file`.
+    /// Address of the web page and of the HTTP API, as `host:port`. With port 0, the monitor
+    /// chooses a free port at the first start, and writes the address to the file `address` in its
+    /// data directory. An address that other hosts can reach needs a `password_file`.
     pub listen: String,
     /// File with the password of the web page, in its first line. Browsers ask for it. The monitor
     /// accepts any user name. Programs send the password as `Authorization: Bearer PASSWORD`.

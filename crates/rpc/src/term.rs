@@ -92,7 +92,8 @@ mod tests {
         let other = TargetId::new(2);
         let refused = |map| term.sender(&map).unwrap_err().code() == ErrorCode::Deposed;
         assert!(refused(map(2, other, 2)));
-        // The process has not received the map of epoch 2.
+        // The process refuses the map of epoch 3. It has not received the map of epoch 2, so it
+        // cannot exclude that another member served in that epoch.
         assert!(refused(map(3, OWN, 3)));
         let next = OwnTerm::new(OWN);
         next.hold(Epoch::new(3));

@@ -16,7 +16,7 @@ pub struct Object {
     /// The entity tag of the object, with quotation marks. Objects with different contents have
     /// different tags.
     pub etag: String,
-    /// Time at which the object was created, in seconds since 1970.
+    /// Time of the last upload of the object (`LastModified` in S3), in seconds since 1970.
     pub modified: i64,
 }
 

@@ -15,7 +15,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 pub struct Advertised {
     /// The addresses for other nodes, as `host:port`, the best one first. Never empty.
     pub addresses: Vec<String>,
-    /// Addresses of this host that were not chosen. Empty if the settings name the addresses.
+    /// Addresses of this host that the service does not advertise. Empty if the settings list the
+    /// addresses to advertise.
     pub unused: Vec<HostAddress>,
 }
 

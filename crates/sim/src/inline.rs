@@ -63,7 +63,8 @@ impl World {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // For each start of the target, the client sends only the mark of its newest write.
+        // A target gets a new start number at each restart. For each start number, the client sends
+        // only the mark of its newest write.
         let newest: BTreeMap<_, _> =
             written.iter().map(|(mark, _)| (mark.start, mark.record)).collect();
         let mark = |(start, record)| InlineMark { start, record };

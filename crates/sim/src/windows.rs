@@ -31,8 +31,8 @@ pub(crate) struct Window {
     /// Whether the reply comes from a former primary, which replied before its successor did. Its
     /// state is older than the reference model, which has the changes of the successor.
     pub(crate) is_of_former_primary: bool,
-    /// The newest version of the request's inode that any client had received when this client sent
-    /// the request.
+    /// Oldest version of the inode that the reply may show. This is the newest version that any
+    /// client had received when this client sent the request.
     pub(crate) oldest_version: u64,
 }
 

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// The outcome of an operation on the name. A file is identified by its inode number, because no
-/// two files of a file system ever have the same number.
+/// The outcome of an operation on the name that all clients of the test use. A file is identified
+/// by its inode number, because no two files of a file system ever have the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The operation created this file.

@@ -30,7 +30,7 @@ pub struct Block {
     pub commands: String,
 }
 
-/// Returns the blocks that name hosts, in their order on the page.
+/// Returns the code blocks of the page whose first line names a host, in their order on the page.
 ///
 /// # Panics
 /// Panics if a block has an unknown word, or no end.

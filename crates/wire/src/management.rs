@@ -151,7 +151,7 @@ record! {
         pub target: TargetId,
         /// Time for which the target has had its current condition, in milliseconds.
         pub since_ms: u64,
-        /// Whether the outage may be longer, as in [`NodeOutage`].
+        /// Whether the outage may have lasted longer than the reported time, as in [`NodeOutage`].
         pub may_be_longer: bool,
     }
 }

@@ -110,7 +110,8 @@ pub struct Total {
     pub start_skew_s: f64,
 }
 
-/// The comparison of a pair with all other pairs of the same kind.
+/// The comparison of the results of one pair of hosts with those of all other pairs of the same
+/// kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Index of the pair in [`Outcome::pairs`].

@@ -127,7 +127,7 @@ fn size_query_is_not_needed_if_metadata_has_all_writes() {
 }
 
 #[test]
-fn truncation_drops_confirmed_writes_from_the_reported_size() {
+fn reported_size_excludes_confirmed_writes_that_were_truncated() {
     let state = opened(1000);
     state.opened();
     state.set_shared();

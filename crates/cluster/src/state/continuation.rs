@@ -51,8 +51,8 @@ pub fn check_report(node: NodeId, version: MapVersion, newest_node: NodeId) -> R
 }
 
 impl Durable {
-    /// Raises the next ids and the number of starts, so that later map versions are also above
-    /// `reported`.
+    /// Raises the next ids and the number of starts above the values in `reported`. A map version
+    /// contains the number of starts, so later map versions are also above the reported one.
     ///
     /// # Errors
     /// Returns `LimitReached` if the numbers of a kind would run out.

@@ -44,8 +44,9 @@ struct Run<'a> {
     pool: Pool<Work<'a>>,
 }
 
-/// Copies the file or tree at the path of each pair to the pair's key. If `options.part` is not
-/// `Whole`, does only this part of the copy. Large objects are uploaded in pieces of `part` bytes.
+/// Uploads the file or tree at the path of each pair to the object key of the pair. If
+/// `options.part` is not `Whole`, uploads only this host's share of the files. Uploads large
+/// objects in pieces of `part` bytes.
 /// Calls `report` once per second, and at the end.
 ///
 /// # Errors

@@ -124,7 +124,7 @@ fn chunk_file_lengths_at_region_borders_are_correct() {
         assert_eq!(physical_length(size), physical, "size {size}");
         assert_eq!(logical_size(physical), size, "length {physical}");
     }
-    // Only a crash can leave a chunk file with one of these lengths.
+    // Only a crash can leave a chunk file that ends before or inside the first page of a region.
     assert_eq!(logical_size(0), 0);
     assert_eq!(logical_size(REGION_STRIDE + 17), REGION_BYTES);
     assert!(physical_length(MAX_CHUNK_FILE_BYTES) <= i64::MAX as u64);

@@ -1,7 +1,8 @@
 //! The syncs of a log. The timer decides when the next sync begins, and remembers which sync is
 //! running. The primary and the backup of a group use the same timer.
 //!
-//! This module does not own the replies that wait for a sync (`gates`, `shipping::backup`).
+//! This module does not own the replies that wait for a sync. `gates` and `shipping::backup` own
+//! them.
 
 use crate::limits::SYNC_AFTER;
 use skep_types::Lsn;

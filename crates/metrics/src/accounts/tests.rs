@@ -80,7 +80,7 @@ fn directories_with_little_load_never_get_accounts() {
 }
 
 #[test]
-fn directories_with_high_load_get_and_keep_accounts() {
+fn busy_directories_get_and_keep_load_counters() {
     let mut accounts = Accounts::of(Dimension::Directory);
     let record_all = |accounts: &mut Accounts, heavy: std::ops::Range<u64>| {
         for round in 0..50_000_u64 {

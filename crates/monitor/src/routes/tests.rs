@@ -57,7 +57,7 @@ fn get(path: &str) -> Value {
 }
 
 #[test]
-fn the_page_and_its_files_are_served_with_a_strict_policy() {
+fn page_and_files_have_a_strict_content_security_policy() {
     for (path, content_type, text) in FILES {
         let reply = answer(&request(path), None);
         assert_eq!((reply.status, reply.content_type), (OK, content_type));

@@ -183,9 +183,9 @@ impl ChunkStore {
 
     /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time.
     ///
-    /// The error of such a sync does not name the affected files. An open file reports the error
-    /// again at its own next sync. A file that was evicted from the cache may never report the
-    /// error, so its changes count as lost.
+    /// If a sync of the whole file system fails, the error does not name the affected files. An
+    /// open file reports the error again at its own next sync. A file that was evicted from the
+    /// cache may never report the error, so its changes count as lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
         let permit = self.cleaner.full_sync.running.acquire().await;
         let evicted = self.open.borrow().evicted_unsynced();

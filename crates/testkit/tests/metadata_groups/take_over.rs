@@ -17,7 +17,8 @@ const OPENS: usize = 10_000;
 const LOCK_EVERY: usize = 10;
 /// Number of open files for each file that has bytes and no name.
 const UNNAMED_EVERY: usize = 1_000;
-/// Number of programs that open the files. A process may have 20,000 open files on many hosts.
+/// Number of processes that open the files. Many hosts allow only 20,000 open files per process, so
+/// one process is not enough.
 const PROGRAMS: usize = 6;
 /// Maximum time from the map that names the new primary to its first reply.
 const LONGEST_START: Duration = Duration::from_secs(1);

@@ -55,7 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-deploy", &[]),
     // A client of object stores, without any code about file systems.
     ("skep-s3", &["skep-env"]),
-    // Works on any mounted file system, so it does not depend on the client.
+    // `skep copy` works on any mounted file system, so it does not depend on `skep-client`.
     ("skep-copy", &["skep-env", "skep-s3"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",

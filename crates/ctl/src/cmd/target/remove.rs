@@ -172,8 +172,8 @@ async fn remove(
     }
 }
 
-/// Refuses a target that is open to new files. The error has the number of its files, which the
-/// administrator has to move first.
+/// Refuses to remove a target that still accepts new files. The error contains the number of files
+/// on the target. The administrator must move these files before the removal.
 async fn refuse_open(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     // For a target with a fault, the map shows the fault, and not whether the target is open.
     // Management checks this again.

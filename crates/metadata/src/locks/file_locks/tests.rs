@@ -187,8 +187,9 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// A waiting writer must not block readers for ever. On a single host, the kernel never lets a
-/// waiting writer block readers. Other processes may wait for locks that these readers hold.
+/// A waiting writer must not block readers for ever. Other processes may wait for locks that these
+/// readers hold, so a deadlock would be possible. On a single host, the kernel never lets a waiting
+/// writer block readers.
 #[test]
 fn blocked_readers_are_woken_when_the_barrier_ends() {
     let mut locks = FileLocks::default();

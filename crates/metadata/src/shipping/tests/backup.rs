@@ -331,7 +331,7 @@ fn release_of_a_new_primary_does_not_release_its_predecessor() {
 
 /// A request that the primary sends after the end of its wait proves this end.
 #[test]
-fn release_counts_at_once_after_the_primary_has_waited() {
+fn release_of_a_lease_is_valid_once_the_primary_has_waited() {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, NOW);
     let later = NOW + WAIT / 2;

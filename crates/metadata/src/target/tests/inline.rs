@@ -316,7 +316,7 @@ fn inline_writes_wait_until_the_start_number_is_synced() {
 }
 
 #[test]
-fn recovered_size_of_a_dead_writer_covers_its_inline_bytes() {
+fn file_size_includes_inline_bytes_of_a_dead_writer() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let part = il::WriteInline { extends: false, ..write(inode, 4000, &[7; 96]) };

@@ -6,7 +6,7 @@ use super::*;
 /// Before the fix, a late copy of a truncation request cleared bytes that were acknowledged after
 /// the truncation. The copy had waited in the socket of a stopped target.
 #[test]
-fn a_late_copy_of_a_truncation_is_ignored() {
+fn late_duplicate_of_a_truncate_request_is_ignored() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, b"old bytes").await.unwrap();
