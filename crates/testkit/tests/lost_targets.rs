@@ -56,6 +56,20 @@ fn check_lost_group(cluster: &Cluster, target: &serde_json::Value) {
     assert_eq!((&group["state"], &group["members"][0]["state"]), (&"Lost".into(), &"Lost".into()));
 }
 
+/// Checks the list of files that lose bytes with a target. The file `/wide` has bytes there, and one
+/// other file has only a stripe without bytes.
+fn check_loss(cluster: &Cluster, id: &str) {
+    let loss = cluster.skep_json(&["target", "remove", "--lost", id]);
+    check("target-remove-lost", &loss);
+    assert_eq!(loss["is_given_up"], false);
+    assert_eq!(loss["files"][0]["path"], "/wide");
+    assert_eq!(loss["files"][0]["lost_bytes"], 2_i64 << 20);
+    assert_eq!(
+        (loss["files"].as_array().map(Vec::len), &loss["unwritten_files"]),
+        (Some(1), &1.into())
+    );
+}
+
 /// Command: skep target remove.
 #[test]
 fn reads_of_a_target_given_up_as_lost_fail_at_once() {
@@ -102,15 +116,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     });
     let wrong = refused(&["--confirm", "99", &id]);
     assert!(wrong.contains("another target"), "{wrong}");
-    let loss = cluster.skep_json(&["target", "remove", "--lost", &id]);
-    check("target-remove-lost", &loss);
-    assert_eq!(loss["is_given_up"], false);
-    assert_eq!(loss["files"][0]["path"], "/wide");
-    assert_eq!(loss["files"][0]["lost_bytes"], 2_i64 << 20);
-    assert_eq!(
-        (loss["files"].as_array().map(Vec::len), &loss["unwritten_files"]),
-        (Some(1), &1.into())
-    );
+    check_loss(&cluster, &id);
     assert_eq!(state("consistency").as_deref(), Some("Good"));
     assert!(reader.try_wait().expect("our own child").is_none(), "the read waits");
 

@@ -330,7 +330,9 @@ fn lines_of_a_script_copy_results_before_the_removal() {
         // The first node waits until the second node has read the result too.
         let late = scope.spawn(|| finish(&mut epilog_of(second, 21), LONG));
         finish(&mut epilog_of(first, 21), LONG).expect_success();
-        [early, late].map(|it| it.join().expect("no panic").expect_success());
+        for epilog in [early, late] {
+            epilog.join().expect("no panic").expect_success();
+        }
     });
     site.expect_unchanged(&before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
