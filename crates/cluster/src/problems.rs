@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn target_that_left_its_group_is_one_problem_with_a_usable_remedy() {
+    fn target_out_of_its_group_is_one_problem_with_a_remedy() {
         let consistency = Consistency::NeedsResync;
         let found =
             problems_of_map(&map(Target { kind: TargetKind::Metadata, consistency, ..target() }));

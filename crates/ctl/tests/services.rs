@@ -257,8 +257,8 @@ fn unusable_tokens_are_refused_with_a_fix() {
     assert!(guessed.contains("secret") || guessed.contains("cluster"), "{guessed}");
 }
 
-/// `--init` checks the token with management, and a wrong secret does not remain in the directory of
-/// a service that never joined.
+/// `--init` checks the token with management, and a wrong secret does not remain in the directory
+/// of a service that never joined.
 #[test]
 fn wrong_secret_is_refused_by_init_and_never_kept() {
     let place = Place::new();

@@ -32,8 +32,8 @@ impl Drop for BusyRequest<'_> {
     }
 }
 
-/// Whether a failure is an ordinary answer to a request: the name or the extended attribute that the
-/// request asks for does not exist.
+/// Whether a failure is an ordinary answer to a request: the name or the extended attribute that
+/// the request asks for does not exist.
 fn is_ordinary_absence(header: &InHeader, failure: &Failure) -> bool {
     match failure.number() {
         libc::ENOENT => header.opcode == Opcode::Lookup as u32,

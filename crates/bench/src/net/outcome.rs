@@ -110,8 +110,7 @@ pub struct Total {
     pub start_skew_s: f64,
 }
 
-/// The comparison of the results of one pair of hosts with those of all other pairs of the same
-/// kind.
+/// The results of one pair of hosts, compared with the results of all other pairs of the same kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Index of the pair in [`Outcome::pairs`].

@@ -43,8 +43,8 @@ pub(super) fn generated(kind: NodeKind, number: u32) -> String {
 ///
 /// # Errors
 /// - `Exists` if another server has the name.
-/// - `InvalidArgument` if the name is an id, a word of `skep node log-level`, or a generated name of
-///   another kind of server.
+/// - `InvalidArgument` if the name is an id, a word of `skep node log-level`, or a generated name
+///   of another kind of server.
 pub fn check_new_name(map: &ClusterMap, id: NodeId, name: &str) -> Result<()> {
     let Some(node) = map.node(id).filter(|node| node.name != name) else { return Ok(()) };
     let refused = |code, what: String| {

@@ -264,8 +264,8 @@ fn check_registration(registration: &ServerRegistration) -> Result<()> {
     Ok(())
 }
 
-/// Returns the steps by which a server that is no longer in the cluster joins as a new node. For
-/// management, a plain `--init` would create another cluster.
+/// Returns the steps after which a removed server joins the cluster as a new node. For management,
+/// a plain `--init` would create another cluster.
 fn way_back(kind: NodeKind) -> String {
     match kind {
         NodeKind::Management => "To join as a new management node, move the directory of the \

@@ -103,7 +103,7 @@ const WITHOUT_TOKEN: &str =
 const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op ID PATH` explains your own \
      operations, and an administrator can explain all";
 
-/// The line in place of the causes if there are none.
+/// The line in place of the causes if the report has no cause.
 const NO_CAUSE: &str = "No cause of slowness was found.";
 /// The line in place of the causes in the report for a user without the token.
 const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an administrator, with the cluster's token, \
@@ -254,7 +254,8 @@ fn own_as_text(report: &Report) -> String {
     with_causes(report, NO_CAUSES_FOR_USERS)
 }
 
-/// Returns the report as text. `without` is the line in place of the causes if there are none.
+/// Returns the report as text. `without` is the line in place of the causes if the report
+/// has no cause.
 fn with_causes(report: &Report, without: &str) -> String {
     let mut text = String::new();
     let Report { span_seconds, requests, seconds, .. } = report;

@@ -210,10 +210,10 @@ impl SyncGates {
             self.request_sync_of(gate.safe);
         }
         if gate.held > self.watermarks.held() {
-            self.waits.add_reply(&reply, WaitReason::Copies);
+            self.waits.add(reply.connection, reply.request.tag, WaitReason::Copies);
             self.until_held.entry(gate.held).or_default().push((gate, reply));
         } else if gate.safe > self.safe() {
-            self.waits.add_reply(&reply, self.reason_until_safe(gate.safe));
+            self.waits.add(reply.connection, reply.request.tag, self.reason_until_safe(gate.safe));
             self.until_safe.entry(gate.safe).or_default().push(reply);
         } else {
             return Some(reply);
@@ -231,7 +231,9 @@ impl SyncGates {
         if may_answer && self.until_lease.is_empty() {
             return replies;
         }
-        replies.iter().for_each(|it| self.waits.add_reply(it, WaitReason::Copies));
+        replies
+            .iter()
+            .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         self.until_lease.extend(replies);
         if may_answer { std::mem::take(&mut self.until_lease) } else { Vec::new() }
     }
@@ -262,7 +264,8 @@ impl SyncGates {
             let synced = (Bound::Excluded(before), Bound::Included(lsn));
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
             // A reply that another member has not synced waits only for that member now.
-            replies.for_each(|it| self.waits.add_reply(it, WaitReason::Copies));
+            replies
+                .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         }
         was_running
     }

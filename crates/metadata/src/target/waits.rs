@@ -3,7 +3,6 @@
 //! Owns the list of the waits that began in the batch in progress. It does not measure time, since
 //! the target has no clock.
 
-use super::gates::PendingReply;
 use crate::tx::operation::ConnectionId;
 
 /// The reason why a request waits.
@@ -41,10 +40,6 @@ impl Waits {
 
     pub(super) fn add(&mut self, connection: ConnectionId, tag: u64, reason: WaitReason) {
         self.0.push(RequestWait { connection, tag, reason });
-    }
-
-    pub(super) fn add_reply(&mut self, reply: &PendingReply, reason: WaitReason) {
-        self.add(reply.connection, reply.request.tag, reason);
     }
 
     pub(super) fn list(&self) -> &[RequestWait] {

@@ -32,7 +32,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/stats/own.rs", "period: the interval between two questions to the mount"),
-    ("crates/ctl/src/cmd/token/install.rs", "retry: management reads its own new token after a moment"),
+    ("crates/ctl/src/token_check.rs", "retry: management reads its own new token after a moment"),
     ("crates/ctl/src/cmd/trace.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),

@@ -202,7 +202,8 @@ impl Writer {
         self.archive.finish()
     }
 
-    /// Adds the lines of the services in the journal of systemd, and the logs of the mounts of root.
+    /// Adds the lines of the services in the journal of systemd, and the logs of the mounts of
+    /// root.
     fn add_logs_of_host(&mut self) -> Result<()> {
         let mut journal = Command::new("journalctl");
         journal.args(["--quiet", "--no-pager", "--unit", "skep-*", "--lines", JOURNAL_LINES]);

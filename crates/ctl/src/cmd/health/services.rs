@@ -100,8 +100,8 @@ pub(super) fn is_cut_off(nodes: &[NodeReport]) -> bool {
 /// Connects to each target of a node, since each target may have its own thread. Connects to the
 /// node itself if no target is left to connect to.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Leaves out targets that the node has reported as down, because they are separate problems, and
-    // targets without a group, which need not serve.
+    // Leaves out targets that the node has reported as down, because they are separate problems,
+    // and targets without a group, which need not serve.
     let mut targets: Vec<TargetId> = kept_targets(map, node)
         .filter(|target| target.health.condition != Condition::Down)
         .filter(|target| map.group_of(target.id).is_some())

@@ -1,5 +1,5 @@
-//! One copy into or out of the file system of a Slurm job, by a process on this node with the rights
-//! of the job's user.
+//! One copy into or out of the file system of a Slurm job, by a process on this node with the
+//! rights of the job's user.
 
 use crate::account::Account;
 use crate::cmd::copy::failure;
@@ -50,8 +50,8 @@ impl JobCopy<'_> {
         let transport = Transport::User { host: self.host.to_owned(), account };
         let (source, destination) = (PathBuf::from(self.source), self.destination.to_owned());
         let options = Options { resume: true, verify: true, sync: self.sync, ..Options::default() };
-        // If this function returns early, the thread ends with this process. The process that copies
-        // then ends too, because its input ends.
+        // If this function returns early, the thread ends with this process. The process that
+        // copies then ends too, because its input ends.
         std::thread::spawn(move || {
             let report = |progress: &Progress| {
                 let _ = sender.try_send(Report::Progress(progress.clone()));

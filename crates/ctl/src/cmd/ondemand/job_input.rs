@@ -1,6 +1,6 @@
-//! Prepares the copies that lines of a Slurm job's script ask for (`skep_deploy::job_lines`), in the
-//! prolog. The first node copies the input for all nodes. Each node notes the copies after the job,
-//! which `job_output` makes.
+//! Prepares the copies that lines of a Slurm job's script ask for (`skep_deploy::job_lines`), in
+//! the prolog. The first node copies the input for all nodes. Each node notes the copies after the
+//! job, which `job_output` makes.
 //!
 //! Slurm starts the script on the first node only after the prolog of this node has ended.
 //!
@@ -27,7 +27,8 @@ use skep_types::{Error, ErrorCode, Result};
 ///
 /// # Errors
 /// - `NotFound` if Slurm does not send the script.
-/// - `Io` if the tasks of the job cannot be refused, or if the copies after the job cannot be noted.
+/// - `Io` if the tasks of the job cannot be refused, or if the copies after the job cannot be
+///   noted.
 pub(super) fn prepare(system: &mut OnDemand, here: &str) -> Result<()> {
     let job = Job::of_prolog()?;
     let script = job.script()?;
@@ -72,8 +73,8 @@ fn copy_all(job: &Job, here: &str, inputs: &[StageIn], record: &Record) -> Resul
             host: here,
             source: &it.source,
             destination: &it.destination,
-            // The file system has no redundancy, so a power loss of a host loses the data anyway. So
-            // sync nothing.
+            // The file system has no redundancy, so a power loss of a host loses the data anyway.
+            // So sync nothing.
             sync: false,
         };
         let outcome = copy.run(&mut |progress| {

@@ -1,8 +1,8 @@
 //! The record about the results of a Slurm job, which all nodes of the job share.
 //!
 //! The record consists of extended attributes of the top directory of the job's file system. Their
-//! names begin with `trusted.`, so the kernel lets only root read and change them. A new file system
-//! has none, so a job that Slurm starts again never finds the record of its earlier run.
+//! names begin with `trusted.`, so the kernel lets only root read and change them. A new file
+//! system has none, so a job that Slurm starts again never finds the record of its earlier run.
 //!
 //! Owns the names and texts of the attributes. `job_output` owns the order of the steps.
 
@@ -30,8 +30,8 @@ const MAX_TEXT_BYTES: usize = 2000;
 /// The state of a job's results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Results {
-    /// The first node has not copied the results yet. The text describes its progress, also while it
-    /// copies the input.
+    /// The first node has not copied the results yet. The text describes its progress, also while
+    /// it copies the input.
     Pending(String),
     /// The first node has copied all results.
     Saved,
