@@ -204,7 +204,7 @@ fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
         let reading = loop {
             let reader = client.clone();
             let reading = skep_env::spawn(async move { for_reading(&reader, handle).await });
-            // On a busy host, the read may need longer than this pause, although it waits for nothing.
+            // On a busy host, a read that waits for nothing may need longer than this pause.
             loop {
                 skep_env::sleep(std::time::Duration::from_millis(1)).await;
                 if reading.is_finished() || fake.count::<KeepAlive>() > 0 {
