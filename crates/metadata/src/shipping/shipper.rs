@@ -182,12 +182,12 @@ impl Shipper {
     }
 
     /// Returns the changes of the group that the primary requests from management now. A counted
-    /// member that has all records up to `held` is marked as in sync. A serving member that no
+    /// member that has all records up to `needed` is marked as in sync. A serving member that no
     /// longer confirms records is dropped. A counted member that no longer confirms records is
     /// dropped too, if the primary has requested to mark it as in sync: this revokes the request.
     pub(crate) fn changes(
         &mut self,
-        held: Lsn,
+        needed: Lsn,
         lease: Duration,
         now: Duration,
     ) -> Vec<(MemberChange, TargetId)> {
@@ -197,7 +197,7 @@ impl Shipper {
                 LinkRole::Serving if link.standing.is_failing(lease, now) => MemberChange::Drop,
                 // Management may still carry out an earlier request to mark the member as in sync.
                 LinkRole::Counted if link.standing.has_stopped(lease, now) => MemberChange::Drop,
-                LinkRole::Counted if link.has_all(held) => MemberChange::MarkInSync,
+                LinkRole::Counted if link.has_all(needed) => MemberChange::MarkInSync,
                 _ => continue,
             };
             if link.standing.may_change(now) {

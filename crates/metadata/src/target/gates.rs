@@ -134,6 +134,11 @@ impl SyncGates {
         self.watermarks.safe()
     }
 
+    /// Returns the last record that a member must have before it may serve.
+    pub(crate) fn needed_to_serve(&self) -> Lsn {
+        self.watermarks.needed_to_serve()
+    }
+
     /// Replaces the list of the other serving members of the group.
     pub(crate) fn set_others(&mut self, others: Vec<TargetId>) {
         self.watermarks.set_others(others);

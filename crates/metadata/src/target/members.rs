@@ -64,9 +64,9 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Returns the changes of the group that the target requests from management now.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
-        let (held, epoch) = (self.gates.group_log().held, self.gates.epoch());
+        let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());
         let group = self.shared.group;
-        let changes = self.shipper.changes(held, self.member_lease(), self.shared.now);
+        let changes = self.shipper.changes(needed, self.member_lease(), self.shared.now);
         let of = |(change, target)| GroupChange { group, epoch, change, target };
         changes.into_iter().map(of).collect()
     }

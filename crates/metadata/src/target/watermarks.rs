@@ -38,6 +38,8 @@ pub(crate) struct Watermarks {
     others: BTreeMap<TargetId, Progress>,
     held: Lsn,
     safe: Lsn,
+    /// Last record of the log when this target became the primary.
+    begun_with: Lsn,
 }
 
 impl Watermarks {
@@ -49,9 +51,17 @@ impl Watermarks {
         others: impl IntoIterator<Item = TargetId>,
     ) -> Self {
         let others = others.into_iter().map(|member| (member, Progress::default())).collect();
-        let mut watermarks = Self { own, others, held: stored, safe: stored };
+        let begun_with = own.appended;
+        let mut watermarks = Self { own, others, held: stored, safe: stored, begun_with };
         watermarks.rise();
         watermarks
+    }
+
+    /// Returns the last record that a member must have before it may serve. This may be above
+    /// *held*: *held* begins with the last record in the store, but an earlier primary may have
+    /// known that later records were held, and may have replied.
+    pub(crate) fn needed_to_serve(&self) -> Lsn {
+        self.held.max(self.begun_with)
     }
 
     /// Returns the last record that this target has appended.
