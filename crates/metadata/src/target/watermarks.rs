@@ -155,6 +155,16 @@ mod tests {
     const BACKUP: TargetId = TargetId::new(2);
 
     #[test]
+    fn member_serves_only_with_the_log_of_earlier_primaries() {
+        let mut watermarks = Watermarks::new(progress(96, 96), lsn(94), [BACKUP]);
+        assert_eq!((watermarks.held(), watermarks.needed_to_serve()), (lsn(94), lsn(96)));
+        watermarks.append(lsn(97));
+        assert_eq!(watermarks.needed_to_serve(), lsn(96), "no client has a reply with record 97");
+        watermarks.acknowledge(BACKUP, progress(97, 96));
+        assert_eq!(watermarks.needed_to_serve(), lsn(97));
+    }
+
+    #[test]
     fn appended_record_is_held_at_once_in_a_group_of_one_member() {
         let mut group = Watermarks::new(progress(5, 5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
