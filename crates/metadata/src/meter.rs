@@ -14,7 +14,7 @@ use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event, RequestWait, WaitReason};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
-    Completed, Counter, Gauge, Histogram, OpenRequests, OperationTable, Origin, Registry,
+    Completed, Counter, Gauge, Histogram, OpenRequests, OperationTable, Origin, Registry, STAGES,
     SlowOperations, Source, Stage, catalog,
 };
 use skep_rpc::Incoming;
@@ -131,7 +131,7 @@ struct Arrival {
     /// Beginning of the present stage.
     stage_began: Duration,
     /// Time spent in each stage that has ended.
-    spent: Completed,
+    spent: [Duration; STAGES],
     /// Number of the request among the open requests. `None` means that the purpose of the request
     /// is to wait.
     open: Option<u64>,
@@ -144,7 +144,7 @@ impl Arrival {
 
     /// Ends the present stage and begins another one.
     fn enter(&mut self, stage: Stage, now: Duration) {
-        self.spent.add(self.stage, now.saturating_sub(self.stage_began));
+        self.spent[self.stage as usize] += now.saturating_sub(self.stage_began);
         (self.stage, self.stage_began) = (stage, now);
     }
 }
@@ -300,7 +300,7 @@ impl Meter {
             at: incoming.arrived_at,
             stage: Stage::Waiting,
             stage_began: incoming.arrived_at,
-            spent: Completed::default(),
+            spent: [Duration::ZERO; STAGES],
             open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
         };
         let before = self.arrivals.insert((connection, header.tag), arrival);
@@ -445,7 +445,8 @@ impl Meter {
             sent_bytes: sent as u64,
             is_wait: is_wait(request.message),
             duration: now.saturating_sub(arrival.at),
-            ..arrival.spent
+            stages: arrival.spent,
+            ..Completed::default()
         };
         self.table.record(&completed, &arrival.origin);
         request.set_times(completed.times_us());

@@ -44,11 +44,6 @@ impl Completed {
         self
     }
 
-    /// Adds to the time spent in a stage.
-    pub fn add(&mut self, stage: Stage, duration: Duration) {
-        self.stages[stage as usize] += duration;
-    }
-
     /// Returns the time spent in each stage, in microseconds. A time that does not fit into 32 bits
     /// is replaced by the largest 32-bit number.
     pub fn times_us(&self) -> [u32; STAGES] {

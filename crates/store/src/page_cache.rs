@@ -310,6 +310,17 @@ mod tests {
         assert!(mark.lacks_records() && lacks(path, HOST));
     }
 
+    /// Makes each change of a mark that keeps the counted members and the bound of promises.
+    fn change_all_but_bounds(mark: &mut MemberMarkFile, group: GroupId) {
+        mark.begin(group).unwrap();
+        mark.distrust().unwrap();
+        mark.become_whole().unwrap();
+        mark.discard().unwrap();
+        mark.begin_copy(GROUP).unwrap();
+        mark.end_copy().unwrap();
+        mark.end().unwrap();
+    }
+
     #[test]
     fn counted_members_are_durable_in_their_group() {
         let directory = tempfile::tempdir().unwrap();
@@ -322,13 +333,7 @@ mod tests {
         mark.count(epoch, version, member).unwrap();
         let expected = CountedMembers { epoch, version, members: vec![member] };
         assert_eq!(counted(), expected);
-        mark.begin(GROUP).unwrap();
-        mark.distrust().unwrap();
-        mark.become_whole().unwrap();
-        mark.discard().unwrap();
-        mark.begin_copy(GROUP).unwrap();
-        mark.end_copy().unwrap();
-        mark.end().unwrap();
+        change_all_but_bounds(&mut mark, GROUP);
         assert_eq!(counted(), expected, "no other change of the mark removes them");
         mark.begin(GroupId::new(8)).unwrap();
         assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
@@ -345,13 +350,7 @@ mod tests {
         mark.bound_promises(Duration::from_micros(12_000_001)).unwrap();
         let expected = Duration::from_millis(12_001);
         assert_eq!(bound(), expected, "rounded up");
-        mark.begin(GroupId::new(8)).unwrap();
-        mark.distrust().unwrap();
-        mark.become_whole().unwrap();
-        mark.discard().unwrap();
-        mark.begin_copy(GROUP).unwrap();
-        mark.end_copy().unwrap();
-        mark.end().unwrap();
+        change_all_but_bounds(&mut mark, GroupId::new(8));
         assert_eq!(bound(), expected, "no other change of the mark lowers it");
         mark.bound_promises(Duration::from_secs(2)).unwrap();
         assert_eq!(bound(), Duration::from_secs(2));

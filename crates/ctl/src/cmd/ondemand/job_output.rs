@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_secs(1);
 /// Time without a new state after which a node stops waiting. The first node writes its progress
 /// every 10 s. Before that, Slurm may need minutes to end the last task and begin its epilog.
-const SILENCE: Duration = Duration::from_secs(STALL.as_secs());
+const SILENCE: Duration = STALL;
 /// Time for which the first node waits until the others have read the final state. The epilogs of
 /// all nodes begin at about the same time.
 const READERS: Duration = Duration::from_secs(120);
