@@ -9,8 +9,8 @@
 //!
 //! # Restarts
 //! A promise outlives the process of the member. So the member keeps a bound of its promises
-//! durably: no promise ends later than this time from now. [`raised_bound`] and [`lowered_bound`]
-//! are the only changes of the bound.
+//! durably: no promise ends later than this time from now. [`raised_bound`], [`lowered_bound`] and
+//! [`bound_of_primary`] are the only changes of the bound.
 
 use crate::limits::{CLOCK_DRIFT, LEASE_MARGIN};
 use skep_types::map::Policy;
@@ -49,7 +49,7 @@ pub fn raised_bound(bound: Duration, take_over_after: Duration) -> Duration {
     bound.max(take_over_after)
 }
 
-/// Returns the lowest bound that the member may store now. `take_over_after` is the time of its
+/// Returns the lowest bound that a backup may store now. `take_over_after` is the time of its
 /// cluster map, and the last of its promises ends after the time `promise_left`.
 pub fn lowered_bound(
     bound: Duration,
@@ -57,6 +57,14 @@ pub fn lowered_bound(
     promise_left: Duration,
 ) -> Duration {
     if promise_left <= take_over_after { bound.min(take_over_after) } else { bound }
+}
+
+/// Returns the lowest bound that a primary may store now. The leases of all earlier primaries end
+/// after the time `wait_left`. From then on, no promise of the member is left, and a primary makes
+/// no new promise. So the next process of the member need not wait if it is the primary of the same
+/// term.
+pub fn bound_of_primary(bound: Duration, wait_left: Duration) -> Duration {
+    if wait_left.is_zero() { Duration::ZERO } else { bound }
 }
 
 #[cfg(test)]
@@ -91,6 +99,14 @@ mod tests {
         let granted_ms = |take_over_after_ms| times(take_over_after_ms).granted_lease().as_millis();
         assert!(granted_ms(MIN_TAKE_OVER_AFTER_MS) >= MIN_METADATA_LEASE_MS.into());
         assert!(granted_ms(MAX_TAKE_OVER_AFTER_MS) >= MAX_METADATA_LEASE_MS.into());
+    }
+
+    #[test]
+    fn bound_of_a_primary_ends_with_its_wait() {
+        let bound = Duration::from_millis(2500);
+        assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
+        assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);
+        assert_eq!(raised_bound(Duration::ZERO, bound), bound, "as a backup it promises again");
     }
 
     #[test]

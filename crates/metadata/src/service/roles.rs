@@ -40,7 +40,7 @@ use crate::shipping::copy_receiver::CopyReceiver;
 use crate::shipping::succession::Succession;
 use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
 use crate::term::{self, Membership};
-use skep_cluster::lease_times::{LeaseTimes, lowered_bound, raised_bound};
+use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
 use skep_cluster::problems::COMPARED_AFTER_RESTORE;
 use skep_format::log::LogOwner;
 use skep_rpc::{Management, Router};
@@ -193,7 +193,8 @@ impl Parts<'_> {
             );
         } else if membership.has_others(self.target, false) && membership.had_other_primary() {
             // The previous process of this target may have acknowledged a request of the previous
-            // primary, whose lease may not have ended yet. So wait for the end of that lease.
+            // primary, whose lease may not have ended yet. So wait for the end of that lease. The
+            // bound is zero if the previous process has waited already.
             let wait = self.mark.promise_bound();
             contents.succession = Succession::at(skep_env::now() + wait);
         }
@@ -257,8 +258,8 @@ impl Parts<'_> {
         self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
     }
 
-    /// Lowers the durable bound of the member's promises if the settings have become lower. The
-    /// last promise ends after the time `promise_left`.
+    /// Lowers the durable bound of a backup's promises if the settings have become lower. The last
+    /// promise ends after the time `promise_left`.
     fn lower_promise_bound(&mut self, map: &ClusterMap, promise_left: Duration) -> Result<()> {
         let (bound, times) = (self.mark.promise_bound(), LeaseTimes::of(&map.policy));
         self.mark.bound_promises(lowered_bound(bound, times.take_over_after, promise_left))
@@ -422,7 +423,8 @@ impl Parts<'_> {
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             members::note_counted(&shell, &actions, &mut self.mark)?;
-            self.lower_promise_bound(&shell.router.map(), target.wait_left())?;
+            let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());
+            self.mark.bound_promises(bound)?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure(&mut actions, now, &target);
             let parts = (target.engine(), target.fence());

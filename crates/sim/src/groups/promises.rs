@@ -3,7 +3,7 @@
 
 use super::knobs::GroupBug;
 use super::member::{Member, Role};
-use skep_cluster::lease_times::{LeaseTimes, lowered_bound, raised_bound};
+use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
 use skep_metadata::shipping::succession::Succession;
 use skep_metadata::target::Event;
 use std::time::Duration;
@@ -41,13 +41,14 @@ impl Member {
 
     /// Lowers the bound in the mark after a batch of events, if the promises permit it.
     pub(super) fn lower_promise_bound(&mut self) {
-        let promise_left = match &self.role {
-            Role::Backup(backup) => backup.promise_left(),
-            Role::Primary(primary) => primary.wait_left(),
-            Role::Copying(_) | Role::Down | Role::Waiting => return,
-        };
         let bound = self.mark.promise_bound;
-        self.mark.promise_bound = lowered_bound(bound, self.take_over_after(), promise_left);
+        self.mark.promise_bound = match &self.role {
+            Role::Backup(backup) => {
+                lowered_bound(bound, self.take_over_after(), backup.promise_left())
+            }
+            Role::Primary(primary) => bound_of_primary(bound, primary.wait_left()),
+            Role::Copying(_) | Role::Down | Role::Waiting => bound,
+        };
     }
 
     /// For a planted bug: returns when a new primary replies to clients, if only the present time

@@ -1,5 +1,6 @@
-//! Moves of the primary by an administrator. The former primary releases its lease, so the new one
-//! need not wait until the lease ends.
+//! Waits of a primary for the leases of earlier primaries: after a move by an administrator, and
+//! after a restart. The former primary releases its lease, so the new one need not wait until the
+//! lease ends, and a primary waits only once.
 
 use crate::pair::{Pair, after};
 use std::time::Duration;
@@ -11,6 +12,37 @@ const BETWEEN_MOVES: Duration = Duration::from_secs(3);
 /// the last request of the former one.
 const USUAL_PAUSE: Duration = Duration::from_millis(1_900);
 const MOVES: usize = 5;
+/// Number of kills and restarts of the primary.
+const RESTARTS: usize = 3;
+
+/// A restarted primary that waits for the leases of earlier primaries replies 2.5 s after its start.
+/// The test restarts it at once, so the backup does not take over.
+#[test]
+fn restarted_primary_does_not_wait_for_leases_that_have_ended() {
+    let mut pair = Pair::begin();
+    pair.under_load(37, |pair, pauses| {
+        let group = pair.group();
+        let members = group["members"].as_array().expect("members");
+        let backup = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
+        let (id, target) = (group["id"].to_string(), backup["target"].to_string());
+        let name = pair.roles().1;
+        pair.ask(&["group", "move", &id, &target]).expect_success();
+        pair.wait_for_primary(name);
+        after(BETWEEN_MOVES);
+        let mut restarts = Vec::new();
+        for _ in 0..RESTARTS {
+            pauses.take();
+            pair.kill(name);
+            pair.start_service("metadata", name);
+            let pause = pauses.take();
+            assert_eq!(pair.roles().0, name, "the backup took over after {pause:?}");
+            restarts.push(pause);
+        }
+        eprintln!("pauses of the restarts: {restarts:?}");
+        restarts.sort();
+        assert!(restarts[RESTARTS / 2] < USUAL_PAUSE, "{restarts:?}");
+    });
+}
 
 /// Command: skep group move.
 #[test]
