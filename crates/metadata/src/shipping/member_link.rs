@@ -337,9 +337,10 @@ impl MemberLink {
         self.progress
     }
 
-    /// Whether the member has every record up to `held`.
-    pub(super) fn has_all(&self, held: Lsn) -> bool {
-        !self.standing.needs_copy && self.progress.appended >= held
+    /// Whether the member has made the progress `needed`.
+    pub(super) fn has_all(&self, needed: Progress) -> bool {
+        let Progress { appended, synced } = self.progress;
+        !self.standing.needs_copy && appended >= needed.appended && synced >= needed.synced
     }
 
     /// Whether the member lacks only a few of the records in memory, and no older ones. A member

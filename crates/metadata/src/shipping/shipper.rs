@@ -182,12 +182,12 @@ impl Shipper {
     }
 
     /// Returns the changes of the group that the primary requests from management now. A counted
-    /// member that has all records up to `needed` is marked as in sync. A serving member that no
+    /// member that has made the progress `needed` is marked as in sync. A serving member that no
     /// longer confirms records is dropped. A counted member that no longer confirms records is
     /// dropped too, if the primary has requested to mark it as in sync: this revokes the request.
     pub(crate) fn changes(
         &mut self,
-        needed: Lsn,
+        needed: Progress,
         lease: Duration,
         now: Duration,
     ) -> Vec<(MemberChange, TargetId)> {

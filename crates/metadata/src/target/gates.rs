@@ -134,8 +134,8 @@ impl SyncGates {
         self.watermarks.safe()
     }
 
-    /// Returns the last record that a member must have before it may serve.
-    pub(crate) fn needed_to_serve(&self) -> Lsn {
+    /// Returns the progress that a member must have made before it may serve.
+    pub(crate) fn needed_to_serve(&self) -> Progress {
         self.watermarks.needed_to_serve()
     }
 

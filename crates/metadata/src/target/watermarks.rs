@@ -9,8 +9,9 @@
 //! # Invariants
 //! - `safe` <= `held` <= `appended`, and none of the three values falls.
 //! - When *held* or *safe* rises, it is at most the progress of each member that serves at that
-//!   time. A member has every record up to *held* before it begins to serve. In a new epoch, a
-//!   member reports its progress again. Until then, its progress counts as zero.
+//!   time. A member has every record up to *held*, and has synced every record up to *safe*, before
+//!   it begins to serve. In a new epoch, a member reports its progress again. Until then, its
+//!   progress counts as zero.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
@@ -57,11 +58,18 @@ impl Watermarks {
         watermarks
     }
 
-    /// Returns the last record that a member must have before it may serve. This may be above
-    /// *held*: *held* begins with the last record in the store, but an earlier primary may have
-    /// known that later records were held, and may have replied.
-    pub(crate) fn needed_to_serve(&self) -> Lsn {
-        self.held.max(self.begun_with)
+    /// Returns the progress that a member must have made before it may serve.
+    ///
+    /// The member must also have synced what is *safe*: replies that promise durability may have
+    /// left before the primary counted this member. If all members then lose power, and the disk of
+    /// the primary is lost, this member has these records.
+    ///
+    /// Both values may be above *held* and *safe*: these begin with the last record in the store,
+    /// but an earlier primary may have known that later records were held or safe, and may have
+    /// replied.
+    pub(crate) fn needed_to_serve(&self) -> Progress {
+        let (appended, synced) = (self.held.max(self.begun_with), self.safe.max(self.begun_with));
+        Progress { appended, synced }
     }
 
     /// Returns the last record that this target has appended.
@@ -157,11 +165,24 @@ mod tests {
     #[test]
     fn member_serves_only_with_the_log_of_earlier_primaries() {
         let mut watermarks = Watermarks::new(progress(96, 96), lsn(94), [BACKUP]);
-        assert_eq!((watermarks.held(), watermarks.needed_to_serve()), (lsn(94), lsn(96)));
+        assert_eq!((watermarks.held(), watermarks.needed_to_serve()), (lsn(94), progress(96, 96)));
         watermarks.append(lsn(97));
-        assert_eq!(watermarks.needed_to_serve(), lsn(96), "no client has a reply with record 97");
+        let needed = watermarks.needed_to_serve();
+        assert_eq!(needed, progress(96, 96), "no client has a reply with record 97");
         watermarks.acknowledge(BACKUP, progress(97, 96));
-        assert_eq!(watermarks.needed_to_serve(), lsn(97));
+        assert_eq!(watermarks.needed_to_serve(), progress(97, 96));
+    }
+
+    #[test]
+    fn member_serves_only_after_it_has_synced_what_is_safe() {
+        let mut watermarks = Watermarks::new(progress(5, 5), lsn(5), []);
+        watermarks.append(lsn(8));
+        assert_eq!(watermarks.needed_to_serve(), progress(8, 5));
+        watermarks.sync(lsn(7));
+        assert_eq!(watermarks.needed_to_serve(), progress(8, 7));
+        watermarks.set_others([BACKUP]);
+        watermarks.acknowledge(BACKUP, progress(8, 5));
+        assert_eq!(watermarks.needed_to_serve(), progress(8, 7));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{KEPT_FOR_ABSENT_BYTES, LEASE_RENEWAL};
 use crate::shipping::record_window::record_bytes;
-use crate::shipping::{FoundRecords, LogRead};
+use crate::shipping::{FoundRecords, LogRead, Progress};
 use skep_types::Error;
 use skep_types::group_change::MemberChange;
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
@@ -35,11 +35,16 @@ impl Primary {
 
     /// Replies to all requests as a member that has the records up to `appended`.
     pub(super) fn reply(&mut self, requests: &[MemberRequest], appended: u64, is_behind: bool) {
-        let lsn = Lsn::new(appended);
+        self.reply_with(requests, (appended, appended), is_behind);
+    }
+
+    /// Replies to all requests as a member with the given last appended and last synced record.
+    fn reply_with(&mut self, requests: &[MemberRequest], progress: (u64, u64), is_behind: bool) {
+        let (lsn, synced) = (Lsn::new(progress.0), Lsn::new(progress.1));
         let held = LogHeld {
             epoch: Epoch::new(4),
             appended: if is_behind { Lsn::default() } else { lsn },
-            synced: if is_behind { Lsn::default() } else { lsn },
+            synced: if is_behind { Lsn::default() } else { synced },
             ship_after: lsn,
             is_behind,
             needs_copy: false,
@@ -56,8 +61,8 @@ impl Primary {
     }
 
     fn changes(&mut self) -> Vec<MemberChange> {
-        let held = Lsn::new(self.last);
-        let changes = self.shipper.changes(held, LEASE, self.now);
+        let needed = Progress { appended: Lsn::new(self.last), synced: Lsn::new(self.synced) };
+        let changes = self.shipper.changes(needed, LEASE, self.now);
         changes.into_iter().map(|(change, _)| change).collect()
     }
 }
@@ -156,6 +161,21 @@ fn returned_member_counts_for_watermarks_before_it_serves() {
     assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
     primary.shipper.set_members(&[], &[BACKUP]);
     assert_eq!(primary.shipper.counted(), [BACKUP], "management may have marked it");
+}
+
+/// Replies that promise durability may have left before the member counted.
+#[test]
+fn returned_member_serves_only_after_it_has_synced_safe_records() {
+    let mut primary = Primary::begin(5);
+    primary.shipper.set_members(&[], &[BACKUP]);
+    let requests = primary.requests();
+    primary.reply_with(&requests, (5, 4), false);
+    assert_eq!(primary.shipper.begin_to_count().len(), 1);
+    assert_eq!(primary.changes(), [], "the member has not synced a safe record");
+    primary.now += Duration::from_secs(1);
+    let requests = primary.requests();
+    primary.reply(&requests, 5, false);
+    assert_eq!(primary.changes(), [MemberChange::MarkInSync]);
 }
 
 #[test]
