@@ -9,5 +9,6 @@ pub(crate) mod inodes;
 mod later_report;
 pub(crate) mod open;
 pub(crate) mod open_file;
+pub(crate) mod opened_bytes;
 pub(crate) mod report;
 pub(crate) mod sync;

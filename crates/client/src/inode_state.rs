@@ -80,6 +80,11 @@ impl InodeState {
         self.with(|parts| parts.size.end())
     }
 
+    /// Returns the newest version of the file that this mount has seen.
+    pub(crate) fn version(&self) -> u64 {
+        self.with(|parts| parts.size.version())
+    }
+
     /// Returns how long ago the last size from metadata arrived.
     pub(crate) fn age(&self, now: Duration) -> Duration {
         self.with(|parts| parts.size.age(now))

@@ -13,6 +13,7 @@ use crate::cache::versions::CachedVersions;
 use crate::cache::xattr_absence::XattrAbsence;
 use crate::files::handles::Handles;
 use crate::files::inodes::Inodes;
+use crate::files::opened_bytes::OpenedBytesPolicy;
 use crate::inode_state::InodeState;
 use crate::limits::CAPACITY_POLL;
 use crate::locks::deadlock_result::DeadlockSearch;
@@ -84,7 +85,7 @@ impl Mount {
         Ok(Arc::new(Self {
             member: ClientMembership::join(token, request, limits).await?,
             sessions: GroupSessions::default(),
-            handles: Handles::new(),
+            handles: Handles::new(OpenedBytesPolicy::new(options.attribute_timeout)),
             inodes: Inodes::new(),
             caches: CachedVersions::new(),
             directory_changes: DirectoryChanges::new(),

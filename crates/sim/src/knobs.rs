@@ -94,6 +94,8 @@ pub enum PlantedBug {
     HideSizes,
     /// The first entry is missing from each page of a listing.
     OmitEntries,
+    /// The reply to an open lacks the last inline byte of the file.
+    OmitLastInlineByte,
     /// After a start, a target reports every change of a client as durable.
     HideLostChanges,
     /// After a start of a target, clients send changes with the new start number before they have
@@ -103,7 +105,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -129,6 +131,7 @@ impl PlantedBug {
         Self::CheckBeforeWait,
         Self::HideSizes,
         Self::OmitEntries,
+        Self::OmitLastInlineByte,
         Self::HideLostChanges,
         Self::SkipComparison,
     ];

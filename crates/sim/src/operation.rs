@@ -122,7 +122,13 @@ impl Op {
         };
         let opened = md::OpenReply::from_bytes(reply).ok().filter(|it| it.pattern.is_some())?;
         let inode = opened.attributes.inode;
-        Some(Self::Open(md::Open { inode, open, truncate: false, must_have_name: true }))
+        Some(Self::Open(md::Open {
+            inode,
+            open,
+            truncate: false,
+            must_have_name: true,
+            inline_limit: 0,
+        }))
     }
 
     /// Returns the inode that the request created, according to the reply. `None` means that the

@@ -8,7 +8,7 @@ use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key, inline_of};
 use skep_metadata::engine::Engine;
 use skep_metadata::engine::memory::MemoryEngine;
-use skep_types::codec::Codec;
+use skep_types::codec::{Codec, crc32c};
 use skep_types::{Lsn, Result, SessionId};
 use skep_wire::Request;
 use skep_wire::management::EmptyReply;
@@ -63,6 +63,14 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
                 page.entries.remove(0);
             }
             page.to_bytes()
+        }
+        Some(PlantedBug::OmitLastInlineByte) if message == md::Open::ID => {
+            let Ok(mut opened) = md::OpenReply::from_bytes(&body) else { return body };
+            if let Some(inline) = &mut opened.inline {
+                inline.bytes.0.pop();
+                inline.checksum = crc32c(&inline.bytes);
+            }
+            opened.to_bytes()
         }
         Some(PlantedBug::HideLostChanges) if message == md::CompareSlots::ID => {
             let Ok(mut reply) = md::CompareSlotsReply::from_bytes(&body) else { return body };

@@ -3,7 +3,9 @@
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
+use skep_types::codec::crc32c;
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
+use skep_wire::metadata::OpenReply;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The window of one operation.
@@ -22,6 +24,8 @@ pub(crate) struct Window {
     /// existed at any moment of it.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
+    /// For an open: the sizes and inline bytes that the file had at any one moment.
+    contents: BTreeSet<(u64, Vec<u8>)>,
     /// For a wait for a lock: whether another client may have waited for this client at any moment.
     /// If true, the wait may be part of a deadlock cycle.
     may_be_deadlock: bool,
@@ -74,6 +78,7 @@ impl Window {
             were_same: false,
             always,
             ever: BTreeSet::new(),
+            contents: BTreeSet::new(),
             may_be_deadlock: false,
             is_void: false,
             is_of_former_primary: false,
@@ -87,6 +92,23 @@ impl Window {
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
         self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
+    }
+
+    /// Whether the bytes in the reply to an open were the bytes of the file at any moment of the
+    /// window at which the file had the size in the reply.
+    pub(crate) fn has_right_bytes(&self, opened: &OpenReply) -> bool {
+        let Some(inline) = &opened.inline else { return true };
+        let size = opened.attributes.size;
+        let without_zeros = |bytes: &[u8]| {
+            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            bytes[..end].to_vec()
+        };
+        let found = without_zeros(&inline.bytes);
+        crc32c(&inline.bytes) == inline.checksum
+            && self.contents.iter().any(|(at_size, bytes)| {
+                let end = bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX));
+                *at_size == size && without_zeros(&bytes[..end]) == found
+            })
     }
 
     /// Whether this is the window of `op`, and `op` is a rename or exchange whose two names
@@ -134,6 +156,10 @@ impl Window {
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
                     self.outcomes.push(in_use);
                 }
+            }
+            Op::Open(it) => {
+                let inode = model.inodes.get(&it.inode);
+                self.contents.extend(inode.map(|it| (it.size, it.inline.clone())));
             }
             Op::WaitLock(it) => {
                 self.may_be_deadlock |= model.may_be_waited_for(self.session, &it.lock);

@@ -305,7 +305,10 @@ impl World {
             let open = modes[self.random.index(2)];
             let truncate = open == md::OpenMode::Write && self.random.percent(30);
             let must_have_name = self.random.percent(50);
-            let op = Op::Open(md::Open { inode: self.any_file(), open, truncate, must_have_name });
+            let inline_limit = if open == md::OpenMode::Read { 8 << 10 } else { 0 };
+            let inode = self.any_file();
+            let open = md::Open { inode, open, truncate, must_have_name, inline_limit };
+            let op = Op::Open(open);
             self.begin(client, task, op, is_durable);
             return true;
         };

@@ -292,7 +292,7 @@ fn inline_files_cost_the_expected_requests() {
     counted.check(
         "open, read and close",
         "mount.lookup metadata.lookup mount.open metadata.open
-         mount.read metadata.read_inline mount.release",
+         mount.read mount.release",
         |number| read(&name(&other, number)),
     );
     counted.check("read again", "mount.open metadata.open mount.release", |number| {

@@ -82,6 +82,16 @@ record! {
 }
 
 record! {
+    /// All bytes of a file whose bytes are all inline.
+    pub struct InlineContents {
+        /// The bytes up to the size of the file. Zeros at the end may be missing.
+        pub bytes: Bytes,
+        /// CRC-32C of `bytes`.
+        pub checksum: u32,
+    }
+}
+
+record! {
     /// Asks the target to make its acknowledged changes durable, and asks whether these changes
     /// include the inline writes of a file.
     pub struct SyncInline {

@@ -19,7 +19,7 @@ pub use attributes::{
 pub use files::{
     AwaitTruncation, AwaitTruncationReply, Close, CloseMany, ClosedFile, Create, CreateUnnamed,
     GroupFile, GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten,
-    SyncedChunkFiles, TrimFile, WrittenExtent,
+    SyncedChunkFiles, TrimFile, WrittenExtent, add_inline,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,

@@ -118,6 +118,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<fl::ListedWait>(),
     record::<fl::LockParty>(),
     record::<sh::Notification>(),
+    record::<il::InlineContents>(),
     record::<il::InlineMark>(),
     record::<ls::ShippedRecord>(),
     record::<ls::StoredPair>(),

@@ -263,7 +263,11 @@ impl Client {
         change: SetAttributes,
         how: ModifyOptions,
     ) -> Result<Attributes> {
-        let reply = self.modify(change.inode, change, how, |_, _| ()).await;
+        let (inode, truncates) = (change.inode, change.size.is_some());
+        let reply = self.modify(inode, change, how, |_, _| ()).await;
+        if truncates {
+            self.mount().inodes.count_truncation(inode);
+        }
         // Make the mount forget the attributes of directories, so that a late reply to an earlier
         // change of an entry cannot restore the attributes from before this change.
         if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {

@@ -7,7 +7,8 @@ use crate::data::holes::{Missing, MissingBytes};
 use crate::data::inline;
 use crate::data::plan::plan;
 use crate::files::handles::HandleId;
-use crate::files::open_file::OpenFile;
+use crate::files::open_file::{FirstRead, OpenFile};
+use crate::files::opened_bytes::FileState;
 use crate::inode_state::FileEnd;
 use crate::limits::MAX_PIECE_BYTES;
 use skep_cluster::striping::Piece;
@@ -57,6 +58,10 @@ impl Reads for Client {
                 return Ok(0);
             }
             let length = (end.min(file_end.size) - offset) as usize;
+            if self.read_opened(&file, offset, &into.slice(0..length), file_end) {
+                file.check_live()?;
+                return Ok(length);
+            }
             let missing = self.read_range(&file, offset, into.slice(0..length), file_end).await?;
             if missing.has_any
                 && self.explain_missing(&file, file_end, &missing.absent).await? == Missing::Changed
@@ -97,6 +102,41 @@ impl Reads for Client {
 }
 
 impl Client {
+    /// Fills `into` from the bytes that metadata sent in the reply to the open of the file.
+    /// `false` means that the client has no such bytes, or that they may be out of date. `end` is
+    /// the end of the file.
+    fn read_opened(&self, file: &OpenFile, offset: u64, into: &Buf, end: FileEnd) -> bool {
+        if file.is_first_read_done() {
+            return false;
+        }
+        let (inode, now) = (&file.inode, skep_env::now());
+        // After a lease has run out, other clients may change the file without a notification.
+        let has_lease = self
+            .group_of(inode.id)
+            .is_ok_and(|group| self.mount().sessions.doubtful(group, now).is_none());
+        let state = FileState {
+            version: inode.version(),
+            size: end.size,
+            changes: self.mount().inodes.data_changes(inode.id),
+            now,
+        };
+        let is_read = has_lease
+            && !inode.is_shared()
+            && file.with_opened_bytes(&state, |bytes| {
+                let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+                let found = &bytes[index(offset)..index(offset + into.len() as u64)];
+                into.write(0, found);
+                into.zero(found.len()..into.len());
+            });
+        let is_last = offset + into.len() as u64 >= end.size;
+        if (is_last || !is_read)
+            && let FirstRead::Unlikely = file.take_first_read()
+        {
+            self.mount().handles.opened_bytes.note_dropped_pages(true);
+        }
+        is_read
+    }
+
     /// Reads a range of a file. `end` is the end of the file. Sets missing bytes to zero, and
     /// returns a record of the missing bytes.
     async fn read_range(

@@ -4,7 +4,7 @@
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
-use crate::files::open_file::OpenFile;
+use crate::files::open_file::{FirstRead, OpenFile};
 use crate::session::request::ModifyOptions;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::metadata::{Close, OpenMode, OpenReply};
@@ -44,6 +44,9 @@ impl Closes for Client {
                 ErrorCode::Stale,
                 "cannot close the handle: another close of this handle has begun",
             ));
+        }
+        if let FirstRead::Prepared(_) = file.take_first_read() {
+            self.mount().handles.opened_bytes.note_dropped_pages(false);
         }
         if !file.inode.is_locked()
             && file.inode.unreported().is_none()

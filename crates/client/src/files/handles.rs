@@ -1,6 +1,7 @@
 //! The table of open handles, shared by all threads of a mount.
 
 use crate::files::open_file::OpenFile;
+use crate::files::opened_bytes::OpenedBytesPolicy;
 use crate::limits::{MAX_HANDLES, TABLE_PARTS};
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::HashMap;
@@ -38,14 +39,16 @@ fn stale(handle: HandleId) -> Error {
 pub(crate) struct Handles {
     /// Each mutex protects one part of the table. No thread locks two parts at once.
     parts: Vec<Mutex<HashMap<HandleId, Arc<OpenFile>>>>,
+    pub(crate) opened_bytes: OpenedBytesPolicy,
     next: AtomicU64,
     count: AtomicUsize,
 }
 
 impl Handles {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(opened_bytes: OpenedBytesPolicy) -> Self {
         Self {
             parts: (0..TABLE_PARTS).map(|_| Mutex::default()).collect(),
+            opened_bytes,
             next: AtomicU64::new(1),
             count: AtomicUsize::new(0),
         }
@@ -118,7 +121,7 @@ mod tests {
 
     #[test]
     fn unknown_handle_is_refused_as_stale() {
-        let handles = Handles::new();
+        let handles = Handles::new(OpenedBytesPolicy::new(std::time::Duration::ZERO));
         assert_eq!(handles.get(HandleId::new(7)).unwrap_err().code(), ErrorCode::Stale);
     }
 }

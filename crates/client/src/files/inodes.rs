@@ -2,6 +2,7 @@
 //! this mount.
 
 use crate::files::handles::part_of;
+use crate::files::opened_bytes::DataChanges;
 use crate::inode_state::InodeState;
 use crate::limits::{MAX_CLOSED_UNSYNCED, TABLE_PARTS};
 use skep_types::InodeId;
@@ -21,12 +22,16 @@ pub(crate) struct Inodes {
     /// Number of changes by this mount to names of files whose inode this mount does not know,
     /// because metadata's reply to the change did not contain the inode.
     changes: AtomicU64,
+    /// For each part of the table, the number of changes of data that no state in the table has
+    /// counted. A thread reads and changes it while it holds the mutex of the part.
+    uncounted: Vec<AtomicU64>,
 }
 
 impl Inodes {
     pub(crate) fn new() -> Self {
         let parts = (0..TABLE_PARTS).map(|_| Mutex::default()).collect();
-        Self { parts, closed: Mutex::default(), changes: AtomicU64::new(0) }
+        let uncounted = (0..TABLE_PARTS).map(|_| AtomicU64::new(0)).collect();
+        Self { parts, closed: Mutex::default(), changes: AtomicU64::new(0), uncounted }
     }
 
     fn with<T>(
@@ -56,6 +61,32 @@ impl Inodes {
         }
     }
 
+    /// Returns the number of changes of a file's data by this mount.
+    pub(crate) fn data_changes(&self, inode: InodeId) -> DataChanges {
+        self.with(inode, |part| DataChanges {
+            elsewhere: self.uncounted[part_of(inode.raw())].load(Ordering::Relaxed),
+            counted: part.get(&inode).map_or(0, |state| state.data_changes()),
+        })
+    }
+
+    /// Counts a truncation of a file. The client calls this function after metadata has
+    /// acknowledged the truncation, and before the operation returns.
+    pub(crate) fn count_truncation(&self, inode: InodeId) {
+        self.with(inode, |_| self.count_uncounted(inode));
+    }
+
+    fn count_uncounted(&self, inode: InodeId) {
+        self.uncounted[part_of(inode.raw())].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Removes a state from its part of the table. If the state has counted changes of data, the
+    /// count of the table changes instead.
+    fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
+        if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
+            self.count_uncounted(inode);
+        }
+    }
+
     /// Returns the state of an inode, if it is in the table.
     pub(crate) fn get(&self, inode: InodeId) -> Option<Arc<InodeState>> {
         self.with(inode, |part| part.get(&inode).map(Arc::clone))
@@ -78,7 +109,7 @@ impl Inodes {
                 return None;
             }
             if state.is_idle() {
-                part.remove(&state.id);
+                self.remove(part, state.id);
                 return None;
             }
             self.queue(state)
@@ -122,7 +153,7 @@ impl Inodes {
     pub(crate) fn forget_idle(&self, inode: InodeId) {
         self.with(inode, |part| {
             if part.get(&inode).is_some_and(|state| state.is_idle()) {
-                part.remove(&inode);
+                self.remove(part, inode);
             }
         });
     }
@@ -158,6 +189,25 @@ mod tests {
     fn close(inodes: &Inodes, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
         state.closing(false, false);
         inodes.close(state)
+    }
+
+    /// A write, and the close and sync of its file, may end while the reply to an earlier open of
+    /// the file is in flight.
+    #[test]
+    fn changes_of_closed_inodes_change_the_count() {
+        let inodes = Inodes::new();
+        let before = inodes.data_changes(InodeId::new(1));
+        let state = dirty(&inodes, 1);
+        let written = inodes.data_changes(state.id);
+        assert_ne!(written, before);
+        close(&inodes, &state);
+        state.synced(&state.unsynced()[0], HostIncarnation::new(1));
+        inodes.forget_idle(state.id);
+        assert!(inodes.get(state.id).is_none());
+        let closed = inodes.data_changes(state.id);
+        assert!(closed != before && closed != written);
+        inodes.count_truncation(state.id);
+        assert_ne!(inodes.data_changes(state.id), closed);
     }
 
     #[test]

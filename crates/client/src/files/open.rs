@@ -3,7 +3,8 @@
 use crate::client::Client;
 use crate::driven::drive;
 use crate::files::handles::HandleId;
-use crate::files::open_file::OpenFile;
+use crate::files::open_file::{FirstRead, OpenFile};
+use crate::files::opened_bytes::OpenStart;
 use crate::session::request::{Executed, ModifyOptions};
 use crate::sharing::notifications::Position;
 use skep_types::{
@@ -143,14 +144,15 @@ impl Opens for Client {
 
     async fn open(&self, inode: InodeId, mode: OpenMode, truncate: bool) -> Result<OpenedFile> {
         let must_have_name = self.must_have_name(inode);
-        self.open_file(Open { inode, open: mode, truncate, must_have_name }).await
+        self.open_file(Open { inode, open: mode, truncate, must_have_name, inline_limit: 0 }).await
     }
 
     async fn hold(&self, inode: InodeId) -> Result<HandleId> {
         self.mount().handles.check_limit()?;
         let before = self.mount().notifications.position();
         let mode = OpenMode::Read;
-        let request = Open { inode, open: mode, truncate: false, must_have_name: true };
+        let request =
+            Open { inode, open: mode, truncate: false, must_have_name: true, inline_limit: 0 };
         let opened = self.send_open(request, ModifyOptions::default()).await?;
         self.insert_handle(opened, mode, before, true).map(|(handle, _)| handle)
     }
@@ -161,20 +163,34 @@ impl Opens for Client {
         mode: OpenMode,
         truncate: bool,
     ) -> Result<OpenedFile> {
-        self.open_file(Open { inode, open: mode, truncate, must_have_name: false }).await
+        self.open_file(Open { inode, open: mode, truncate, must_have_name: false, inline_limit: 0 })
+            .await
     }
 }
 
 impl Client {
     async fn open_file(&self, request: Open) -> Result<OpenedFile> {
         let Open { inode, open: mode, truncate, .. } = request;
-        self.mount().handles.check_limit()?;
-        let before = self.mount().notifications.position();
+        let mount = self.mount();
+        mount.handles.check_limit()?;
+        let before = mount.notifications.position();
+        let reads = mode == OpenMode::Read && !truncate;
+        let is_known = mount.caches.is_known(inode);
+        let inline_limit = if reads { mount.handles.opened_bytes.limit(is_known) } else { 0 };
+        let request = Open { inline_limit, ..request };
+        let start = OpenStart {
+            changes: mount.inodes.data_changes(inode),
+            at: skep_env::now(),
+            wants_bytes: inline_limit > 0,
+        };
         let state = truncate.then(|| self.mount().inodes.get(inode)).flatten();
         let Some(state) = state else {
             let how = ModifyOptions { truncates: truncate, ..ModifyOptions::default() };
             let opened = self.send_open(request, how).await?;
-            return self.add_handle(opened, mode, before);
+            if truncate {
+                self.mount().inodes.count_truncation(inode);
+            }
+            return self.add_read_handle(opened, mode, (before, start));
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
@@ -224,7 +240,7 @@ impl Client {
             return Ok(reply);
         }
         let inode = reply.attributes.inode;
-        let request = Open { inode, open, truncate: false, must_have_name };
+        let request = Open { inode, open, truncate: false, must_have_name, inline_limit: 0 };
         match self.send_open(request, ModifyOptions::default()).await {
             Ok(opened) => {
                 let (created, truncated) = (reply.created, reply.truncated);
@@ -249,7 +265,7 @@ impl Client {
         let before = self.mount().notifications.position();
         let (inode, open) = (entry.inode, request.open);
         let must_have_name = self.must_have_name(inode);
-        let open_request = Open { inode, open, truncate: false, must_have_name };
+        let open_request = Open { inode, open, truncate: false, must_have_name, inline_limit: 0 };
         let opened = self.send_open(open_request, ModifyOptions::default()).await?;
         self.created(opened, request.open, before)
     }
@@ -274,11 +290,37 @@ impl Client {
     }
 
     async fn send_open(&self, request: Open, how: ModifyOptions) -> Result<OpenReply> {
-        let Open { inode, open, truncate, must_have_name } = request;
+        let Open { inode, open, truncate, must_have_name, .. } = request;
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let how = ModifyOptions { ends_with_session: !truncate, ..how };
         let opened = self.modify_once(inode, request, how, orphan).await?;
         Box::pin(self.open_again(opened, open, must_have_name)).await
+    }
+
+    /// Adds a handle for an opened file, and keeps the bytes of the file for the first read.
+    fn add_read_handle(
+        &self,
+        mut opened: OpenReply,
+        mode: OpenMode,
+        (before, start): (Position, OpenStart),
+    ) -> Result<OpenedFile> {
+        let inline = opened.inline.take();
+        let Attributes { change_counter: version, size, .. } = opened.attributes;
+        let most = opened.pattern.as_ref().map_or(0, StripePattern::inline_bytes);
+        let added = self.add_handle(opened, mode, before)?;
+        if mode != OpenMode::Read || size == 0 || size > most {
+            return Ok(added);
+        }
+        let mount = self.mount();
+        let file = mount.handles.get(added.handle)?;
+        if !start.wants_bytes {
+            file.set_first_read(FirstRead::Unlikely);
+        } else if let Some(inline) = inline.filter(|_| !added.is_shared)
+            && let Some(kept) = mount.handles.opened_bytes.keep(inline, (version, size), start)
+        {
+            file.set_first_read(FirstRead::Prepared(kept));
+        }
+        Ok(added)
     }
 
     /// Adds a handle for a file that a program opens, and records that the kernel may now cache

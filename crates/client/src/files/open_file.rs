@@ -1,10 +1,11 @@
 //! The open file of one handle, and the reasons why operations through the handle may fail.
 
+use crate::files::opened_bytes::{FileState, OpenedBytes};
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
 use skep_wire::metadata::OpenMode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open file.
 #[derive(Debug)]
@@ -31,6 +32,20 @@ pub(crate) struct OpenFile {
     /// The inode's number of losses (`InodeState::losses`) when this handle last reported a loss to
     /// the program, or when the handle was opened.
     seen_losses: AtomicU64,
+    /// The mutex protects only this value.
+    first_read: Mutex<FirstRead>,
+}
+
+/// The first read of a file through a handle.
+#[derive(Debug, Default)]
+pub(crate) enum FirstRead {
+    /// The program has read from the handle, or the first read needs nothing special.
+    #[default]
+    Done,
+    /// The open has not requested the bytes, since the kernel probably has them.
+    Unlikely,
+    /// The open has returned the bytes, and no read has used them yet.
+    Prepared(OpenedBytes),
 }
 
 impl OpenFile {
@@ -50,6 +65,7 @@ impl OpenFile {
             is_closing: AtomicBool::new(false),
             is_synced: AtomicBool::new(false),
             seen_losses,
+            first_read: Mutex::default(),
         }
     }
 
@@ -57,6 +73,33 @@ impl OpenFile {
     pub(crate) fn new_hold(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         inode.held();
         Self { is_hold: true, ..Self::new(inode, mode, pattern) }
+    }
+
+    fn first_read(&self) -> MutexGuard<'_, FirstRead> {
+        self.first_read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_first_read(&self, first_read: FirstRead) {
+        *self.first_read() = first_read;
+    }
+
+    /// Ends the wait for the first read, and returns its state.
+    pub(crate) fn take_first_read(&self) -> FirstRead {
+        std::mem::take(&mut self.first_read())
+    }
+
+    /// Returns whether the program has read from the handle, or the first read needs nothing
+    /// special.
+    pub(crate) fn is_first_read_done(&self) -> bool {
+        matches!(*self.first_read(), FirstRead::Done)
+    }
+
+    /// Calls `copy` with the bytes from the reply to the open, if they are the bytes of the file
+    /// now. Returns whether they are.
+    pub(crate) fn with_opened_bytes(&self, file: &FileState, copy: impl FnOnce(&[u8])) -> bool {
+        let first_read = self.first_read();
+        let FirstRead::Prepared(opened) = &*first_read else { return false };
+        opened.of(file).map(copy).is_some()
     }
 
     pub(crate) fn set_stale(&self) {

@@ -10,16 +10,25 @@ pub(super) struct GuardCount {
     is_truncating: bool,
     /// Number of operations in progress that are allowed only while no other client uses the file.
     alone: u32,
+    /// Number of times that a write or a truncation has begun or ended.
+    changes: u64,
 }
 
 impl GuardCount {
     pub(super) fn try_write(&mut self) -> bool {
         self.writers += u32::from(!self.is_truncating);
+        self.changes += u64::from(!self.is_truncating);
         !self.is_truncating
     }
 
     pub(super) fn try_truncate(&mut self) -> bool {
+        self.changes += u64::from(!self.is_truncating);
         !std::mem::replace(&mut self.is_truncating, true)
+    }
+
+    /// Returns the number of times that a write or a truncation of this mount has begun or ended.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub(super) fn begin_alone(&mut self) {
@@ -33,6 +42,7 @@ impl GuardCount {
     pub(super) fn end_write(&mut self) {
         debug_assert!(self.writers > 0, "a write ended that had not begun");
         self.writers -= 1;
+        self.changes += 1;
     }
 
     pub(super) fn has_writers(&self) -> bool {
@@ -42,6 +52,7 @@ impl GuardCount {
     pub(super) fn end_truncation(&mut self) {
         debug_assert!(self.is_truncating, "a truncation ended that had not begun");
         self.is_truncating = false;
+        self.changes += 1;
     }
 
     pub(super) fn end_alone(&mut self) {

@@ -49,6 +49,11 @@ impl InodeState {
         is_begun.then(|| AloneGuard(Arc::clone(self)))
     }
 
+    /// Returns the number of times that a write or a truncation of this mount has begun or ended.
+    pub(crate) fn data_changes(&self) -> u64 {
+        self.with(|parts| parts.guards.changes())
+    }
+
     /// Returns whether operations are in progress that are allowed only while no other client uses
     /// the file.
     pub(crate) fn is_used_alone(&self) -> bool {

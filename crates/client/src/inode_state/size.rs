@@ -131,6 +131,11 @@ impl FileSize {
         FileEnd { size: self.size(), truncate_generation: self.truncate_generation }
     }
 
+    /// Returns the version of the newest attributes from metadata.
+    pub(super) fn version(&self) -> u64 {
+        self.change_counter
+    }
+
     /// Returns how long ago the last size from metadata arrived.
     pub(super) fn age(&self, now: Duration) -> Duration {
         // The age would be negative if another thread has called `observe` after this thread read

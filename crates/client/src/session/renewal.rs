@@ -143,8 +143,13 @@ impl Client {
     }
 
     pub(super) async fn reopen(&self, file: &OpenFile, session: &Rc<ThreadSession>) -> Result<()> {
-        let request =
-            Open { inode: file.inode.id, open: file.mode, truncate: false, must_have_name: false };
+        let request = Open {
+            inode: file.inode.id,
+            open: file.mode,
+            truncate: false,
+            must_have_name: false,
+            inline_limit: 0,
+        };
         let slot = session.take_slot().await;
         let options = ModifyOptions::default();
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {

@@ -9,6 +9,7 @@ mod lost_chunk_files;
 mod lost_opens;
 mod management;
 mod names;
+mod opened_bytes;
 mod reverted;
 mod sessions;
 mod shared;

@@ -32,6 +32,7 @@ pub(crate) fn run<E: Engine>(
                     open: request.open,
                     truncate: false,
                     must_have_name: true,
+                    inline_limit: 0,
                 };
                 open::run(context, open)
             }
@@ -48,7 +49,7 @@ pub(crate) fn run<E: Engine>(
     if request.kind == FileKind::Regular && request.open != OpenMode::No {
         context.count_open(inode, request.open)?;
     }
-    context.reply_directory = Some(directory.attributes);
+    context.unlogged.directory = Some(directory.attributes);
     Ok(new_file_reply(record))
 }
 
@@ -61,6 +62,7 @@ pub(super) fn new_file_reply(record: InodeRecord) -> OpenReply {
         is_shared: false,
         truncated: Vec::new(),
         synced: ChunkFileSet::default(),
+        inline: None,
         directory: None,
     }
 }

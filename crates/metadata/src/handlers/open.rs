@@ -40,6 +40,9 @@ pub(crate) fn run<E: Engine>(
         context.put_inode(&record);
     }
     context.count_open(request.inode, request.open)?;
+    if !is_shared && !request.truncate {
+        context.unlogged.inline = context.inline_contents(&record, request.inline_limit);
+    }
     let InodeRecord { attributes, pattern, synced_chunk_files: synced, .. } = record;
     let truncated = Vec::new();
     Ok(OpenReply {
@@ -49,6 +52,7 @@ pub(crate) fn run<E: Engine>(
         is_shared,
         truncated,
         synced,
+        inline: None,
         directory: None,
     })
 }

@@ -14,11 +14,11 @@ use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_format::metadata::{InlineRecord, InodeRecord, Key};
-use skep_types::codec::Codec;
+use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
-use skep_wire::inline::{WriteInline, WriteInlineReply};
+use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
 
 /// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
 /// because the target assigns the number after the handler has run.
@@ -82,6 +82,24 @@ impl<E: Engine> Context<'_, E> {
             );
             Error::new(ErrorCode::Corrupt, what)
         })
+    }
+
+    /// Returns all bytes of a file of up to `limit` bytes, or `None` if not all of its bytes are
+    /// inline. Returns `None` for damaged bytes too: the client's read then gets the error.
+    pub(crate) fn inline_contents(
+        &self,
+        record: &InodeRecord,
+        limit: u32,
+    ) -> Option<InlineContents> {
+        let size = record.attributes.size;
+        let most = pattern_of(record)?.inline_bytes().min(u64::from(limit));
+        if size == 0 || size > most {
+            return None;
+        }
+        let mut bytes = self.inline_bytes(record.attributes.inode).ok()?;
+        // Bytes beyond the size belong to a write in progress.
+        bytes.truncate(usize::try_from(size).ok()?);
+        Some(InlineContents { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
 
     /// Replaces the stored inline bytes of a file, which are `before`, by `bytes`. Returns whether

@@ -12,7 +12,7 @@ use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::locks::request::LockClaim;
 use crate::namespace::inline;
 use crate::target::MetadataTarget;
-use crate::tx::context::Context;
+use crate::tx::context::{Context, UnloggedFields};
 use crate::tx::locks::Owner;
 use crate::tx::operation::{Operation, Source, Stop};
 use crate::tx::table::logged_bytes;
@@ -20,13 +20,11 @@ use crate::tx::work::InternalWork;
 use skep_format::metadata::{DecisionRecord, Key, SlotRecord};
 use skep_service::quarantine;
 use skep_types::codec::{Bytes, Codec};
-use skep_types::{Attributes, Error, ErrorCode, Lsn, Result};
+use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
 use skep_wire::inline::SyncInline;
-use skep_wire::metadata::{
-    Decide, OpenSession, Prepare, ResolveTransaction, SyncAll, add_directory,
-};
+use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
 
@@ -79,7 +77,7 @@ impl<E: Engine> MetadataTarget<E> {
             result
         };
         let outgoing = std::mem::take(&mut context.outgoing);
-        let directory = context.reply_directory.take();
+        let unlogged = std::mem::take(&mut context.unlogged);
         let writes = context.into_writes();
         if let (Source::Peer { connection, header }, Err(stop)) = (&source, &result)
             && let Some(reason) = self.reason_of(stop)
@@ -87,7 +85,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.gates.waits.add(*connection, header.tag, reason);
         }
         match result {
-            Ok(reply) => self.commit(op, writes, (reply, directory))?,
+            Ok(reply) => self.commit(op, writes, (reply, unlogged))?,
             Err(Stop::AwaitsReplies) => {
                 for (index, call) in outgoing {
                     self.call(call, CallPurpose::Operation { id: op.id, index });
@@ -204,22 +202,18 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Commits the changes of an operation and sends its reply. If the operation has changed names,
-    /// the reply also has the attributes of the directory. The log record stores the reply without
-    /// them.
+    /// Commits the changes of an operation and sends its reply, with its unlogged fields.
     fn commit(
         &mut self,
         mut op: Operation,
         writes: Vec<Change>,
-        (mut reply, directory): (Vec<u8>, Option<Attributes>),
+        (mut reply, unlogged): (Vec<u8>, UnloggedFields),
     ) -> Result<()> {
         let lsn = match self.take_changes(&op, writes, &mut reply) {
             Ok(lsn) => lsn,
             Err(error) => return self.fail(op, error),
         };
-        if let Some(directory) = directory {
-            add_directory(&mut reply, &directory);
-        }
+        unlogged.add_to(&mut reply);
         if let Some(number) = op.transaction.take() {
             for participant in std::mem::take(&mut op.participants) {
                 self.send_decision(participant, number, true, Some(lsn));

@@ -15,8 +15,10 @@ use skep_format::metadata::{InodeRecord, Key, OpenCounts, decode_value};
 use skep_types::codec::Codec;
 use skep_types::{Attributes, Error, ErrorCode, GroupId, InodeId, Result, ShardId, Timestamp};
 use skep_wire::Request;
+use skep_wire::inline::InlineContents;
 use skep_wire::metadata::{
     EntryReply, NamesReply, NewEntryReply, Prepare, PrepareReply, Step, TransactionId,
+    add_directory, add_inline,
 };
 
 /// Translates an error of another target. This target must not mistake a device failure on another
@@ -25,6 +27,27 @@ pub(crate) fn of_another(error: Error) -> Error {
     match error.code() {
         ErrorCode::DeviceFailed => Error::new(ErrorCode::Io, error.context()),
         _ => error,
+    }
+}
+
+/// Fields of a reply that the target does not log, so that log records stay short. The target adds
+/// them to the encoded reply before it sends the reply.
+#[derive(Debug, Default)]
+pub(crate) struct UnloggedFields {
+    /// Attributes of the directory that the request has changed.
+    pub(crate) directory: Option<Attributes>,
+    /// The bytes of the file that the request has opened.
+    pub(crate) inline: Option<InlineContents>,
+}
+
+impl UnloggedFields {
+    pub(crate) fn add_to(&self, reply: &mut Vec<u8>) {
+        if let Some(inline) = &self.inline {
+            add_inline(reply, inline);
+        }
+        if let Some(directory) = &self.directory {
+            add_directory(reply, directory);
+        }
     }
 }
 
@@ -37,9 +60,7 @@ pub(crate) struct Context<'a, E> {
     pub(crate) op: &'a mut Operation,
     /// Requests to send, each with the index of its reply in `op.remote_calls`.
     pub(crate) outgoing: Vec<(usize, OutgoingCall)>,
-    /// Attributes of the directory that the request changed. The target adds them to the reply
-    /// before it sends the reply, but does not log them.
-    pub(crate) reply_directory: Option<Attributes>,
+    pub(crate) unlogged: UnloggedFields,
     next_call: usize,
     owner: Owner,
     applies_prepared: bool,
@@ -55,7 +76,7 @@ impl<'a, E: Engine> Context<'a, E> {
             shared,
             op,
             outgoing: Vec::new(),
-            reply_directory: None,
+            unlogged: UnloggedFields::default(),
             next_call: 0,
             owner,
             applies_prepared: false,
@@ -81,7 +102,7 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Returns the reply to a request that has removed or moved a name. The reply will also have
     /// the attributes of the directory.
     pub(crate) fn names_reply(&mut self, directory: InodeRecord) -> NamesReply {
-        self.reply_directory = Some(directory.attributes);
+        self.unlogged.directory = Some(directory.attributes);
         NamesReply { directory: None }
     }
 
@@ -92,7 +113,7 @@ impl<'a, E: Engine> Context<'a, E> {
         entry: EntryReply,
         directory: InodeRecord,
     ) -> NewEntryReply {
-        self.reply_directory = Some(directory.attributes);
+        self.unlogged.directory = Some(directory.attributes);
         NewEntryReply { entry, directory: None }
     }
 

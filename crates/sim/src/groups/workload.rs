@@ -73,6 +73,7 @@ impl Cluster {
                 open: md::OpenMode::Read,
                 truncate: false,
                 must_have_name: true,
+                inline_limit: 0,
             }),
             64..80 => self.use_open(client),
             80..92 => Op::Lookup(md::Lookup { directory: self.any_directory(), name: self.name() }),

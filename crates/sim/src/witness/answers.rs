@@ -32,6 +32,12 @@ impl Witness {
         {
             self.versions.check(&attributes, window.oldest_version)?;
         }
+        if let (Op::Open(_), Ok(reply)) = (op, result)
+            && let Ok(opened) = md::OpenReply::from_bytes(reply)
+            && !window.has_right_bytes(&opened)
+        {
+            return Err(format!("{op:?} was answered with other inline bytes than the file had"));
+        }
         if let Some(id) = instance {
             let Some(instance) = self.instances.get_mut(&id) else { return Ok(()) };
             instance.answered = true;
@@ -179,13 +185,13 @@ impl Witness {
 }
 
 /// Returns a reply in the form that is stored in the record of its slot. This form has no truncated
-/// chunk files, because the target adds them after storage has truncated them. It has no attributes
-/// of the directory either.
+/// chunk files, because the target adds them after storage has truncated them. It has neither bytes
+/// of the file nor attributes of the directory.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
-    let (truncated, directory) = (Vec::new(), None);
+    let (truncated, inline, directory) = (Vec::new(), None, None);
     let logged = match op {
         Op::Open(_) | Op::Create(_) => md::OpenReply::from_bytes(reply)
-            .map(|reply| md::OpenReply { truncated, directory, ..reply }.to_bytes()),
+            .map(|reply| md::OpenReply { truncated, inline, directory, ..reply }.to_bytes()),
         Op::MakeDirectory(_) | Op::MakeSymlink(_) | Op::Link(_) => {
             md::NewEntryReply::from_bytes(reply)
                 .map(|reply| md::NewEntryReply { directory, ..reply }.to_bytes())

@@ -6,6 +6,7 @@ mod attributes;
 mod kernel;
 mod races;
 mod shared;
+mod small_files;
 mod statements;
 mod versions;
 
@@ -607,6 +608,7 @@ fn main() -> ExitCode {
         kernel::CASES,
         races::CASES,
         shared::CASES,
+        small_files::CASES,
         statements::CASES,
         versions::CASES,
     ];

@@ -1,7 +1,8 @@
 //! Messages that create, open and close regular files, and report writes to them.
 
 use super::{NewInode, TruncatedChunk};
-use skep_types::codec::{Bytes, record};
+use crate::inline::InlineContents;
+use skep_types::codec::{Bytes, Codec, record};
 use skep_types::{
     Attributes, ChunkFileSet, FileKind, GroupId, InodeId, MapVersion, PatternRequest,
     StripePattern, byte_enum,
@@ -69,6 +70,9 @@ record! {
         pub truncate: bool,
         /// Whether the target returns `Stale`, without a change, if the inode has no name any more.
         pub must_have_name: bool,
+        /// Largest size of a file whose bytes the client requests in the reply. Zero requests no
+        /// bytes.
+        pub inline_limit: u32,
     }
 }
 
@@ -89,10 +93,28 @@ record! {
         pub truncated: Vec<TruncatedChunk>,
         /// The file's chunk files that clients have reported as synced.
         pub synced: ChunkFileSet,
+        /// All bytes of the file, if the request has asked for them. They belong to the version in
+        /// `attributes`. `None` if the file is shared, has other bytes than inline bytes, or is
+        /// larger than the limit, and if the target replies to a retry of the request.
+        pub inline: Option<InlineContents>,
         /// Attributes of the directory, if the request created a name. `None` if the target replies
         /// to a retry of the request.
         pub directory: Option<Attributes>,
     }
+}
+
+/// Adds the bytes of a file to an encoded [`OpenReply`]. Its last two fields,
+/// `inline` and `directory`, must be `None`. Like the attributes of a directory, the bytes are not
+/// part of the stored reply.
+///
+/// # Panics
+/// Panics if the reply does not end with two empty fields.
+pub fn add_inline(reply: &mut Vec<u8>, inline: &InlineContents) {
+    assert!(reply.ends_with(&[0, 0]), "the reply ends with an empty `inline` and `directory`");
+    reply.truncate(reply.len() - 2);
+    reply.push(1);
+    reply.extend(inline.to_bytes());
+    reply.push(0);
 }
 
 record! {
@@ -245,5 +267,34 @@ record! {
         pub map: MapVersion,
         /// Value of `after` for the next page. `None` means that this is the last page.
         pub next: Option<InodeId>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::Timestamp;
+    use skep_types::codec::crc32c;
+
+    #[test]
+    fn inline_bytes_are_added_to_the_reply_to_an_open() {
+        let kind = FileKind::Regular;
+        let attributes = Attributes::new(InodeId::new(9), kind, 0o600, Timestamp::default());
+        let opened = OpenReply {
+            created: false,
+            attributes,
+            pattern: None,
+            is_shared: false,
+            truncated: Vec::new(),
+            synced: ChunkFileSet::default(),
+            inline: None,
+            directory: None,
+        };
+        let bytes = Bytes::from(&b"abc"[..]);
+        let inline = InlineContents { checksum: crc32c(&bytes), bytes };
+        let mut reply = opened.to_bytes();
+        add_inline(&mut reply, &inline);
+        let expected = OpenReply { inline: Some(inline), ..opened };
+        assert_eq!(OpenReply::from_bytes(&reply).unwrap(), expected);
     }
 }

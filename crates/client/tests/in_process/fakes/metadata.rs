@@ -1,17 +1,18 @@
 //! A metadata target of the fake cluster.
 
+mod inline;
 mod starts;
 
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
-use skep_types::codec::{Bytes, Codec, crc32c};
+use skep_types::codec::{Bytes, Codec};
 use skep_types::{
     Attributes, Chooser, ChunkFileSet, Component, Error, ErrorCode, FileKind, GroupId, InodeId,
-    Lsn, PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
+    PatternOrigin, Redundancy, Result, SessionId, ShardId, StripePattern, Timestamp,
 };
 use skep_wire::Request;
 use skep_wire::catalog::message;
 use skep_wire::frame::Header;
-use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply};
+use skep_wire::inline::{ReadInline, WriteInline};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
@@ -381,6 +382,7 @@ impl FakeMetadata {
             is_shared: false,
             truncated,
             synced,
+            inline: None,
             directory: None,
         })
     }
@@ -401,6 +403,7 @@ impl FakeMetadata {
         }
         let attributes = inode.attributes.clone();
         let synced = inode.synced.clone();
+        let inline = inode.contents(request.inline_limit).filter(|_| !is_shared);
         let truncated = if request.truncate { self.truncated.clone() } else { Vec::new() };
         let pattern = Some(pattern);
         Ok(OpenReply {
@@ -410,6 +413,7 @@ impl FakeMetadata {
             is_shared,
             truncated,
             synced,
+            inline,
             directory: None,
         })
     }
@@ -437,32 +441,6 @@ impl FakeMetadata {
             pattern.components.insert(0, Component::inline());
         }
         pattern
-    }
-
-    fn write_inline(&mut self, request: &WriteInline) -> Result<WriteInlineReply> {
-        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
-        let has_moved = request.appends && request.offset < attributes.size;
-        if request.truncate_generation < attributes.truncate_generation || has_moved {
-            return code(ErrorCode::EndMoved);
-        }
-        let (start, end) = (request.offset as usize, request.offset as usize + request.bytes.len());
-        inline.resize(inline.len().max(end), 0);
-        inline[start..end].copy_from_slice(&request.bytes);
-        if request.extends {
-            attributes.size = attributes.size.max(end as u64);
-        }
-        attributes.change_counter += 1;
-        let mark = InlineMark { start: 1, record: Lsn::new(1) };
-        Ok(WriteInlineReply { mark, attributes: attributes.clone() })
-    }
-
-    fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
-        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
-        let start = (request.offset as usize).min(inline.len());
-        let end = (start + request.length as usize).min(inline.len());
-        let bytes = Bytes::from(&inline[start..end]);
-        let truncate_generation = attributes.truncate_generation;
-        Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes })
     }
 
     fn report(&mut self, inode: InodeId, written: WrittenExtent) -> Result<AttributesReply> {

@@ -101,7 +101,13 @@ fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
 }
 
 fn open_of(inode: InodeId) -> md::Open {
-    md::Open { inode, open: md::OpenMode::Read, truncate: false, must_have_name: false }
+    md::Open {
+        inode,
+        open: md::OpenMode::Read,
+        truncate: false,
+        must_have_name: false,
+        inline_limit: 0,
+    }
 }
 
 #[test]

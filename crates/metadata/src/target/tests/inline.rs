@@ -103,6 +103,39 @@ fn overlapping_inline_writes_update_bytes_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
+/// Clients use these bytes as long as the version in the reply is the newest one.
+#[test]
+fn open_returns_the_bytes_of_a_small_file() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"hello\0\0"));
+    let part = il::WriteInline { extends: false, ..write(inode, 7, b"in progress") };
+    story.written(2, &part);
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let open = md::Open {
+        inode,
+        open: md::OpenMode::Read,
+        truncate: false,
+        must_have_name: true,
+        inline_limit: 7,
+    };
+    let opened = story.ask(1, 1, (0, 3), &open).unwrap();
+    let bytes = skep_types::codec::Bytes::from(&b"hello\0\0"[..]);
+    let expected = il::InlineContents { checksum: crc32c(&bytes), bytes };
+    assert_eq!((opened.inline, opened.attributes.size), (Some(expected), 7));
+    // The log does not have the bytes, so the reply to a retry has none.
+    assert_eq!(story.ask(1, 1, (0, 3), &open).unwrap().inline, None);
+    let smaller = md::Open { inline_limit: 6, ..open.clone() };
+    assert_eq!(story.ask(1, 1, (0, 4), &smaller).unwrap().inline, None);
+    story.written(3, &write(inode, 4095, b"x"));
+    let large = md::Open { inline_limit: 8192, ..open.clone() };
+    let opened = story.ask(1, 1, (0, 5), &large).unwrap();
+    assert_eq!(opened.inline.map(|it| it.bytes.len()), Some(4096));
+    let truncating = md::Open { truncate: true, ..large };
+    assert_eq!(story.ask(1, 1, (0, 6), &truncating).unwrap().inline, None);
+}
+
 /// After an `fsync`, a client must not need another request to get the attributes.
 #[test]
 fn reply_to_sync_has_the_attributes_of_the_file() {

@@ -26,7 +26,7 @@ impl Story {
             1,
             session,
             at,
-            &md::Open { inode, open, truncate: false, must_have_name: false },
+            &md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 },
         );
         self.opened()
     }
@@ -125,7 +125,7 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
         3,
         3,
         (0, 1),
-        &md::Open { inode, open: READ, truncate: false, must_have_name: false },
+        &md::Open { inode, open: READ, truncate: false, must_have_name: false, inline_limit: 0 },
     );
     let (on, result) = story.replies.pop().unwrap();
     assert_eq!((on, md::OpenReply::from_bytes(&result.unwrap()).unwrap().is_shared), (3, true));
@@ -160,7 +160,8 @@ fn an_earlier_open_of_the_same_session_is_notified() {
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
     let inode = story.create(1, (0, 1));
-    let open = |open| md::Open { inode, open, truncate: false, must_have_name: false };
+    let open =
+        |open| md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 };
     story.send(11, 2, (0, 1), &open(READ));
     story.send(12, 3, (0, 1), &open(READ));
     story.send(13, 2, (1, 1), &open(READ));
@@ -211,13 +212,13 @@ fn a_session_that_reopens_a_file_is_notified_again() {
         6,
         1,
         (1, 1),
-        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false },
+        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false, inline_limit: 0 },
     );
     story.send(
         1,
         2,
         (0, 2),
-        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false },
+        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false, inline_limit: 0 },
     );
     story.replies.clear();
     story.send(5, 3, (0, 2), &closed);

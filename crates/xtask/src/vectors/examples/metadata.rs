@@ -3,12 +3,13 @@
 
 use super::{a_directory, a_file, a_name, attributes, time};
 use crate::vectors::{Example, example};
-use skep_types::codec::Bytes;
+use skep_types::codec::{Bytes, crc32c};
 use skep_types::{
     Chooser, ChunkFileKey, ChunkFileSet, Component, ComponentRequest, FileKind, GroupId,
     HostIncarnation, InodeId, MapVersion, NodeId, PatternOrigin, PatternRequest, Redundancy,
     SessionId, StripePattern, Timestamp,
 };
+use skep_wire::inline::InlineContents;
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
@@ -173,6 +174,8 @@ fn files() -> Vec<Example> {
         open: OpenMode::Write,
         pattern: None,
     };
+    let inline_bytes = Bytes(b"small".to_vec());
+    let inline = InlineContents { checksum: crc32c(&inline_bytes), bytes: inline_bytes };
     let opened = OpenReply {
         created: true,
         attributes: file.clone(),
@@ -180,6 +183,7 @@ fn files() -> Vec<Example> {
         is_shared: true,
         truncated: vec![truncated],
         synced: ChunkFileSet { bits: Bytes(vec![0b101]) },
+        inline: None,
         directory: Some(attributes(a_directory(), FileKind::Directory)),
     };
     let made_device = OpenReply {
@@ -201,8 +205,15 @@ fn files() -> Vec<Example> {
     let closed = ClosedFile { inode: a_file(), open: OpenMode::Read };
     let close_many =
         CloseMany { files: vec![closed, ClosedFile { open: OpenMode::Write, ..closed }] };
-    let open =
-        Open { inode: a_file(), open: OpenMode::Read, truncate: false, must_have_name: false };
+    let open = Open {
+        inode: a_file(),
+        open: OpenMode::Read,
+        truncate: false,
+        must_have_name: false,
+        inline_limit: 16 << 10,
+    };
+    let reopened =
+        OpenReply { created: false, inline: Some(inline), directory: None, ..opened.clone() };
     let info = EntryInfo {
         attributes: file.clone(),
         parent: a_directory(),
@@ -218,7 +229,7 @@ fn files() -> Vec<Example> {
         example(&everything, &changed).request(&nothing),
         example(&create, &opened).request(&device).reply::<Create>(&made_device),
         example(&unnamed, &OpenReply { pattern: None, directory: None, ..opened.clone() }),
-        example(&open, &OpenReply { created: false, directory: None, ..opened }),
+        example(&open, &reopened),
         example(&close, &reply).request(&close_unwritten),
         example(&close_many, &EmptyReply {}),
         example(&ReportWritten { inode: a_file(), written: Some(written), synced }, &reply)

@@ -1,0 +1,46 @@
+//! Inline bytes of the fake metadata target.
+
+use super::{FakeInode, FakeMetadata, code};
+use skep_types::codec::{Bytes, crc32c};
+use skep_types::{ErrorCode, Lsn, Result};
+use skep_wire::inline::{
+    InlineContents, InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply,
+};
+
+impl FakeInode {
+    /// Returns the bytes of a file that has only inline bytes, for the reply to an open.
+    pub(super) fn contents(&self, limit: u32) -> Option<InlineContents> {
+        let size = self.attributes.size;
+        let is_whole = size > 0 && size <= u64::from(limit) && size == self.inline.len() as u64;
+        let bytes = Bytes::from(&self.inline[..]);
+        is_whole.then(|| InlineContents { checksum: crc32c(&bytes), bytes })
+    }
+}
+
+impl FakeMetadata {
+    pub(super) fn write_inline(&mut self, request: &WriteInline) -> Result<WriteInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let has_moved = request.appends && request.offset < attributes.size;
+        if request.truncate_generation < attributes.truncate_generation || has_moved {
+            return code(ErrorCode::EndMoved);
+        }
+        let (start, end) = (request.offset as usize, request.offset as usize + request.bytes.len());
+        inline.resize(inline.len().max(end), 0);
+        inline[start..end].copy_from_slice(&request.bytes);
+        if request.extends {
+            attributes.size = attributes.size.max(end as u64);
+        }
+        attributes.change_counter += 1;
+        let mark = InlineMark { start: 1, record: Lsn::new(1) };
+        Ok(WriteInlineReply { mark, attributes: attributes.clone() })
+    }
+
+    pub(super) fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
+        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let start = (request.offset as usize).min(inline.len());
+        let end = (start + request.length as usize).min(inline.len());
+        let bytes = Bytes::from(&inline[start..end]);
+        let truncate_generation = attributes.truncate_generation;
+        Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes })
+    }
+}
