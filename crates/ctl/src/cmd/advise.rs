@@ -180,8 +180,9 @@ fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {
         let what = format!(
-            "cannot examine {}: it is neither a file nor a directory, or its mount is of an older \
-             version of Skep",
+            "cannot read the stripe pattern of {}: it is neither a file nor a directory, or its \
+             mount runs an older version of Skep; name a file or a directory, or unmount and mount \
+             with this version",
             path.display()
         );
         return Err(Error::new(ErrorCode::InvalidArgument, what));

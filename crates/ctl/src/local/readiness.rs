@@ -65,7 +65,10 @@ impl Readiness {
             }
             let passed = skep_env::now() - start;
             if let Some(patience) = patience.filter(|patience| passed > *patience) {
-                let what = format!("the process was not ready within {} s", patience.as_secs());
+                let what = format!(
+                    "the process did not report within {} s that it is ready",
+                    patience.as_secs()
+                );
                 return Err(Error::new(ErrorCode::TimedOut, what));
             }
             skep_env::sleep((passed / PAUSES).clamp(PAUSE, LONGEST_PAUSE)).await;

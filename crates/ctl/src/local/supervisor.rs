@@ -263,8 +263,7 @@ impl Supervisor {
         let Some(newest) = self.services.last() else {
             return Error::new(
                 ErrorCode::TimedOut,
-                "cannot start the cluster: no process was \
-                                                    started",
+                "cannot start the cluster: no process was started",
             );
         };
         let (log, lines) = (self.plan.layout.log(&newest.name), newest.tail());
@@ -362,7 +361,10 @@ impl Supervisor {
         let processes =
             running.filter_map(|service| Some((service.name.clone(), service.process()?)));
         if let Err(error) = self.plan.layout.note_processes(&processes.collect()) {
-            tracing::warn!("cannot write the list of processes of the cluster: {error}");
+            tracing::warn!(
+                "cannot write the list of the cluster's processes, with which the next `skep up` \
+                 finds processes that still run: {error}"
+            );
         }
     }
 
@@ -378,8 +380,7 @@ impl Supervisor {
                     if service.role == Role::Mount && status.success() {
                         service.is_done = true;
                         print_line(
-                            "the mount was unmounted by another program; the services keep \
-                                    running",
+                            "another program has unmounted the cluster; the services keep running",
                         );
                         continue;
                     }
@@ -443,7 +444,10 @@ impl Supervisor {
                 if (is_late || self.asked_to_end.get() >= SIGNALS_TO_KILL) && !was_killed {
                     was_killed = true;
                     for service in left {
-                        print_line(&format!("{} is still running; killing it", service.name));
+                        print_line(&format!(
+                            "{} has not ended after its signal; this program kills it",
+                            service.name
+                        ));
                         service.signal(libc::SIGKILL);
                     }
                 }
@@ -468,7 +472,7 @@ fn announce_wait(left: &[&mut Service], mount_point: Option<&Path>) {
         match (service.role, mount_point) {
             (Role::Mount, Some(point)) => print_line(&format!(
                 "the mount on {0} is in use; files that stay open return errors; `fuser -vm {0}` \
-                lists the programs",
+                 lists the programs",
                 point.display()
             )),
             _ => print_line(&format!("waiting for {} to end", service.name)),

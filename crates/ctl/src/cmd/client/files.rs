@@ -10,7 +10,7 @@ use skep_types::Result;
 use skep_wire::file_locks::FileUse;
 
 const EXAMPLES: &[Example] = &[
-    ("all open files", "skep client files"),
+    ("list the open files of all clients", "skep client files"),
     ("list the open files of client 7, with their paths", "skep client files --paths 7"),
     ("list the open files of all mounts on some hosts", "skep client files node-*"),
 ];

@@ -6,7 +6,7 @@ use crate::help::{Example, examples};
 use crate::values;
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("one setting", "skep config get lease")];
+const EXAMPLES: &[Example] = &[("show one setting", "skep config get lease")];
 
 /// Show one setting, or all of them
 #[derive(Debug, clap::Args)]

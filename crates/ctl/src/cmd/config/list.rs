@@ -9,7 +9,7 @@ use comfy_table::ContentArrangement;
 use skep_cluster::settings::{SETTINGS, Setting};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("all settings", "skep config list")];
+const EXAMPLES: &[Example] = &[("list all settings", "skep config list")];
 
 /// Width of the table in characters.
 const TABLE_WIDTH: u16 = 100;

@@ -63,7 +63,8 @@ fn stores(
         return args.given(None).map(|it| Some(Arc::new(it)));
     }
     let first = keys.recv_timeout(LEASE).map_err(|_| {
-        let what = "the coordinator of the copy sends no credentials";
+        let what = "cannot use the object store: the process that coordinates the copy has sent no \
+                    credentials to this host; run the same command again with --resume";
         Error::new(ErrorCode::AuthenticationFailed, what)
     })?;
     let stores = Arc::new(args.given(Some(first))?);

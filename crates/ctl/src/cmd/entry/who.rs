@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
     ("list the clients that have a file open", "skep entry who /mnt/skep/file"),
-    ("of several files", "skep entry who /mnt/skep/a /mnt/skep/b"),
+    ("list the clients that have one of two files open", "skep entry who /mnt/skep/a /mnt/skep/b"),
 ];
 
 /// Show the clients that have files open, and their locks on these files

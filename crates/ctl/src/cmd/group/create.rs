@@ -68,7 +68,9 @@ pub(crate) fn run(args: CreateArgs) -> Result<()> {
                 target: group.primary.raw(),
                 targets: group.members.iter().map(|member| member.target.raw()).collect(),
                 map_version: map.version.raw(),
-                notes: vec!["these targets were this group already, so nothing was changed".into()],
+                notes: vec![
+                    "a group of these targets exists already, so nothing was changed".into(),
+                ],
             });
         }
         let reply = access.ask(&CreateGroup { targets: targets.clone() }).await?;

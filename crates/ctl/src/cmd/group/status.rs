@@ -254,8 +254,8 @@ fn as_table(lines: &[GroupStatus]) -> String {
         for silent in line.members.iter().filter(|it| it.is_unknown()) {
             shown.push_str(&format!(
                 "\nTarget {} has not answered the primary of group {} since the group changed, so \
-                 the primary does not know what it lacks; `skep health check` shows whether its \
-                 service runs",
+                 the primary does not know which log records the target lacks; `skep health check` \
+                 shows whether the service of the target runs",
                 silent.target, line.id
             ));
         }

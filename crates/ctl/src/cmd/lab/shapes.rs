@@ -5,7 +5,7 @@ use crate::output::{print, render, table};
 use skep_lab::{Description, Rate};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("all shapes", "skep lab shapes")];
+const EXAMPLES: &[Example] = &[("list all predefined shapes", "skep lab shapes")];
 
 /// List the predefined shapes of labs
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use skep_types::{Error, Result};
 use std::path::PathBuf;
 
-const EXAMPLES: &[Example] = &[("all manual pages", "skep man --dir /usr/local/share/man")];
+const EXAMPLES: &[Example] = &[("write all manual pages", "skep man --dir /usr/local/share/man")];
 
 /// Write the manual pages of all commands and of mount.skep
 #[derive(Debug, clap::Args)]

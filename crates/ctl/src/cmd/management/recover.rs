@@ -13,7 +13,10 @@ const EXAMPLES: &[Example] = &[
         "show which changes the member has",
         "skep management recover --directory /srv/skep/management",
     ),
-    ("recover it", "skep management recover --directory /srv/skep/management --confirm"),
+    (
+        "make this member the only one",
+        "skep management recover --directory /srv/skep/management --confirm",
+    ),
 ];
 
 /// Make one member the only one, after the majority of the members is lost for ever

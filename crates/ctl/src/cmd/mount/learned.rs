@@ -27,7 +27,10 @@ pub(super) fn observer(access: &Access) -> MapObserver {
         // The thread of the caller renews leases, and must not wait for a disk.
         let body = move || remember(cluster, &given, &learned);
         if let Err(error) = skep_env::spawn_thread("skep-learned".into(), None, body) {
-            tracing::debug!("cannot write the addresses of management: {error}");
+            tracing::debug!(
+                "cannot start the thread that stores the addresses of management on this host: \
+                 {error}"
+            );
         }
     })))
 }

@@ -29,15 +29,18 @@ pub(super) fn follow_signals() -> Result<()> {
                     _ => "",
                 };
                 if let Err(error) = logging::change(wanted) {
-                    tracing::warn!("cannot change the log level of this mount: {error}");
+                    tracing::warn!(
+                        "cannot change the log level of this mount, as a signal has requested: \
+                         {error}"
+                    );
                 }
             }
             std::io::Result::Ok(())
         });
         if let Err(error) = followed.flatten() {
             tracing::warn!(
-                "this mount cannot receive the signals that change its log level: \
-                            {error}"
+                "this mount cannot receive SIGUSR1 and SIGUSR2, which change its log level: \
+                 {error}; `skep node log-level` changes the level too"
             );
         }
     })?;

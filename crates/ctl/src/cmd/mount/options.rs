@@ -104,8 +104,7 @@ pub(crate) const OWN: &[OwnOption] = &[
 pub(crate) const COMMON: &[(&str, &str)] = &[
     (
         "ro, rw, nosuid, nodev, noexec, noatime, sync, dirsync, ...",
-        "as for every file system, see \
-                                                                    mount(8)",
+        "as for every file system, see mount(8)",
     ),
     (
         "relatime, strictatime, atime, lazytime, ...",
@@ -212,7 +211,7 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
             ("transport", name) if !name.is_empty() => name.clone_into(&mut args.transport),
             ("log", filter) => {
                 let checked = skep_service::logging::check(filter);
-                checked.map_err(|why| refused(format!("option log: {why}")))?;
+                checked.map_err(|why| refused(format!("invalid mount option log: {why}")))?;
                 filter.clone_into(&mut args.log);
             }
             ("log_file", file) if !file.is_empty() => args.log_file = Some(file.into()),

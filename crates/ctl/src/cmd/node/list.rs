@@ -12,7 +12,10 @@ const EXAMPLES: &[Example] = &[
         "list the nodes of the cluster that is mounted here, or of the cluster in ./skep-data",
         "skep node list",
     ),
-    ("for a script", "skep node list --cluster 10.0.0.1:7400 --token-file token --output json"),
+    (
+        "list the nodes of another cluster as JSON, for a script",
+        "skep node list --cluster 10.0.0.1:7400 --token-file token --output json",
+    ),
 ];
 
 /// List all nodes

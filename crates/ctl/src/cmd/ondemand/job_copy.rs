@@ -80,11 +80,18 @@ impl JobCopy<'_> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(ErrorCode::Io, "the copy ended without a result"));
+                    return Err(Error::new(
+                        ErrorCode::Io,
+                        "the thread of the copy ended without a result",
+                    ));
                 }
             }
             if changed.elapsed() >= STALL {
-                let what = format!("no progress for {} s", STALL.as_secs());
+                let what = format!(
+                    "the copy made no progress for {} s; check the file system of the source and \
+                     of the destination",
+                    STALL.as_secs()
+                );
                 return Err(Error::new(ErrorCode::Io, what));
             }
             if checked.elapsed() >= INTERVAL {

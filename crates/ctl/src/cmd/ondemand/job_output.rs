@@ -74,7 +74,8 @@ pub(super) fn note(
 /// # Errors
 /// `Io` if the record cannot be written.
 pub(super) fn show_running(record: &Record) -> Result<()> {
-    record.write(&Results::Pending("the job has not ended".into()))
+    record
+        .write(&Results::Pending("the job has not ended, so its results are not copied yet".into()))
 }
 
 /// Notes that the job does not begin, so that no epilog waits for results.
@@ -121,7 +122,12 @@ fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
                     format!("cannot stage out {}: {reason}; {}", it.source, place(system, state));
                 job.report(&what);
                 if let Err(error) = record.write(&Results::Failed(what.clone())) {
-                    warn(&format!("the other nodes do not learn the failure: {error}"));
+                    warn(&format!(
+                        "cannot record for the other nodes of the job that the stage-out of {} \
+                         failed: {error}; these nodes wait for a time limit, and then keep their \
+                         parts of the file system",
+                        it.source
+                    ));
                 }
                 Error::new(error.code(), what)
             })?;
@@ -137,8 +143,9 @@ fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
         }
         if begun.elapsed() >= READERS {
             warn(&format!(
-                "{} did not read within {} s that the results are staged out; if they keep their \
-                 parts, remove these with --discard",
+                "hosts {} have not confirmed within {} s that the results are staged out; if these \
+                 hosts keep their parts of the file system, remove the parts there with `skep \
+                 ondemand stop --job --discard`",
                 skep_deploy::ondemand::shown(&readers),
                 READERS.as_secs()
             ));
@@ -160,7 +167,10 @@ fn copy(state: &HostState, job: &Job, record: &Record, output: &StageOut) -> Res
                         `#SKEP stage-out`";
             return Err(Error::new(ErrorCode::NotFound, what));
         }
-        warn(&format!("nothing to stage out: the job has failed before it made {}", output.source));
+        warn(&format!(
+            "did not stage out {}: the job has failed, and no entry with this path exists",
+            output.source
+        ));
         return Ok(());
     }
     let copy = JobCopy {
@@ -185,7 +195,10 @@ pub(super) fn show_progress(record: &Record, verb: &str, source: &str, progress:
     let text =
         format!("{verb} {source}: {done} of {found} files, {bytes} bytes, after {seconds} s");
     if let Err(error) = record.write(&Results::Pending(text)) {
-        warn(&format!("the other nodes do not see the progress: {error}"));
+        warn(&format!(
+            "cannot record the progress of the copy of {source} for `skep ondemand status` and the \
+             other nodes of the job: {error}"
+        ));
     }
 }
 
@@ -214,7 +227,10 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
         let results = record.read();
         if let Ok(Some(Results::Saved | Results::NeverBegun)) = &results {
             if let Err(error) = record.remove_reader(here) {
-                warn(&format!("the first node waits longer than necessary: {error}"));
+                warn(&format!(
+                    "cannot confirm to the first node of the job that this node knows the state of \
+                     the results: {error}; the first node waits for a time limit"
+                ));
             }
             return Ok(());
         }
@@ -223,7 +239,7 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
             // all nodes again. The state of the first node's new attempt may come a moment later.
             Ok(Some(Results::Failed(reason))) => (reason, NEW_ATTEMPT),
             Ok(Some(Results::Pending(text))) => (text, SILENCE),
-            Ok(_) => ("no state".to_owned(), SILENCE),
+            Ok(_) => ("no node has recorded a state".to_owned(), SILENCE),
             Err(error) => (error.to_string(), SILENCE),
         };
         if last.as_ref() != Some(&shown) {

@@ -9,7 +9,7 @@ use skep_types::{GroupId, Result};
 use skep_wire::metadata::SessionEntry;
 
 const EXAMPLES: &[Example] = &[
-    ("all sessions", "skep session list"),
+    ("list the sessions of all clients", "skep session list"),
     ("list the sessions of client 7", "skep session list --client 7"),
 ];
 

@@ -80,7 +80,7 @@ fn check(span: &SpanArgs) -> Result<()> {
         );
     }
     if span.interval.as_secs() > LONGEST_SECONDS {
-        return refuse("invalid --interval: through a mount, the longest interval is 1h");
+        return refuse("invalid --interval: expected at most 1h for figures through a mount");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use skep_study::{order, plans};
 use skep_types::Result;
 
-const EXAMPLES: &[Example] = &[("all plans", "skep study plans")];
+const EXAMPLES: &[Example] = &[("list all predefined plans", "skep study plans")];
 
 /// List the predefined plans
 #[derive(Debug, clap::Args)]

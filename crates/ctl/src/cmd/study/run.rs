@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const EXAMPLES: &[Example] = &[
     ("run a short study in a lab that it starts and removes", "skep study run small"),
     ("run the study of scenario 1", "skep study run scenario1 --directory results"),
-    ("resume it", "skep study run scenario1 --directory results --resume"),
+    ("resume an interrupted study", "skep study run scenario1 --directory results --resume"),
     (
         "run your own plan on a mounted file system",
         "skep study run ./mine.toml --mount /mnt/skep/study --hosts n1,n2,n3,n4",
@@ -181,8 +181,7 @@ fn remove(name: &str) -> Result<()> {
     let removed = skep_lab::down(name).map(drop);
     removed.map_err(|error| {
         error.within(format_args!(
-            "cannot remove lab {name} (`skep lab down --name {name}` tries \
-                                   again)"
+            "cannot remove lab {name} (`skep lab down --name {name}` tries again)"
         ))
     })
 }
@@ -260,10 +259,9 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
     let mut report = |step: &str| print_progress(step);
     let state = skep_lab::up(&args.lab_name, &description, &program, args.is_forced, &mut report)
         .map_err(|error| match error.code() {
-        ErrorCode::Exists => error.within(
-            "cannot start the lab of the study (--lab NAME uses \
-                                               a running lab)",
-        ),
+        ErrorCode::Exists => {
+            error.within("cannot start the lab of the study (--lab NAME uses a running lab)")
+        }
         _ => error,
     })?;
     match lab::place(&state) {

@@ -91,7 +91,10 @@ async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<V
                 bytes.push(0);
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
-                warn(&format!("file {} is not in the list: {error}", file.inode));
+                warn(&format!(
+                    "cannot print the path of entry {}, so the list lacks this file: {error}",
+                    file.inode
+                ));
             }
             Err(error) => return Err(error),
         }
@@ -101,7 +104,7 @@ async fn null_separated(paths: &mut EntryPaths, files: &[GroupFile]) -> Result<V
 
 fn as_table(lines: &[TargetFile], with_paths: bool) -> String {
     if lines.is_empty() {
-        return "No file is stored on the target.\n".into();
+        return "No file is stored on this target, and no stripe pattern names it.\n".into();
     }
     let titles = ["ENTRY", "KIND", "PATH"];
     let columns = if with_paths { titles.len() } else { titles.len() - 1 };

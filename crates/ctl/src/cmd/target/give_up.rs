@@ -76,7 +76,10 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
             access.ask(&request(false)).await?;
             uses = uses_after_loss(&access, target.id).await.map_err(|error| {
                 let id = target.id.raw();
-                error.within(format_args!("target {id} is given up, but its files are not listed"))
+                error.within(format_args!(
+                    "target {id} is given up as lost, but this command cannot list the files that \
+                     lose bytes"
+                ))
             })?;
         }
         let loss = loss_of(&access, target, is_given_up, uses).await?;
@@ -110,8 +113,8 @@ async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses>
             return Ok(uses);
         }
         if is_late {
-            let what = "a metadata target still has an older cluster map; repeat the command to \
-                        list the files";
+            let what = "a metadata target has not received the cluster map in which the target is \
+                        lost; repeat the command to list the files";
             return Err(Error::new(ErrorCode::TimedOut, what));
         }
         skep_env::sleep(PAUSE).await;

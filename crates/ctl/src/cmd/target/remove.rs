@@ -19,7 +19,7 @@ const EXAMPLES: &[Example] = &[
     ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
     ("list the files that lose bytes with the disk of target 4", "skep target remove --lost 4"),
-    ("give target 4 up", "skep target remove --lost --confirm 4 4"),
+    ("give target 4 up as lost", "skep target remove --lost --confirm 4 4"),
 ];
 
 /// Remove a target that stores no data, or give up a lost target

@@ -11,7 +11,7 @@ use skep_wire::management::SetTargetState;
 
 const EXAMPLES: &[Example] = &[
     ("place no new files on target 6, so that it can be emptied", "skep target set-state 6 closed"),
-    ("new files again", "skep target set-state 6 open"),
+    ("place new files on target 6 again", "skep target set-state 6 open"),
 ];
 
 /// Close a storage target to new files, or open it again

@@ -9,11 +9,11 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::metadata::{ResolveTransaction, TransactionId};
 
 const EXAMPLES: &[Example] = &[
+    ("abort a transaction: discard its prepared changes", "skep transaction resolve 3:77 --abort"),
     (
-        "abort a transaction: take back its prepared changes",
-        "skep transaction resolve 3:77 --abort",
+        "commit a transaction: carry out its prepared changes",
+        "skep transaction resolve 3:77 --commit",
     ),
-    ("carry them out", "skep transaction resolve 3:77 --commit"),
 ];
 
 /// Commit or abort a transaction whose coordinator does not return
@@ -33,7 +33,7 @@ pub(crate) struct ResolveArgs {
     /// Carry out the prepared changes
     #[arg(long, required_unless_present = "is_abort", conflicts_with = "is_abort")]
     commit: bool,
-    /// Take back the prepared changes
+    /// Discard the prepared changes
     #[arg(long = "abort")]
     is_abort: bool,
 }

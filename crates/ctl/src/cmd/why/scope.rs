@@ -38,8 +38,8 @@ pub(super) async fn of(access: &Access, args: &WhyArgs, inode: Option<InodeId>) 
         let found = users.clients.named(&users.map, name)?;
         let [client] = found[..] else {
             let what = format!(
-                "cannot choose a client '{name}': {} clients run on this host; use an id from \
-                 `skep client list`",
+                "cannot choose the client '{name}': {} clients run on the host of this name; use \
+                 an id from `skep client list`",
                 found.len()
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
