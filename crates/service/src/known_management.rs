@@ -46,7 +46,9 @@ pub fn learned_addresses(cluster: ClusterId) -> Vec<String> {
 pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
     let Some(place) = places().into_iter().next() else { return };
     if let Err(error) = remember_in(&place, cluster, given, learned) {
-        tracing::debug!("cannot write the addresses of management: {error}");
+        tracing::debug!(
+            "cannot write the addresses of management to the file of this host: {error}"
+        );
     }
 }
 

@@ -110,7 +110,8 @@ pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>
             .map(|(reply, data)| outbox.reply_data(&header, &reply, vec![data])),
         _ => MeasureLink::from_bytes(&body).and_then(|request| {
             let none = || {
-                let problem = "management cannot measure links: it connects to no other service";
+                let problem = "cannot measure the link: management connects to no other service; \
+                               measure from a metadata or storage service";
                 Error::new(ErrorCode::Unsupported, problem)
             };
             let links = Rc::clone(links.ok_or_else(none)?);

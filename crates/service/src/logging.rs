@@ -90,7 +90,12 @@ pub fn level() -> Option<Level> {
 /// - `InvalidArgument` if `filter` is invalid.
 /// - `NotReady` if logging has not been started.
 pub fn change(filter: &str) -> Result<Level> {
-    let not_started = || Error::new(ErrorCode::NotReady, "this process has no log");
+    let not_started = || {
+        Error::new(
+            ErrorCode::NotReady,
+            "cannot read or change the log level: this process writes no log",
+        )
+    };
     let control = CONTROL.get().ok_or_else(not_started)?;
     let filter = if filter.is_empty() { &control.configured } else { filter };
     let wrong =

@@ -27,7 +27,7 @@ pub async fn start(
         }
     };
     let address = page.local_address().ok()?.to_string();
-    tracing::info!("metrics: http://{address}/metrics");
+    tracing::info!("the metrics of this service are at http://{address}/metrics");
     tracing::debug!(
         "the address of the page with the metrics is in the file {METRICS_ADDRESS_FILE}"
     );

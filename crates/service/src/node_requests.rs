@@ -38,8 +38,9 @@ pub fn answer(incoming: &Incoming, outbox: &Rc<Outbox>) {
 pub fn set_log_level(level: Option<&str>) -> Result<LogLevel> {
     let level = match level {
         Some(level) => logging::change(level)?,
-        None => logging::level()
-            .ok_or_else(|| Error::new(ErrorCode::NotReady, "this process has no log"))?,
+        None => logging::level().ok_or_else(|| {
+            Error::new(ErrorCode::NotReady, "cannot read the log level: this process writes no log")
+        })?,
     };
     Ok(LogLevel { current: level.current, configured: level.configured })
 }

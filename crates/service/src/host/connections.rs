@@ -32,7 +32,7 @@ pub(super) async fn accept(listener: TcpListener, node: Rc<ServingNode>) {
                 skep_env::spawn(Rc::clone(&node).hand_over(accepted, incarnation)).detach();
             }
             Err(error) => {
-                refusals.note("any host", error);
+                refusals.note("an unknown address", error);
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -76,7 +76,8 @@ impl ServingNode {
         let target = peer.target;
         if !self.send(target, TargetEvent::Connection { socket, peer }) {
             tracing::warn!(
-                "dropped a connection from {address}: too many connections wait for target {target}"
+                "dropped a connection from {address}: too many new connections wait for target \
+                 {target}; the peer connects again"
             );
         }
     }

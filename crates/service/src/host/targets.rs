@@ -397,7 +397,10 @@ impl ServingNode {
         self.target_ended.notify();
         if ended.is_leaving.get() {
             if let Err(error) = result {
-                tracing::error!("this node stopped target {target} with an error: {error}");
+                tracing::error!(
+                    "target {target} has left this service, but its thread ended with an error: \
+                     {error}"
+                );
             }
             return Ok(());
         }
@@ -445,9 +448,9 @@ impl ServingNode {
         // A metadata target without a group is ready, and serves nothing.
         let map = self.membership.map_cell().load();
         let serving = running.iter().filter(|it| map.group_of(it.target).is_some());
-        let names: Vec<_> = serving.map(|it| it.target.to_string()).collect();
+        let names: Vec<_> = serving.map(|it| format!("target {}", it.target)).collect();
         if !names.is_empty() {
-            tracing::info!("this node serves {}", names.join(", "));
+            tracing::info!("this service serves {}", names.join(", "));
         }
     }
 
@@ -476,7 +479,10 @@ impl ServingNode {
             }
         };
         if skep_env::timeout(STOP_TIMEOUT, ending).await.is_none() {
-            tracing::error!("a target did not stop within {STOP_TIMEOUT:?}");
+            tracing::error!(
+                "the thread of a target did not stop within {STOP_TIMEOUT:?}; this service ends \
+                 without it"
+            );
         }
     }
 }
