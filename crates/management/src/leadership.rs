@@ -29,7 +29,10 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
             match begin(&authority, &own).await {
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::debug!("cannot lead management yet: {error:#}");
+                    tracing::debug!(
+                        "this node was elected as the leader of management, but cannot lead yet: \
+                         {error:#}"
+                    );
                     if error.code() == ErrorCode::NoSpace {
                         // The pause limits the number of log lines, because each attempt on a full
                         // disk logs an error.

@@ -245,7 +245,7 @@ async fn accept(listener: TcpListener, service: Rc<Service>) {
             Err(error) => {
                 // The most probable reason is that the process has no free file descriptor. Each
                 // connection that ends frees one, so try again after a pause.
-                refusals.note("any host", error);
+                refusals.note("an unknown address", error);
                 skep_env::sleep(limits::TICK).await;
             }
         }
@@ -264,7 +264,10 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     let Service { identity, authority, meter } = &*service;
     let no_targets = |target: TargetId| match target.raw() {
         0 => Ok(()),
-        _ => Err(Error::new(ErrorCode::StaleMap, format!("management serves no target {target}"))),
+        _ => Err(Error::new(
+            ErrorCode::StaleMap,
+            format!("cannot connect to target {target} at management: management has no targets"),
+        )),
     };
     let peer = stream.peer();
     let node = match authenticate(&stream, identity, incarnation, no_targets).await {

@@ -147,7 +147,15 @@ impl Transport for MemberConnections {
         };
         let connection = connection.map_err(within)?;
         let node = u32::try_from(to).map(NodeId::new);
-        let node = node.map_err(|_| Error::new(ErrorCode::Protocol, format!("no member {to}")))?;
+        let node = node.map_err(|_| {
+            Error::new(
+                ErrorCode::Protocol,
+                format!(
+                    "cannot send a message to member {to} of management: the number is not a node \
+                     id"
+                ),
+            )
+        })?;
         let time_left = Some(deadline.saturating_sub(skep_env::now()));
         let options = CallOptions { time_left, ..CallOptions::default() };
         let message = AskMember { to: node, message: Bytes(request) };

@@ -80,7 +80,10 @@ impl TokenFile {
                 match tokens::set_addresses(&self.path, &addresses) {
                     Ok(()) => written = addresses,
                     Err(error) => {
-                        tracing::warn!("cannot write the addresses into the join token: {error}");
+                        tracing::warn!(
+                            "management cannot write its new addresses into its token file, and \
+                             retries: {error}"
+                        );
                         // Retry: the next attempt to write the file begins with the next map, or
                         // after this time, without limit.
                         skep_env::timeout(TOKEN_FILE_PAUSE, changed).await;

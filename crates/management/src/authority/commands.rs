@@ -63,7 +63,7 @@ impl Authority {
         let written = self.within_limit(self.member.propose(proposal.to_bytes())).await;
         let written = written.inspect_err(|error| match error.code() {
             ErrorCode::NotLeader => {}
-            _ => tracing::error!("management cannot store a change: {error}"),
+            _ => tracing::error!("management cannot store a change of the cluster: {error}"),
         });
         Applied::from_outcome(&written?)
     }
