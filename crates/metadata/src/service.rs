@@ -297,7 +297,7 @@ impl Shell {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!("connection {connection}: {error:#}");
+                    tracing::debug!("ended connection {connection} of this target: {error:#}");
                     break;
                 }
             }

@@ -29,7 +29,10 @@ pub(crate) fn run<E: Engine>(
         prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next())
     };
     let attributes = attributes.ok_or_else(|| {
-        Error::new(ErrorCode::Protocol, "the reply to a prepare request has no attributes")
+        Error::new(
+            ErrorCode::Protocol,
+            "cannot link the inode: the group of the inode replied without attributes",
+        )
     })?;
     // If this check fails, the target aborts the prepared transaction.
     steps::check_project(directory.attributes.handed_down_project(), &attributes)?;

@@ -46,12 +46,20 @@ pub(crate) fn run<E: Engine>(
     let attributes = if group == context.shared.group {
         let attributes = steps::check(context, &step)?;
         steps::apply(context, &step, attributes.as_ref())?;
-        attributes.ok_or_else(|| Error::new(ErrorCode::Protocol, "no attributes"))?
+        attributes.ok_or_else(|| {
+            Error::new(
+                ErrorCode::Protocol,
+                "cannot create the directory: its inode has no attributes",
+            )
+        })?
     } else {
         let prepared = context.prepare(vec![(group, vec![step])])?;
         let answer = prepared.into_iter().next().and_then(|it| it.attributes.into_iter().next());
         answer.ok_or_else(|| {
-            Error::new(ErrorCode::Protocol, "the reply to a prepare request has no attributes")
+            Error::new(
+                ErrorCode::Protocol,
+                "cannot create the directory: the group of its inode replied without attributes",
+            )
         })?
     };
     let inode = attributes.inode;
