@@ -314,6 +314,11 @@ impl ChunkStore {
         self.problems.failure.borrow().clone()
     }
 
+    /// Returns the id of the target that stores the chunk files.
+    pub(crate) fn target(&self) -> TargetId {
+        self.target
+    }
+
     /// Sets the problem that an administrator must solve. An empty text removes the problem.
     pub(crate) fn set_warning(&self, warning: String) {
         *self.problems.warning.borrow_mut() = warning;

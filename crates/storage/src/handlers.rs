@@ -105,7 +105,7 @@ fn log_refusal(header: &Header, error: &Error) {
             let name = metric_name(header.message).unwrap_or_default();
             tracing::warn!("refused an invalid request {name}: {error}");
         }
-        _ => tracing::debug!("refused message {}: {error:#}", header.message),
+        _ => tracing::debug!("refused a request with message number {}: {error:#}", header.message),
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) struct CleanUpCounts {
 /// Runs one clean-up per clean-up interval, without end. Cancel-safe, since removals that have
 /// started run to completion in separate tasks.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
+    let target = store.target();
     let mut last = skep_env::now();
     // Retry: after an error, the next clean-up begins after `cleanup_interval_ms`, without limit.
     loop {
@@ -51,19 +52,31 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
         let limit = map.policy.cleanup_limit as usize;
         match clean_up(&store, &router, interval, limit).await {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
-                "the clean-up checked {} chunk files. It moved {} files that no inode owns to the \
-                 quarantine, and did not decide on {} files, since metadata did not reply",
+                "the clean-up of target {target} checked {} chunk files. It moved {} files that no \
+                 inode owns to the quarantine, and did not decide on {} files, since metadata did \
+                 not reply",
                 counts.looked_at,
                 counts.removed,
                 counts.unknown
             ),
-            Ok(counts) => tracing::debug!("the clean-up checked {} chunk files", counts.looked_at),
-            Err(error) => tracing::error!("the clean-up of chunk files failed: {error:#}"),
+            Ok(counts) => tracing::debug!(
+                "the clean-up of target {target} checked {} chunk files",
+                counts.looked_at
+            ),
+            Err(error) => tracing::error!(
+                "the clean-up of target {target} cannot look for chunk files without an inode, \
+                 and retries later: {error:#}"
+            ),
         }
         match store.empty_quarantine().await {
             Ok(0) => {}
-            Ok(count) => tracing::info!("the clean-up removed {count} files from the quarantine"),
-            Err(error) => tracing::error!("the clean-up of the quarantine failed: {error:#}"),
+            Ok(count) => tracing::info!(
+                "the clean-up of target {target} removed {count} files from the quarantine"
+            ),
+            Err(error) => tracing::error!(
+                "the clean-up of target {target} cannot remove old files from the quarantine, and \
+                 retries later: {error:#}"
+            ),
         }
     }
 }
@@ -124,7 +137,8 @@ async fn clean_up(
              cleanup-limit",
             orphans.len()
         );
-        tracing::error!("the clean-up removes no chunk file: {warning}");
+        let target = store.target();
+        tracing::error!("the clean-up of target {target} removes no chunk file: {warning}");
         store.set_warning(warning);
         return Ok(counts);
     }
@@ -177,7 +191,7 @@ async fn ask(router: &Router, group: Option<GroupId>, inodes: Vec<InodeId>) -> O
         // A reply of a different length is invalid.
         Ok((existing, _)) => Some(existing.exists).filter(|exists| exists.len() == count),
         Err(error) => {
-            tracing::debug!("the clean-up got no reply from metadata: {error:#}");
+            tracing::debug!("the clean-up cannot ask metadata which inodes exist: {error:#}");
             None
         }
     }

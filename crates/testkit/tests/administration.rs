@@ -33,7 +33,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     assert_eq!(one, ["debug"]);
     cluster.skep(&["config", "set", "cleanup-interval", "100ms"]);
     wait_for("the service logs at the level debug", PATIENCE, || {
-        log("storage-1.log").contains("DEBUG the clean-up checked").then_some(())
+        log("storage-1.log").contains("DEBUG the clean-up of target").then_some(())
     });
     assert!(log("storage-1.log").contains("changes its log level from info to debug"));
     assert!(!log("metadata-1.log").contains("DEBUG"));

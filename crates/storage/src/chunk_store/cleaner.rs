@@ -60,7 +60,9 @@ impl ChunkStore {
                 return Err(Error::new(
                     ErrorCode::Io,
                     format!(
-                        "cannot close target {}: {before} dirty regions cannot be cleaned",
+                        "cannot stop target {} cleanly: the written data of {before} regions of \
+                         chunk files cannot be synced to its disk; check the disk. The next start \
+                         checks these regions",
                         self.target
                     ),
                 ));
@@ -203,7 +205,10 @@ impl ChunkStore {
             }
             Err(error) if matches!(error.code(), ErrorCode::NoSpace | ErrorCode::QuotaExceeded) => {
                 if !evicted.is_empty() {
-                    self.report_loss(format_args!("{} chunk files", evicted.len()))?;
+                    self.report_loss(format_args!(
+                        "{} chunk files, which the target had closed",
+                        evicted.len()
+                    ))?;
                     self.open.borrow_mut().forget_evicted(&evicted);
                 }
                 self.cleaner.full_sync.is_each_next.set(true);

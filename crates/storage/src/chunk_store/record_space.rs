@@ -26,7 +26,10 @@ const SHARE: u64 = 256;
 pub(super) fn replace_record(directory: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     match replace_atomically(path, bytes) {
         Err(error) if error.code() == ErrorCode::NoSpace && release(directory) => {
-            tracing::warn!("{error}; the target uses its reserved space");
+            tracing::warn!(
+                "{error}; the target writes the file with the space that it has reserved for its \
+                 own records"
+            );
             let result = replace_atomically(path, bytes);
             hold(directory);
             result

@@ -78,7 +78,11 @@ impl ChunkStore {
             Err(error) => {
                 let error = self.note_failure(file.io_error(error));
                 if error.code() != ErrorCode::DeviceFailed {
-                    tracing::error!("target {}: cannot sync: {error}", self.target);
+                    tracing::error!(
+                        "target {}: cannot sync a chunk file, and writes its unsynced data again: \
+                         {error}",
+                        self.target
+                    );
                     self.write_again(file).await?;
                 }
                 Err(error)
