@@ -108,7 +108,10 @@ pub(crate) async fn write(
                 }
                 return Ok(written);
             }
-            Err(error) => return Err(error.within("bytes in metadata")),
+            Err(error) => {
+                let inode = file.inode.id;
+                return Err(error.within(format_args!("inline bytes of file {inode}")));
+            }
         }
     }
 }

@@ -69,7 +69,7 @@ impl Client {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorCode::TimedOut, "a metadata target does not reply")
+    Error::new(ErrorCode::TimedOut, "at least one metadata target does not reply")
 }
 
 fn party(it: LockParty) -> LockOwner {

@@ -184,7 +184,7 @@ impl Locks for Client {
             Some(answer) => answer,
             None if lock.kind == LockKind::Posix && self.must_give_way(lock.owner, wait).await => {
                 let what = "the waiting processes would form a deadlock cycle over several \
-                metadata targets";
+                            metadata targets";
                 let what = format!("file {}: {what}", owner.inode);
                 return Err(Error::new(ErrorCode::Deadlock, what));
             }
@@ -314,7 +314,7 @@ impl Client {
         let map = mount.map();
         let lost = mount.locks.lose(|inode| map.shard_group(inode.shard()) == Some(group));
         for handle in lost {
-            self.lose_locks_of(handle, "with the session");
+            self.lose_locks_of(handle, "when metadata ended the session of this mount");
         }
     }
 

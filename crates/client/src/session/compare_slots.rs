@@ -29,10 +29,11 @@ impl Client {
         let (reply, _) = self.router().call(group, &CompareSlots {}, options).await?;
         let lost = self.mount().sessions.changes.compare(group, id, &reply);
         let replaced = || {
-            Error::new(
-                ErrorCode::StaleSession,
-                "another session has replaced the session of this request",
-            )
+            let what = format!(
+                "cannot compare the changes of session {id} at group {group}: another session of \
+                 this mount has replaced it"
+            );
+            Error::new(ErrorCode::StaleSession, what)
         };
         self.report_reverted(group, &lost.ok_or_else(replaced)?);
         Ok(())

@@ -64,7 +64,10 @@ impl Client {
                 "metadata group {group} has ended the session of this mount; the mount opens its \
                  files there again"
             );
-            tracing::debug!("session {id} replaces session {lost} at group {group}: {why:#}");
+            tracing::debug!(
+                "session {id} replaces session {lost} at group {group}, which the group has \
+                 refused: {why:#}"
+            );
             self.lose_locks(group);
             let client = self.clone();
             // A separate task renews the session, since all threads wait for the renewal, but a

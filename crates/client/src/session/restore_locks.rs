@@ -43,7 +43,11 @@ impl Client {
         let here = locks.owners(|inode| map.shard_group(inode.shard()) == Some(group));
         let session = self.session(group).await?;
         if session.id != id {
-            return Err(Error::new(ErrorCode::StaleSession, "another session replaces it"));
+            let what = format!(
+                "cannot restore the locks of session {id} at group {group}: another session of \
+                 this mount has replaced it"
+            );
+            return Err(Error::new(ErrorCode::StaleSession, what));
         }
         for owner in here.keys() {
             there.entry(*owner).or_insert_with(|| Some(LockRanges::default()));
@@ -111,7 +115,11 @@ impl Client {
             let unlock =
                 FileLock { kind: owner.kind, owner: owner.owner, mode: None, range, pid: 0 };
             if !self.send_lock(&turn, &unlock, session).await? {
-                tracing::warn!("file {}: cannot release a lock again", owner.inode);
+                tracing::warn!(
+                    "file {}: metadata has a lock of this mount that the program has released, and \
+                     refuses to release it",
+                    owner.inode
+                );
             }
         }
         for (range, lock) in here.iter() {
