@@ -321,7 +321,7 @@ impl Management {
         };
         let candidates = self.candidates();
         let first = first_success(candidates.clone(), MANAGEMENT_STAGGER, attempt).await;
-        let none = || Error::new(ErrorCode::Disconnected, "no address is given");
+        let none = || Error::new(ErrorCode::Disconnected, "no address of management is known");
         let opened = first.unwrap_or_else(|| Err(none()));
         let (connection, address) = opened.map_err(|error| match error.code() {
             // The error names only the address that failed last.
