@@ -70,7 +70,9 @@ pub fn check_new_name(map: &ClusterMap, id: NodeId, name: &str) -> Result<()> {
     let words = kinds.into_iter().filter(|kind| *kind != node.kind).map(super::kind_word);
     for word in words {
         if number_after(&format!("{word}-")) {
-            let what = format!("a new {word} service may get this name; choose another name");
+            let what = format!(
+                "management gives names of this form to new {word} services; choose another name"
+            );
             return refused(ErrorCode::InvalidArgument, what);
         }
     }
