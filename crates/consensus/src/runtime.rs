@@ -103,7 +103,7 @@ pub(crate) struct TooLate;
 
 impl fmt::Display for TooLate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no result in time")
+        f.write_str("the call got no result within its time limit")
     }
 }
 

@@ -285,7 +285,10 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
             // The disk has no space for the new snapshot. The member continues with the previous
             // snapshot, which together with the log represents the same state.
             Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
-                tracing::warn!("the log of commands grows: {error}");
+                tracing::warn!(
+                    "management cannot write a snapshot, so its log grows until its disk has \
+                     space: {error}"
+                );
                 Ok(inner
                     .snapshot
                     .as_ref()
@@ -317,7 +320,9 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         for entry in entries {
             let id = entry.log_id;
             outcomes.push(inner.apply(entry).map_err(|error| {
-                tracing::error!("management stops: {error}");
+                tracing::error!(
+                    "management stops, since it cannot apply an entry of its log: {error}"
+                );
                 StorageIOError::apply(id, &error)
             })?);
         }

@@ -22,7 +22,7 @@ pub(super) fn propose_error(
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => not_leader(forward),
         RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => {
-            let what = format!("cannot change the members: {error}");
+            let what = format!("cannot change the members of management: {error}");
             ProposeError::Refused(Error::new(ErrorCode::InvalidArgument, what))
         }
         RaftError::Fatal(error) => ProposeError::Unknown(ended(&error)),
