@@ -101,7 +101,12 @@ impl Collector {
     async fn newest_map(&self) -> Result<ClusterMap> {
         let request = GetMap { known: MapVersion::new(0) };
         let asking = self.management.call_once(&request, MAP_PATIENCE);
-        let late = || Error::new(ErrorCode::TimedOut, format!("no map within {MAP_PATIENCE:?}"));
+        let late = || {
+            Error::new(
+                ErrorCode::TimedOut,
+                format!("management has sent no cluster map within {MAP_PATIENCE:?}"),
+            )
+        };
         let update = skep_env::timeout(MAP_PATIENCE, asking).await.ok_or_else(late)??;
         update
             .map

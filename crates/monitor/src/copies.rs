@@ -187,7 +187,7 @@ impl Copies {
     fn log(&self, problem: &str, waiting: &mut Waiting) {
         let name = match self.receiver {
             Receiver::Influx => "InfluxDB",
-            Receiver::RemoteWrite => "the store of remote write",
+            Receiver::RemoteWrite => "the receiver of Prometheus remote write",
         };
         if !problem.is_empty() {
             tracing::warn!("cannot write points to {name}: {problem}");
@@ -197,7 +197,8 @@ impl Copies {
         match dropped {
             0 => tracing::info!("{name} accepts points again"),
             _ => tracing::warn!(
-                "{name} accepts points again; it lacks {dropped} copies of {} s each",
+                "{name} accepts points again; the points of {dropped} intervals of {} s are lost \
+                 there",
                 self.interval.as_secs()
             ),
         }

@@ -83,7 +83,7 @@ pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> 
         match ended {
             Ok(UntilSignal::Ready(Err(error))) => Err(error),
             Ok(_) => {
-                tracing::info!("the monitor ends");
+                tracing::info!("the monitor stops");
                 Ok(())
             }
             Err(error) => Err(Error::from(error)),
@@ -182,7 +182,7 @@ async fn collect_for_ever(
             changes.len()
         };
         if changes > 0 {
-            tracing::debug!("{changes} alerts began or ended since the last line");
+            tracing::debug!("{changes} alerts have begun or ended");
         }
         // The processor time since the last round also includes the time for decoding replies and
         // for serving the web page.

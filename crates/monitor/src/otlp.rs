@@ -92,12 +92,15 @@ impl Exporter {
             }
             let newest = match outcome {
                 Sent::Accepted => String::new(),
-                Sent::Refused(why) => format!("{why}; these records were dropped"),
-                Sent::Failed(why) => format!("{why}; the next attempt sends them again"),
+                Sent::Refused(why) => format!("{why}; the monitor drops these records"),
+                Sent::Failed(why) => format!("{why}; the monitor sends these records again later"),
             };
             if newest != problem {
                 match newest.as_str() {
-                    "" => tracing::info!("the collector of traces accepts records again"),
+                    "" => tracing::info!(
+                        "the collector of traces at {} accepts records again",
+                        self.url.address
+                    ),
                     why => tracing::warn!("cannot export traces to {}: {why}", self.url.address),
                 }
                 problem = newest;
@@ -144,7 +147,9 @@ impl Exporter {
             Ok((200..=299, _)) => Sent::Accepted,
             // The collector, or a service behind it, is busy. OTLP requires that the sender sends
             // the batch again.
-            Ok((code @ (429 | 502..=504), _)) => Sent::Failed(format!("it replied {code}")),
+            Ok((code @ (429 | 502..=504), _)) => {
+                Sent::Failed(format!("the collector replied {code}"))
+            }
             Ok((code, reply)) => {
                 let reason: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
                 Sent::Refused(format!("the collector replied {code}: {}", reason.escape_debug()))
