@@ -76,7 +76,11 @@ fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), S
     }
     let is_bad = |it: &char| (it.is_control() && *it != '\t') || *it == '\u{FFFD}';
     if let Some(bad) = rest.chars().find(is_bad) {
-        return Err(format!("a line contains the character {}", bad.escape_default()));
+        return Err(format!(
+            "it contains the character {}, which is a control character or not UTF-8; remove this \
+             character",
+            bad.escape_default()
+        ));
     }
     let (verb, value) = rest.trim().split_once([' ', '\t']).unwrap_or((rest.trim(), ""));
     let (list, form) = match verb {
