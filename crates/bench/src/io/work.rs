@@ -44,7 +44,7 @@ impl Aligned {
 }
 
 fn at(path: &Path, what: &str) -> impl Fn(io::Error) -> String {
-    move |error| format!("{what} {}: {error}", path.display())
+    move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
 impl IoEngine {
@@ -97,7 +97,7 @@ impl IoEngine {
             let made = OpenOptions::new().write(true).create_new(true).open(&path);
             match made {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(refuse()),
-                made => drop(made.map_err(at(&path, "make"))?),
+                made => drop(made.map_err(at(&path, "create"))?),
             }
             self.has_made = true;
         } else if fs::symlink_metadata(&path).is_ok() {
@@ -110,7 +110,7 @@ impl IoEngine {
     fn prepare_read(&self, phase: Phase) -> Result<(), String> {
         let path = self.file_of(self.data_of(phase));
         let file = File::open(&path).map_err(at(&path, "open"))?;
-        let len = file.metadata().map_err(at(&path, "look at"))?.len();
+        let len = file.metadata().map_err(at(&path, "read the length of"))?.len();
         let sharers = if self.plan.file_per_process { 1 } else { self.seat.of };
         let needed = self.plan.total_bytes(sharers).unwrap_or(u64::MAX);
         if len < needed {
@@ -162,7 +162,7 @@ impl IoEngine {
             }
             let place = |what: &'static str| {
                 let name = path.display();
-                move |error: io::Error| format!("{what} {name} at byte {offset}: {error}")
+                move |error: io::Error| format!("cannot {what} {name} at byte {offset}: {error}")
             };
             if phase == Phase::Write {
                 file.write_all_at(buffer, offset).map_err(place("write"))?;

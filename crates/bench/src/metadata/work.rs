@@ -134,7 +134,7 @@ impl Engine for MetadataEngine {
                      -r; name another directory (-d), or remove this one",
                     top.display()
                 ),
-                _ => format!("make {}: {error}", top.display()),
+                _ => format!("cannot create directory {}: {error}", top.display()),
             })?;
             self.made = Some(top);
         }
@@ -161,7 +161,9 @@ impl Engine for MetadataEngine {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                result => result.map_err(|error| format!("remove {}: {error}", top.display()))?,
+                result => result.map_err(|error| {
+                    format!("cannot remove directory {}: {error}", top.display())
+                })?,
             }
             self.made = None;
         }

@@ -31,7 +31,7 @@ pub(crate) struct ToolEngine {
 type InWords<T> = Result<T, String>;
 
 fn at(path: &Path, what: &str) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{what} {}: {error}", path.display())
+    move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
 /// Whether a program is in the search path, or is given with its path.
@@ -124,7 +124,7 @@ impl ToolEngine {
             // is too small.
             let file = OpenOptions::new().write(true).create_new(true).open(&files[0]);
             let total = plan.total_bytes(self.seat.of).unwrap_or(0);
-            file.and_then(|file| file.set_len(total)).map_err(at(&files[0], "make"))?;
+            file.and_then(|file| file.set_len(total)).map_err(at(&files[0], "create"))?;
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl ToolEngine {
         let needed = plan.total_bytes(sharers).unwrap_or(u64::MAX);
         for path in files {
             let file = File::open(&path).map_err(at(&path, "open"))?;
-            let len = file.metadata().map_err(at(&path, "look at"))?.len();
+            let len = file.metadata().map_err(at(&path, "read the length of"))?.len();
             if len < needed {
                 let name = path.display();
                 return Err(format!(
@@ -168,7 +168,7 @@ impl ToolEngine {
                     "directory {} exists already: name another directory (-d), or remove this one",
                     directory.display()
                 ),
-                _ => at(&directory, "make")(error),
+                _ => at(&directory, "create")(error),
             };
             fs::create_dir(&directory).map_err(refuse)?;
             self.made.push(directory);
