@@ -32,7 +32,10 @@ pub fn text(name: &str) -> Result<&'static str> {
         let names: Vec<&str> = READY.iter().map(|(ready, _)| *ready).collect();
         Error::new(
             ErrorCode::NotFound,
-            format!("cannot find ready plan '{name}'; the ready plans are {}", names.join(", ")),
+            format!(
+                "cannot find the predefined plan '{name}'; the predefined plans are {}",
+                names.join(", ")
+            ),
         )
     })
 }
