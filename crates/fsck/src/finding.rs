@@ -232,12 +232,13 @@ impl fmt::Display for Finding {
                 Entry(*directory, name)
             ),
             Self::SameName { directory, name } => {
-                write!(f, "{} exists twice", Entry(*directory, name))
+                write!(f, "{} is stored twice", Entry(*directory, name))
             }
             Self::NoOwner { inode, what } => {
                 write!(
                     f,
-                    "inode {inode} has {what}, but it does not exist or its kind cannot have them"
+                    "inode {inode} has {what}, but this inode does not exist or is of a kind \
+                     without them"
                 )
             }
             Self::WrongLinks { inode, stored, counted } => write!(
