@@ -299,9 +299,11 @@ impl Client {
                 format!("{host} has no bucket {bucket}; check its name and --s3-endpoint"),
             ),
             (412, _) | (_, "InvalidRange") => {
-                (ErrorCode::Stale, "a program changed it during the copy".to_owned())
+                (ErrorCode::Stale, "a program changed the object during the copy".to_owned())
             }
-            (404, _) => (ErrorCode::NotFound, format!("{host} does not have it ({reason})")),
+            (404, _) => {
+                (ErrorCode::NotFound, format!("{host} does not have this object ({reason})"))
+            }
             (_, "RequestTimeTooSkewed") => (
                 ErrorCode::AuthenticationFailed,
                 format!("the clocks of this host and of {host} differ too much ({reason})"),
@@ -329,7 +331,7 @@ impl Client {
             (507, _) | (_, "QuotaExceeded" | "XMinioStorageFull") => {
                 (ErrorCode::NoSpace, format!("{host} has no space left ({reason})"))
             }
-            _ => (ErrorCode::Io, format!("{host} refuses it ({reason})")),
+            _ => (ErrorCode::Io, format!("{host} refuses the request ({reason})")),
         };
         Error::new(code, what)
     }
@@ -399,7 +401,10 @@ fn each(content: &dyn Content, is_sent: bool, mut take: impl FnMut(&[u8])) -> Re
     while left > 0 {
         let count = reader.read(&mut buffer)?;
         if count == 0 {
-            return Err(Error::new(ErrorCode::Stale, "the file has become shorter"));
+            return Err(Error::new(
+                ErrorCode::Stale,
+                "a program shortened the file during the copy",
+            ));
         }
         take(&buffer[..count]);
         left = left.saturating_sub(count as u64);
