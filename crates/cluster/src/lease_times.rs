@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_falls_only_when_all_promises_end_within_it() {
+    fn promise_bound_falls_only_after_all_longer_promises_ended() {
         let [short, long] = [2, 12].map(Duration::from_secs);
         let millisecond = Duration::from_millis(1);
         assert_eq!((raised_bound(short, long), raised_bound(long, short)), (long, long));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn unlock_splits_a_range_and_an_equal_lock_merges_it_again() {
+    fn unlock_splits_a_locked_range_and_a_new_lock_merges_the_parts() {
         let mut ranges = LockRanges::of([(0..100, 'x')]);
         ranges.set(40..60, None);
         assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0..40, 'x'), (60..100, 'x')]);

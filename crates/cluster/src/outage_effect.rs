@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn pair_of_targets_continues_without_one_of_them() {
+    fn group_of_two_targets_continues_without_one_target() {
         let mut map = map();
         map.groups.pop();
         assert!(of(&map, 0).contains("until other members of its groups take over"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn no_member_takes_over_if_the_other_is_absent_too() {
+    fn files_wait_if_both_members_of_their_group_are_absent() {
         let mut map = map();
         map.groups.pop();
         for absent in [Reachability::ProbablyOffline, Reachability::Offline] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_management_nodes_stops_nothing() {
+    fn outage_of_one_of_several_management_nodes_stops_nothing() {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.nodes.push(node(1, NodeKind::Management));
         assert!(of(&map, 0).contains("nodes cannot join"));

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_target_is_a_problem_only_while_a_service_runs_it() {
+    fn lost_target_is_a_problem_only_while_its_service_runs() {
         let lost = Target { consistency: Consistency::Bad, ..target() };
         assert_eq!(rules(lost.clone()), ["target-lost"]);
         let offline = Target { reachability: Reachability::Offline, ..lost.clone() };

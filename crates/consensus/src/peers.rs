@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn message_contains_only_entries_that_fit_but_at_least_one() {
+    fn message_has_the_entries_that_fit_and_at_least_one() {
         let longest: Vec<_> =
             (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
         let sent = fitting(&longest);

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_snapshot_position_ends_when_it_is_stored() {
+    fn wait_for_a_snapshot_ends_after_its_storage() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let mut store = StateStore::open(directory.path(), CLUSTER, Zeros(3)).unwrap();

@@ -321,7 +321,7 @@ fn returning_member_receives_long_entries_in_parts() {
 }
 
 #[test]
-fn member_refuses_a_directory_that_lacks_one_of_its_files() {
+fn member_refuses_a_directory_with_a_missing_file() {
     run(async {
         let group = Group::of_one().await;
         let again = Member::<Commands>::create(&group.settings(1)).unwrap_err();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_of_an_account_get_no_options_from_their_words() {
+    fn words_of_a_program_never_become_options_of_setpriv() {
         let account = Account { user: 7, group: 8 };
         let words = ["skep".to_owned(), "--reuid=0".to_owned(), "; id".to_owned()];
         let command = account.command(9, &words);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_an_account_have_only_its_rights() {
+    fn programs_of_an_account_have_only_the_rights_of_its_user() {
         // Only root can change the user of a process, so other users skip this check.
         if std::fs::metadata("/proc/self/environ").is_err() || std::fs::read("/etc/shadow").is_err()
         {

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_in_an_ended_mount_leads_to_a_new_mount() {
+    fn error_for_an_ended_mount_advises_a_new_mount() {
         let error = std::io::Error::from_raw_os_error(107);
         let message = describe(&Error::from(error).within("/mnt/skep/file"));
         assert!(message.starts_with("/mnt/skep/file: ") && message.contains("`skep mount`"));

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_tasks_are_visible_to_users_until_they_are_allowed() {
+    fn refusal_of_a_jobs_tasks_lasts_until_the_job_is_allowed() {
         let top = std::env::temp_dir().join(format!("skep-refused-{}", std::process::id()));
         let directory = top.join("jobs");
         allow_in(&directory, "7").unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn end_and_output_are_read_from_the_description_of_a_job() {
+    fn job_end_and_output_file_are_read_from_scontrol() {
         let facts = "JobId=7 JobName=a StdOut=/etc/passwd\n   JobState=RUNNING Reason=Prolog\n   \
             StdErr=/home/a b/err\n   StdOut=/home/a b/out\n   Power=\n";
         assert!(!has_ended(facts) && !has_ended(""));

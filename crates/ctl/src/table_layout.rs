@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn row_of_the_sums_stays_the_last_one() {
+    fn row_of_sums_stays_last_in_a_sorted_table() {
         let sort = |column: &str| {
             let mut table = new_table(&["TARGET", ">FREE"]);
             for row in [["t1", "1GiB"], ["t2", "2GiB"], [TOTAL, "3GiB"]] {

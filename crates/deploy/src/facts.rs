@@ -247,7 +247,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn facts_are_read_line_by_line() {
+    fn facts_about_a_host_are_parsed_from_lines() {
         let deployment = Deployment::parse(GOOD).unwrap();
         let host = deployment.host("s1").unwrap();
         let own = disk_uuid(&deployment, host, "/dev/nvme1n1");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_at_the_top_of_a_script_name_copies() {
+    fn stage_lines_at_the_top_of_a_script_are_parsed() {
         let script = "#!/bin/sh\n#SBATCH -N4\n#SKEP stage-in /home/a b/in\n\n\
             #SKEP\tstage-in  /data/in-%j:x \n# SKEP stage-in /not\n#SKEPTIC\n\
             #SKEP stage-out out:/home/a/out-%j\n#SKEP stage-out r/s:/home/a b/all\nsrun x\n";
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lines_are_refused_with_their_number() {
+    fn hostile_stage_lines_are_refused_with_their_number() {
         let long = format!("stage-in /{}", "a".repeat(MOST_BYTES));
         let wide = "x".repeat(MOST_BYTES / 2);
         for (line, words) in [

@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_others_can_read_are_refused() {
+    fn secret_files_with_access_for_other_users_are_refused() {
         use std::os::unix::fs::{PermissionsExt, chown};
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secret");

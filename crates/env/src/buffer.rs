@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_the_kernel_fills_cannot_be_read() {
+    fn buffer_cannot_be_read_during_a_fill_by_the_kernel() {
         let buf = Buf::copy_of(b"0123456789");
         let (one, other) = (buf.slice(2..5).begin_fill(), buf.slice(5..8).begin_fill());
         for range in [0..3, 4..6, 7..8, 0..10] {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_two_equal_fills_must_end() {
+    fn buffer_cannot_be_read_until_all_fills_have_ended() {
         let buf = Buf::new(8);
         let (one, other) = (buf.begin_fill(), buf.begin_fill());
         assert_eq!(buf.handles(), 3, "an operation keeps the memory");

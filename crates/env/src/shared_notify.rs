@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn notification_between_a_wait_and_its_first_poll_wakes_it() {
+    fn notification_before_the_first_poll_of_a_wait_wakes_the_wait() {
         block_on(async {
             let notify = SharedNotify::default();
             let wait = notify.wait();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn flipped_bit_in_the_last_record_ends_the_log_before_it() {
+    fn log_ends_before_a_last_record_with_a_flipped_bit() {
         let (bytes, starts) = segment(|lsn| lsn - 1);
         for bit in starts[4] * 8..bytes.len() * 8 {
             let mut bytes = bytes.clone();

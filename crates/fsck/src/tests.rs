@@ -384,7 +384,7 @@ fn damaged_log_is_found() {
 }
 
 #[test]
-fn missing_chunk_file_is_found_if_it_was_synced() {
+fn missing_synced_chunk_file_is_found() {
     let stopped = Stopped::new(&healthy(), &[]);
     std::fs::remove_file(stopped.chunk_file_path(&chunk_file(5, 1))).unwrap();
     assert_eq!(stopped.words(), Vec::<&str>::new(), "chunk file 1 was never synced");

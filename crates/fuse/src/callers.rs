@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn process_counts_as_killed_if_it_does_not_handle_sigterm() {
+    fn process_without_sigterm_handler_counts_as_killed_by_sigterm() {
         const INT: u64 = 1 << 1;
         const TERM: u64 = 1 << 14;
         let is_fatal = |pending: u64, blocked: u64, ignored: u64, caught: u64, tracer: u32| {

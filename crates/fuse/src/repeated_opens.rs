@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failed_open_is_expected_again() {
+    fn only_a_recently_failed_open_is_expected_again() {
         let opens = RepeatedOpens::default();
         assert!(!opens.is_expected(7, NOW));
         opens.failed(7, READ, NOW);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_repeated_open_of_the_same_thread_uses_a_hold() {
+    fn only_a_repeated_open_of_the_same_thread_gets_the_held_file() {
         let opens = RepeatedOpens::default();
         let inode = InodeId::new(1);
         let ended = |thread, inode, mode| {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn each_hold_is_returned_once() {
+    fn each_held_file_is_returned_once() {
         let opens = RepeatedOpens::default();
         opens.failed(7, READ, NOW);
         assert_eq!(opens.add(7, hold(1)), None);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn log_level_change_is_resent_until_it_is_confirmed() {
+    fn log_level_change_is_resent_until_its_confirmation() {
         let orders = LogLevelChanges::default();
         let (number, answer) = orders.add(CLIENT, Some("debug".into())).unwrap();
         for _ in 0..2 {

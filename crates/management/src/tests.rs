@@ -286,7 +286,7 @@ fn silent_client_is_removed_and_rejoins_with_a_new_id() {
 /// Regression test: management removed clients at the request of a metadata target that had lost
 /// contact with them, although management received the clients' heartbeats.
 #[test]
-fn client_in_contact_stays_until_an_administrator_evicts_it() {
+fn only_an_administrator_evicts_a_client_in_contact() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_on_a_full_disk_says_how_to_free_space() {
+    fn error_on_a_full_disk_names_the_disk_and_the_fix() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
         assert!(full.context().contains("free space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_can_be_read_by_a_thread_that_does_not_own_it() {
+    fn threads_can_read_counters_of_other_threads() {
         let counter = std::sync::Arc::new(Counter::default());
         let reader = std::sync::Arc::clone(&counter);
         let reading = std::thread::spawn(move || {

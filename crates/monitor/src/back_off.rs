@@ -42,7 +42,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     #[test]
-    fn failures_double_the_pause_to_a_limit_and_success_resets_it() {
+    fn failures_double_the_pause_up_to_a_limit_until_a_success() {
         let mut back_off = BackOff::default();
         let mut now = Duration::from_secs(1_000);
         assert!(back_off.is_due(now));

@@ -226,7 +226,7 @@ mod tests {
     use skep_env::{Buf, MessagePart, TcpListener};
 
     #[test]
-    fn refused_copies_are_dropped_and_others_wait() {
+    fn refused_points_are_dropped_and_unsent_points_wait() {
         assert_eq!(outcome(204, b""), Ok(()));
         for code in [408, 429, 500, 503] {
             assert!(matches!(outcome(code, b"busy"), Err(Failure::Later(_))), "{code}");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_copies_are_dropped_when_too_many_wait() {
+    fn oldest_unsent_points_are_dropped_over_the_limit() {
         let mut waiting = Waiting::default();
         for number in 0..MAX_WAITING_COPIES + 2 {
             waiting.add(vec![u8::try_from(number).unwrap()]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_sent_in_order_until_one_must_wait() {
+    fn points_are_sent_in_order_until_the_server_is_busy() {
         let sent = skep_env::block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_made_only_for_the_addresses_in_the_settings() {
+    fn points_are_sent_only_to_addresses_in_the_settings() {
         let mut settings = MonitorSettings::default();
         assert!(of_settings(&settings).unwrap().is_empty());
         let token = tempfile::NamedTempFile::new().unwrap();

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_reported_while_it_is_long_and_grows() {
+    fn only_a_long_and_growing_queue_is_reported() {
         let queue = |level: fn(u64) -> i64| {
             rules(TargetKind::Storage, Dimension::Target, move |id, second| Load {
                 queued: Level::of(if id == 2 { level(second) } else { 0 }),

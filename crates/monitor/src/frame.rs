@@ -301,7 +301,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn readings_that_miss_a_round_have_their_newest_value() {
+    fn reading_without_a_new_value_repeats_its_last_value() {
         let mut silent = frame(61, 5);
         silent.readings.clear();
         let sum = Frame::sum_with_newest_readings([&frame(60, 5), &silent]);

@@ -90,12 +90,12 @@ mod tests {
     const HANGS: (u64, bool) = (3_600_000, true);
 
     #[test]
-    fn silent_address_does_not_delay_the_next_one() {
+    fn next_address_is_tried_despite_a_silent_address() {
         assert_eq!(run(&[HANGS, HANGS, (1, true)]), (Some(Ok(2)), vec![0, 1, 2]));
     }
 
     #[test]
-    fn only_the_first_address_is_tried_if_it_answers() {
+    fn later_addresses_are_not_tried_if_the_first_answers() {
         assert_eq!(run(&[(0, true), HANGS]), (Some(Ok(0)), vec![0]));
     }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_first_address_is_used_if_it_answers_first() {
+    fn slow_first_address_is_used_if_its_reply_is_first() {
         assert_eq!(run(&[(60, true), HANGS]), (Some(Ok(0)), vec![0, 1]));
     }
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn deposed_primary_sends_nothing_until_it_begins_a_new_term() {
+    fn deposed_primary_sends_nothing_until_its_next_term() {
         let term = OwnTerm::new(OWN);
         term.hold(Epoch::new(1));
         let other = TargetId::new(2);

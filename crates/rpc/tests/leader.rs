@@ -104,7 +104,7 @@ fn counts(members: &[&FakeMember]) -> Vec<usize> {
 }
 
 #[test]
-fn request_to_a_follower_goes_to_the_leader_it_names() {
+fn request_to_a_follower_goes_to_the_named_leader() {
     block_on(async {
         let secrets = Secrets::generate();
         let leader = member(&secrets, Role::Leader);

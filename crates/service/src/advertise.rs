@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn management_lists_its_addresses_if_it_cannot_choose_one() {
+    fn error_lists_the_addresses_if_management_cannot_choose() {
         let none = choose(&[], None, 7400, &[]).unwrap_err();
         assert!(none.context().contains("only loopback addresses"), "{none}");
         let several = choose(&host(&["10.0.0.1", "10.1.0.1"]), None, 7400, &[]).unwrap_err();

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_token_stays_accepted_until_it_is_revoked() {
+    fn replaced_token_stays_accepted_until_its_revocation() {
         let parent = tempfile::tempdir().unwrap();
         let old = token(1);
         let path = service(parent.path(), &old);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn token_change_is_refused_while_another_process_changes_it() {
+    fn token_change_is_refused_during_another_token_change() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let other = lock_changes(&path).unwrap();

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_bound_is_durable_until_it_is_replaced() {
+    fn promise_bound_is_durable_until_its_replacement() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let bound = || MemberMarkFile::read_at(path, HOST).unwrap().promise_bound();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_copy_is_marked_until_it_is_durable() {
+    fn copy_is_marked_incomplete_until_durable() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let contents = || MemberMarkFile::read_at(path, HOST).unwrap().contents();

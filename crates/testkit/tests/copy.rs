@@ -86,7 +86,7 @@ fn fill(top: &Path) {
 
 /// Command: skep copy.
 #[test]
-fn tree_is_copied_into_a_cluster_and_out_of_it() {
+fn tree_is_copied_into_and_out_of_a_cluster() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let source = scratch.directory("source");

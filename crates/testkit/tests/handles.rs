@@ -57,7 +57,7 @@ fn open(mount: &Path, (kind, bytes): &Handle) -> String {
 
 /// docs/semantics.md 1.19.
 #[test]
-fn file_handles_open_their_inode_while_it_exists() {
+fn file_handle_opens_its_inode_until_the_inode_is_removed() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let root = cluster.path().to_owned();

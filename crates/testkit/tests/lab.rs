@@ -238,7 +238,7 @@ fn lab_down_removes_a_lab_killed_during_its_start() {
 }
 
 #[test]
-fn impossible_lab_is_refused_before_it_is_created() {
+fn impossible_lab_is_refused_before_any_change() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], exit_code: i32, words: &str| {
         let found = lab.call("up", arguments);

@@ -200,7 +200,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn monitor_with_a_full_disk_still_collects_and_reports_it() {
+fn monitor_reports_a_full_disk_and_still_collects() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let disk = SmallDisk::mount(scratch.directory("disk"));

@@ -106,7 +106,7 @@ fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn offline_targets_get_no_new_files_until_they_return() {
+fn offline_targets_get_no_new_files_until_their_return() {
     let cluster = scenario();
     let new =
         |number: u32| services_of_new(&cluster, &cluster.path().join(format!("new-{number}")));

@@ -43,7 +43,7 @@ fn copy(site: &SshSite, arguments: &str) -> skep_testkit::program::Finished {
 
 /// Command: skep copy.
 #[test]
-fn several_hosts_copy_one_tree_and_continue_it() {
+fn several_hosts_copy_one_tree_and_resume_the_copy() {
     let site = SshSite::new(3);
     let shared = SharedDirectory::new("copy");
     let [from, to] = ["source", "copy"].map(|it| format!("{}/{it}", shared.path()));

@@ -69,7 +69,7 @@ fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
 
 /// Command: skep health check, skep why.
 #[test]
-fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
+fn mount_is_reported_while_a_request_waits_for_a_target() {
     let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);

@@ -119,7 +119,7 @@ fn users_query_their_files_through_the_mount() {
 
 /// Command: skep why, skep lock list.
 #[test]
-fn why_shows_users_the_lock_for_which_their_program_waits() {
+fn why_shows_users_the_lock_that_blocks_their_program() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let directory = cluster.path().join("a");
@@ -241,7 +241,7 @@ fn clients_are_selected_by_host_or_wildcard() {
 
 /// Command: skep why.
 #[test]
-fn users_see_why_their_own_operations_are_slow() {
+fn users_see_the_causes_of_their_slow_operations() {
     let rate = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { more: rate, ..Shape::small() });
     let user = User::new();

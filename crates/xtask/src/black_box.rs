@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_look_at_the_whole_host_run_alone() {
+    fn test_programs_for_the_whole_host_run_alone() {
         let names = ["up"].iter().chain(ALONE).chain(LONG).map(|name| named(name)).collect();
         let (shared, alone) = split(names).expect("all names exist");
         assert_eq!(alone.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), ALONE);

@@ -107,7 +107,7 @@ mod tests {
     const VALID: Duration = Duration::from_secs(1);
 
     #[test]
-    fn missing_xattr_is_cached_until_it_is_set_or_the_timeout() {
+    fn missing_xattr_is_cached_until_its_creation_or_the_timeout() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());

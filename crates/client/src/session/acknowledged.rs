@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_comparison_shows_which_request_was_executed() {
+    fn slot_comparison_finds_the_executed_request() {
         let changes = opened();
         assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
         changes.lost(2, &[(0, 1), (1, 4)]);

@@ -10,7 +10,7 @@ use skep_wire::storage::{ReadChunk, SyncChunk, WriteChunk};
 use std::time::Duration;
 
 #[test]
-fn large_file_is_striped_and_another_mount_reads_it() {
+fn another_mount_reads_a_large_striped_file() {
     with_client(|fake, client| async move {
         let data = bytes(3_000_001);
         let (inode, handle) = create(&client, "a").await;

@@ -17,7 +17,7 @@ fn lose_second_chunk(fake: &FakeCluster, inode: InodeId) {
 
 /// docs/semantics.md 4.7.
 #[test]
-fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
+fn read_of_a_lost_synced_chunk_file_is_an_error() {
     with_client(|fake, client| async move {
         let data = bytes(250_000);
         let (inode, handle) = create(&client, "a").await;
@@ -42,7 +42,7 @@ fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
 /// docs/semantics.md 4.7: without the error, a write would create the chunk file again, and the
 /// other lost bytes would become zeros.
 #[test]
-fn write_to_a_lost_chunk_file_is_an_error_if_it_was_synced() {
+fn write_to_a_lost_synced_chunk_file_is_an_error() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(250_000)).await;

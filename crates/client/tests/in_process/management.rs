@@ -14,7 +14,7 @@ fn idle_mount_receives_a_new_cluster_map() {
 }
 
 #[test]
-fn client_registers_again_after_management_has_removed_it() {
+fn client_registers_again_after_its_removal_by_management() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         let before = client.mount().node();

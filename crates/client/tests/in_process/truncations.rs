@@ -155,7 +155,7 @@ fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
 /// docs/semantics.md 2.5: the client sends a write again after a lost reply, but never after the
 /// write has returned.
 #[test]
-fn write_with_a_lost_reply_is_sent_again_before_it_returns() {
+fn write_with_a_lost_reply_is_repeated_before_its_return() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         fake.state.borrow_mut().lose_reply_of = Some(WriteChunk::ID);

@@ -45,7 +45,7 @@ fn new_group_has_one_primary_and_serving_members() {
 }
 
 #[test]
-fn of_two_take_overs_in_one_epoch_only_the_first_succeeds() {
+fn second_take_over_in_the_same_epoch_is_refused() {
     let group = done(&group(), MemberChange::MarkInSync, C);
     let (by_b, by_c) =
         (change(&group, MemberChange::TakeOver, B), change(&group, MemberChange::TakeOver, C));

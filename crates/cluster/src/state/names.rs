@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_names_another_node_is_refused() {
+    fn name_that_could_mean_another_node_is_refused() {
         let mut state = cluster();
         let first = state.apply(&server(TargetKind::Storage, 1, &[])).unwrap().node;
         state.apply(&server(TargetKind::Metadata, 2, &[])).unwrap();

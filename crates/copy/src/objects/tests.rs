@@ -171,7 +171,7 @@ fn keys_that_are_no_valid_paths_are_reported_by_name() {
 }
 
 #[test]
-fn files_that_an_object_cannot_store_are_reported_by_name() {
+fn files_that_no_object_can_represent_are_reported_by_name() {
     use std::os::unix::ffi::OsStrExt;
     let site = Site::new();
     let source = |name: &[u8]| site.path("source").join(std::ffi::OsStr::from_bytes(name));

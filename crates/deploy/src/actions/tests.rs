@@ -65,7 +65,7 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
 }
 
 #[test]
-fn token_is_only_in_the_script_that_writes_it() {
+fn only_the_script_for_the_token_file_has_the_token() {
     let with: Vec<_> =
         all_scripts().into_iter().filter(|(_, text)| text.contains("skep:secret")).collect();
     assert_eq!(with.len(), 2, "one for each host");

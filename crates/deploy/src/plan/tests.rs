@@ -214,7 +214,7 @@ fn removal_unmounts_first_and_stops_management_last() {
 }
 
 #[test]
-fn steps_can_be_limited_to_an_added_host() {
+fn plan_for_an_added_host_has_only_its_steps() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
     all.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));

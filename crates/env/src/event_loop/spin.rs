@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_polls_only_if_messages_usually_arrive_soon() {
+    fn event_loop_polls_only_if_messages_usually_arrive_soon() {
         let mut now = Duration::from_secs(1);
         let mut spin = talking(now);
         assert_eq!(rounds(&mut spin, &mut now, 100, MICRO * 6), 100);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_polls_only_shortly_after_traffic_with_a_peer() {
+    fn event_loop_polls_only_shortly_after_traffic() {
         let begins = |traffic, age: Duration, expected_replies| {
             let now = Duration::from_secs(1);
             let mut spin = talking(now);

@@ -100,7 +100,7 @@ fn timeout_drops_an_unfinished_future() {
 }
 
 #[test]
-fn loop_polls_before_it_sleeps_only_after_traffic() {
+fn event_loop_polls_before_a_sleep_only_after_traffic() {
     let polls = |traffic| {
         block_on(async move {
             set_spin(Duration::from_micros(50));

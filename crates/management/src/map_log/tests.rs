@@ -139,7 +139,7 @@ fn operations_wait_if_both_members_of_a_group_are_absent() {
 }
 
 #[test]
-fn changes_of_groups_are_logged_without_names_of_the_protocol() {
+fn log_lines_about_groups_use_the_words_of_commands() {
     use MemberChange::{Add, Drop, HandOver, MarkInSync, Remove, TakeOver};
     let map = cluster();
     for (change, level) in [

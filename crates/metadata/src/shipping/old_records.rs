@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn next_piece_is_read_when_the_piece_has_no_further_record() {
+    fn log_reader_reads_the_next_piece_after_the_last_record() {
         let mut old = OldRecords::default();
         assert_eq!(wanted(&mut old, 5, 20), Some((4, 20)));
         assert_eq!(wanted(&mut old, 5, 20), None, "one read at a time");

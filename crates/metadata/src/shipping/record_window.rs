@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn window_finds_records_by_number() {
+    fn record_window_finds_records_by_number() {
         let window = window();
         let epochs = [0, 4, 5, 7, 8, 9].map(|lsn| window.epoch_of(Lsn::new(lsn)).map(Epoch::raw));
         assert_eq!(epochs, [None, None, Some(1), Some(3), Some(3), None]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_records_leave_the_window() {
+    fn record_window_drops_removed_records() {
         let mut window = window();
         window.truncate(Lsn::new(7));
         assert_eq!((numbers(&window), window.last()), (vec![5, 6, 7], Lsn::new(7)));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_window_keeps_the_newest_bytes() {
+    fn trimmed_record_window_keeps_the_newest_bytes() {
         let bytes = RECORD_HEADER_BYTES + 10;
         let kept = |last, most| {
             let mut window = window();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn window_has_the_epoch_of_the_last_removed_record() {
+    fn record_window_keeps_the_epoch_of_the_last_removed_record() {
         let mut window = window();
         assert_eq!(window.epoch_before(), Epoch::default());
         window.take_up_to(Lsn::new(7));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn target_is_hung_until_it_answers_a_probe() {
+    fn target_without_a_probe_reply_counts_as_hung() {
         let probes = Probes::default();
         let mut sent = None;
         let mut at = |seconds| {

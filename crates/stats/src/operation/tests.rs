@@ -93,7 +93,7 @@ fn wait_for_a_take_over_names_both_members() {
 }
 
 #[test]
-fn request_without_a_reply_is_not_a_slow_network() {
+fn request_without_a_reply_does_not_suggest_a_slow_network() {
     let lost = TraceCall { is_failed: true, stages: None, ..call(98, 5, 0, 9_000, zero()) };
     let what = &explained(&[of_mount(10_000, 0, vec![lost])]).parts[0].what;
     assert_eq!(what, "waiting for a reply of storage target t5 on storage-2, which did not come");

@@ -257,7 +257,7 @@ fn slow_link_of_a_crowded_server_is_not_blamed_on_clients() {
 }
 
 #[test]
-fn busy_link_is_not_slow() {
+fn fully_used_link_is_not_reported_as_slow() {
     // One client uses a whole link of 1 Gbit/s, and the other client hardly writes.
     let mut evidence = healthy();
     set_link(&mut evidence, &[3, 4, 5, 6], 8, 300, 35);
@@ -298,7 +298,7 @@ fn busy_user_or_busy_directory_is_named_but_not_both() {
 }
 
 #[test]
-fn busy_thread_is_a_cause_only_while_others_wait_for_it() {
+fn busy_thread_is_a_cause_only_if_requests_of_others_wait() {
     let mut evidence = healthy();
     let busy = change(&mut evidence, 1);
     busy.working_ns = 8 * SECOND;

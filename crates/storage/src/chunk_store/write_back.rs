@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_long_write_to_the_end_of_a_region_completes_it() {
+    fn only_a_long_write_to_a_region_end_completes_the_region() {
         let end = 3 * REGION_BYTES;
         assert!(completes_region(&(end - (1 << 20)..end)));
         assert!(!completes_region(&(end - (1 << 20)..end - 4096)));

@@ -380,7 +380,7 @@ fn requests_of_a_deposed_metadata_target_are_refused() {
 
 /// docs/semantics.md 3.8.
 #[test]
-fn write_of_a_client_removed_while_it_waits_is_refused() {
+fn waiting_write_of_a_removed_client_is_refused() {
     run(|dir| async move {
         let removed = NodeId::new(2);
         let node = |id| skep_types::Node {

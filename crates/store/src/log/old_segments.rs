@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_removes_few_segments() {
+    fn each_call_removes_a_limited_number_of_segments() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = log_of_five_segments(directory.path());
         assert!(log.has_old_segments(Lsn::new(4)) && !log.has_old_segments(Lsn::new(3)));

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_after_the_records_that_were_read_are_counted() {
+    fn log_reader_counts_the_bytes_after_its_position() {
         let directory = tempfile::tempdir().unwrap();
         let log = filled(directory.path(), 15, 3 << 20);
         let record = (RECORD_HEADER_BYTES + (3 << 20)) as u64;

@@ -236,7 +236,7 @@ fn numeric_values_are_compared_with_their_neighbours() {
 }
 
 #[test]
-fn report_names_once_how_many_hosts_saturate_the_servers() {
+fn report_names_the_saturating_number_of_hosts_once() {
     let of = |hosts: &str, of: &dyn Fn(&Settings) -> f64| {
         let report = of_factors(&format!("hosts = {hosts}"), of);
         let found = about(&report, "hosts");

@@ -149,7 +149,7 @@ fn every_run_happens_once_in_the_order_of_blocks() {
 }
 
 #[test]
-fn a_stopped_study_resumes_where_it_stopped() {
+fn a_stopped_study_resumes_with_its_next_run() {
     for stop_after in 1..16 {
         let scratch = tempfile::tempdir().expect("a directory");
         let mut bench = MadeUp::new();
@@ -201,7 +201,7 @@ fn failed_run_preserves_earlier_results() {
 }
 
 #[test]
-fn calibration_finds_where_bandwidth_levels_off() {
+fn calibration_finds_the_saturation_of_bandwidth() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
@@ -243,7 +243,7 @@ fn stopped_calibration_resumes_with_the_same_runs() {
 }
 
 #[test]
-fn a_lab_has_no_waits_unless_the_plan_sets_them() {
+fn study_in_a_lab_waits_only_if_the_plan_sets_waits() {
     let plan = Plan::parse(PLAN).expect("a plan");
     assert_eq!(wait_of(&plan, true), (Duration::ZERO, Duration::ZERO));
     assert_eq!(wait_of(&plan, false), SHARED_WAIT);

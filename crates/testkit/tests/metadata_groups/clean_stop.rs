@@ -99,7 +99,7 @@ fn backup_that_stops_cleanly_delays_no_operation() {
 }
 
 #[test]
-fn backup_that_stops_in_an_idle_group_has_left_it() {
+fn backup_leaves_an_idle_group_before_its_process_ends() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");

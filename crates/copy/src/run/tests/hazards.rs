@@ -158,7 +158,7 @@ fn copy_over_its_own_source_is_refused() {
 }
 
 #[test]
-fn copy_never_replaces_an_entry_that_appears_meanwhile() {
+fn copy_never_replaces_an_entry_created_during_the_copy() {
     let site = Site::new();
     fs::create_dir(site.copy("")).unwrap();
     fs::write(site.copy("new"), "new").unwrap();

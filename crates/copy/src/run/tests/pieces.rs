@@ -93,7 +93,7 @@ fn pieces_of_an_earlier_source_version_are_not_used() {
 }
 
 #[test]
-fn pieces_that_another_user_may_have_written_are_not_used() {
+fn pieces_writable_by_other_users_are_not_used() {
     let site = Site::new();
     let source = large_source(&site);
     plant_incomplete(&site, &source);

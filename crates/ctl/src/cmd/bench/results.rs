@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_result_is_in_the_file_as_soon_as_it_is_added() {
+    fn result_file_has_each_result_at_once() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
         let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");

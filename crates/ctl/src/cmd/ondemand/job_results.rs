@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_a_state_is_read_back_and_other_texts_are_pending() {
+    fn unknown_state_of_a_jobs_results_counts_as_pending() {
         for results in [
             Results::Pending("copies a, 1 of 2 files".into()),
             Results::Saved,

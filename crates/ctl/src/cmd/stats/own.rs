@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_the_growth_between_two_replies() {
+    fn load_of_a_mount_is_the_growth_between_two_replies() {
         let map = ClusterMap::empty(ClusterId::default());
         let place = Path::new("/mnt/skep");
         let before = load(1, 10, &[row(3, 100, 1_000)]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_named_as_in_the_figures_of_services() {
+    fn mount_names_requests_like_the_services() {
         let map = ClusterMap::empty(ClusterId::default());
         let name = |id| object(id, Division::Operation, &map, Path::new("/"));
         assert_eq!(name(96), ("write_chunk".to_owned(), "storage".to_owned()));

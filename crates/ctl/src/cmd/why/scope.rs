@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_have_a_name_on_this_host_or_an_id() {
+    fn user_option_accepts_a_local_name_or_a_user_id() {
         let names = HashMap::from([("1000".to_owned(), "ada".to_owned())]);
         assert_eq!(id_of_user("ada", &names).ok(), Some(1000));
         assert_eq!(id_of_user("2000", &names).ok(), Some(2000));

@@ -69,7 +69,7 @@ fn old_records_count_only_after_comparison_with_the_primary() {
 }
 
 #[test]
-fn record_is_not_replaced_while_a_sync_covers_it() {
+fn backup_replaces_no_record_during_a_sync_of_the_record() {
     let mut member = with_log(&[1, 1]);
     let at_once = ShipLog { syncs_at_once: true, ..ship(3..4, 1, 0) };
     ask(&mut member, &at_once).unwrap();
@@ -237,7 +237,7 @@ fn resumed_backup_reads_pending_messages_before_a_take_over() {
 }
 
 #[test]
-fn member_lacks_records_until_it_has_all_records_of_the_primary() {
+fn member_lacks_records_until_all_primary_records_arrive() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     beat(&mut member, 3, 4, NOW);
@@ -310,7 +310,7 @@ fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
 }
 
 #[test]
-fn release_of_the_former_primary_ends_the_wait() {
+fn lease_release_by_the_former_primary_ends_the_wait() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 4);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER);
@@ -322,7 +322,7 @@ fn release_of_the_former_primary_ends_the_wait() {
 
 /// The former primary may itself have waited for the end of its predecessor's lease.
 #[test]
-fn release_of_a_new_primary_does_not_release_its_predecessor() {
+fn lease_release_by_a_new_primary_spares_its_predecessor() {
     let last = NOW + TAKE_OVER_AFTER / 4;
     let mut succession = succession(NOW, last, 4);
     succession.on_report(PRIMARY);
@@ -331,7 +331,7 @@ fn release_of_a_new_primary_does_not_release_its_predecessor() {
 
 /// A request that the primary sends after the end of its wait proves this end.
 #[test]
-fn release_of_a_lease_is_valid_once_the_primary_has_waited() {
+fn lease_release_is_valid_after_the_wait_of_the_primary() {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, NOW);
     let later = NOW + WAIT / 2;
@@ -383,7 +383,7 @@ fn setting_changes_both_the_granted_lease_and_the_promise() {
 }
 
 #[test]
-fn member_asks_after_the_time_in_its_newest_map() {
+fn member_asks_to_take_over_after_the_time_in_its_newest_map() {
     let mut member = with_log(&[3, 3]);
     member.handle(vec![map_with(LONG, 4)], NOW);
     beat(&mut member, 3, 2, NOW);
@@ -400,7 +400,7 @@ fn member_asks_after_the_time_in_its_newest_map() {
 
 /// The process before has promised more than the time in the map of this process.
 #[test]
-fn promises_of_the_process_before_delay_a_new_primary() {
+fn promise_of_the_previous_process_delays_a_new_primary() {
     let start = super::copy_network::start(3, NOW);
     let mut backup = Backup::open(MemoryEngine::default(), [], start, LONG).unwrap();
     backup.handle([Event::Map(map(4))], NOW + Duration::from_secs(1)).unwrap();
@@ -408,7 +408,7 @@ fn promises_of_the_process_before_delay_a_new_primary() {
 }
 
 #[test]
-fn release_counts_only_if_no_epoch_is_between() {
+fn lease_release_is_ignored_after_an_unknown_epoch() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 5);
     succession.on_report(PRIMARY);
@@ -417,7 +417,7 @@ fn release_counts_only_if_no_epoch_is_between() {
 
 /// The primary was the primary before, and another target was the primary meanwhile.
 #[test]
-fn a_second_term_of_a_primary_begins_its_time_anew() {
+fn second_term_of_a_primary_starts_a_new_lease_time() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     let mut back = ClusterMap::clone(&map(5));

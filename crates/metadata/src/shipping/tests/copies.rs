@@ -75,7 +75,7 @@ fn copy_continues_after_a_restart_of_either_side() {
 }
 
 #[test]
-fn copy_begins_anew_if_the_log_lacks_its_next_record() {
+fn copy_restarts_if_the_log_lacks_the_next_record() {
     let mut source = Source::begin(80, 0);
     source.send_parts(4);
     let engine = source.member.engine().clone();
@@ -187,7 +187,7 @@ fn serving_member_does_not_remove_its_store() {
 }
 
 #[test]
-fn full_disk_stops_the_copy_until_there_is_space() {
+fn copy_waits_for_space_on_a_full_disk() {
     let mut source = Source::begin(80, 0);
     source.send_parts(3);
     let shortage = Some("the disk is full".to_owned());

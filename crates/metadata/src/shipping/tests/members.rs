@@ -118,7 +118,7 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
 }
 
 #[test]
-fn stopping_counted_member_no_longer_counts() {
+fn stopping_member_no_longer_counts_for_watermarks() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -131,7 +131,7 @@ fn stopping_counted_member_no_longer_counts() {
 }
 
 #[test]
-fn resumed_primary_reads_replies_before_it_drops_a_member() {
+fn resumed_primary_reads_replies_before_dropping_a_member() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     primary.requests();
@@ -142,7 +142,7 @@ fn resumed_primary_reads_replies_before_it_drops_a_member() {
 }
 
 #[test]
-fn returned_member_counts_for_watermarks_before_it_serves() {
+fn returned_member_counts_for_watermarks_before_serving() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -179,7 +179,7 @@ fn returned_member_serves_only_after_it_has_synced_safe_records() {
 }
 
 #[test]
-fn returned_member_that_stops_no_longer_counts_for_watermarks() {
+fn returned_and_stopped_member_ends_its_count_for_watermarks() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -197,7 +197,7 @@ fn returned_member_that_stops_no_longer_counts_for_watermarks() {
 /// Regression test: the primary of a young group, which still had all records, waited for a member
 /// without a store with each reply, and sent it no copy.
 #[test]
-fn member_without_a_store_gets_a_copy_before_it_counts() {
+fn member_without_a_store_counts_only_after_a_copy() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -212,7 +212,7 @@ fn member_without_a_store_gets_a_copy_before_it_counts() {
 /// Management may have marked the member as in sync, although the reply was lost. So the primary
 /// waits for the member until management has revoked the request.
 #[test]
-fn counted_member_that_stops_is_dropped_before_it_serves() {
+fn counted_member_is_dropped_when_its_service_stops() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -235,7 +235,7 @@ fn counted_member_that_stops_is_dropped_before_it_serves() {
 
 /// The earlier process may have ended before it stored the cluster map in which the member serves.
 #[test]
-fn restarted_primary_waits_for_the_member_it_had_counted() {
+fn restarted_primary_waits_for_its_earlier_counted_member() {
     let mut primary = Primary::begin(5);
     primary.shipper.continue_to_count(vec![BACKUP]);
     primary.shipper.set_members(&[], &[BACKUP]);
@@ -259,7 +259,7 @@ fn restarted_primary_waits_for_the_member_it_had_counted() {
 /// Regression test: the primary sent only records after the confirmed ones, and the member refused
 /// all of them until the next epoch.
 #[test]
-fn absent_member_that_lost_confirmed_records_gets_them_again() {
+fn confirmed_records_lost_by_an_absent_member_are_sent_again() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();

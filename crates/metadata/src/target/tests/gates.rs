@@ -220,7 +220,7 @@ fn restart_stores_no_record_that_a_counted_member_may_lack() {
 }
 
 #[test]
-fn read_reply_waits_only_for_records_that_it_depends_on() {
+fn read_reply_waits_only_for_records_of_its_result() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);
@@ -239,7 +239,7 @@ fn read_reply_waits_only_for_records_that_it_depends_on() {
 }
 
 #[test]
-fn error_reply_waits_for_the_records_that_it_depends_on() {
+fn error_reply_waits_for_records_of_its_cause() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
@@ -281,7 +281,7 @@ fn durable_reply_waits_until_both_members_have_synced() {
 }
 
 #[test]
-fn waits_of_a_durable_reply_have_the_present_reason() {
+fn each_wait_of_a_durable_reply_has_its_present_reason() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     let reasons = |pair: &Story| -> Vec<_> {

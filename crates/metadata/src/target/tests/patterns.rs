@@ -110,7 +110,7 @@ fn a_file_of_a_dead_writer_keeps_its_pattern() {
 }
 
 #[test]
-fn only_owners_set_patterns_and_only_directories_unset_them() {
+fn patterns_are_set_by_owners_and_unset_only_on_directories() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.close(inode, (0, 2), None);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Before the fix, an operation waited for another group while its session ended, and nevertheless
 /// committed later. This left a slot and opens that no job would ever remove.
 #[test]
-fn an_operation_is_refused_if_its_session_ended_meanwhile() {
+fn operation_is_refused_if_its_session_ends_during_a_wait() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
     let open = md::Open {
@@ -181,7 +181,7 @@ fn a_session_that_has_ended_is_not_opened_again() {
 /// Before the fix, a suspension of the target for longer than a lease ended all sessions. The
 /// reason was that the target had not read the renewals yet that clients had sent meanwhile.
 #[test]
-fn leases_begin_anew_after_the_target_was_paused() {
+fn leases_restart_after_a_pause_of_the_target() {
     let mut story = Story::begin();
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     story.now += 3 * lease;
@@ -201,7 +201,7 @@ fn leases_begin_anew_after_the_target_was_paused() {
 /// Before the fix, when the cluster's lease became shorter, the target ended sessions too early.
 /// Their clients still used the longer lease that the target had sent them before.
 #[test]
-fn a_shorter_lease_applies_when_the_client_acknowledges_it() {
+fn a_shorter_lease_applies_after_its_acknowledgement() {
     let mut story = Story::begin();
     let given_ms = map().policy.lease_ms;
     let mut version = 1;
@@ -273,7 +273,7 @@ fn pass_a_lease(story: &mut Story, renewing: &[u64]) {
 /// Before the fix, the target released the locks of a silent client while storage still accepted
 /// writes of that client.
 #[test]
-fn locks_of_a_silent_client_stay_until_it_leaves_the_map() {
+fn locks_of_a_silent_client_stay_until_its_removal_from_the_map() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let other = md::OpenSession { client: NodeId::new(8), slots: 4 };
@@ -354,7 +354,7 @@ fn outcome_of_a_request_is_known_after_its_session_has_ended() {
 /// If a power loss removed a session, the client could not find out which of its requests were
 /// executed.
 #[test]
-fn a_session_is_synced_before_its_client_may_use_it() {
+fn reply_to_open_session_waits_for_a_sync() {
     let mut story = Story::begin();
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.run(vec![arrival(1, 3, (0, 0), &open)]);

@@ -83,7 +83,7 @@ fn damaged_granule_can_be_cleared_only_as_a_whole() {
 }
 
 #[test]
-fn synced_region_is_logged_as_dirty_before_it_is_cleared() {
+fn synced_region_is_logged_as_dirty_before_its_clearing() {
     for is_hole_lost in [false, true] {
         run(move |dir| async move {
             let store = open(&dir);

@@ -45,7 +45,7 @@ fn only_the_granule_with_a_flipped_bit_is_refused() {
 /// Metadata already has the new size when storage truncates, so damage must not prevent the
 /// truncation.
 #[test]
-fn granule_stays_damaged_after_a_truncation_into_it() {
+fn granule_stays_damaged_after_a_truncation_within_the_granule() {
     run(|dir| async move {
         let path = settled(&dir).await;
         let at = physical_offset(3 * MIB + 5000);
