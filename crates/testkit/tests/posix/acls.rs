@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![acls:
-    grant_and_deny_access,
-    change_with_chmod,
+    acl_grants_and_denies_access,
+    chmod_changes_the_mask_of_an_acl,
     default_acl_is_inherited,
     default_acl_replaces_the_umask,
     umask_applies_without_a_default_acl,
@@ -70,7 +70,7 @@ fn raw(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 /// docs/semantics.md 1.17.
-fn grant_and_deny_access(root: &Path) {
+fn acl_grants_and_denies_access(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "text");
@@ -91,7 +91,7 @@ fn grant_and_deny_access(root: &Path) {
 }
 
 /// docs/semantics.md 1.17.
-fn change_with_chmod(root: &Path) {
+fn chmod_changes_the_mask_of_an_acl(root: &Path) {
     chmod(root, 0o755);
     let path = root.join("file");
     files::write(&path, "text");

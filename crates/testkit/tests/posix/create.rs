@@ -10,17 +10,17 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![create:
-    makes_an_empty_file_of_the_caller,
-    is_exclusive_on_request,
-    truncates_an_existing_file,
-    fails_without_its_parent,
-    takes_any_bytes_as_names,
-    limits_name_lengths,
-    makes_1000_files_in_one_directory,
-    succeeds_for_only_one_of_two_threads,
+    creation_makes_an_empty_file_of_the_caller,
+    exclusive_creation_refuses_an_existing_name,
+    creation_with_o_trunc_empties_an_existing_file,
+    creation_in_a_missing_directory_is_refused,
+    file_names_may_have_any_bytes,
+    too_long_file_name_is_refused,
+    directory_holds_1000_new_files,
+    only_one_of_two_threads_creates_a_name,
 ];
 
-fn makes_an_empty_file_of_the_caller(root: &Path) {
+fn creation_makes_an_empty_file_of_the_caller(root: &Path) {
     let path = root.join("file");
     let file = files::open_with(OpenOptions::new().write(true).create_new(true).mode(0o641), &path);
     let found = files::metadata_of(&file);
@@ -34,7 +34,7 @@ fn makes_an_empty_file_of_the_caller(root: &Path) {
     assert_eq!(names(root), ["file"]);
 }
 
-fn is_exclusive_on_request(root: &Path) {
+fn exclusive_creation_refuses_an_existing_name(root: &Path) {
     let path = root.join("file");
     files::create_new(&path);
     refused(File::create_new(&path), Errno::EXIST);
@@ -44,7 +44,7 @@ fn is_exclusive_on_request(root: &Path) {
     refused(File::create_new(root.join("link")), Errno::EXIST);
 }
 
-fn truncates_an_existing_file(root: &Path) {
+fn creation_with_o_trunc_empties_an_existing_file(root: &Path) {
     let path = root.join("file");
     files::write(&path, vec![7; 700_000]);
     let before = files::metadata(&path);
@@ -54,14 +54,14 @@ fn truncates_an_existing_file(root: &Path) {
     assert!(files::read(&path).is_empty());
 }
 
-fn fails_without_its_parent(root: &Path) {
+fn creation_in_a_missing_directory_is_refused(root: &Path) {
     refused(File::create(root.join("missing/file")), Errno::NOENT);
     files::write(root.join("file"), "x");
     refused(File::create(root.join("file/below")), Errno::NOTDIR);
     refused(File::create(root), Errno::ISDIR);
 }
 
-fn takes_any_bytes_as_names(root: &Path) {
+fn file_names_may_have_any_bytes(root: &Path) {
     let odd: &[&[u8]] =
         &[b" ", b"a b", b"\n", b"\xff\xfe\x80", b"-", b"...", b"*?", "\u{fc}".as_bytes()];
     for name in odd {
@@ -80,7 +80,7 @@ fn takes_any_bytes_as_names(root: &Path) {
 }
 
 /// docs/semantics.md 1.11.
-fn limits_name_lengths(root: &Path) {
+fn too_long_file_name_is_refused(root: &Path) {
     let longest = "n".repeat(255);
     files::create(root.join(&longest));
     assert_eq!(names(root), [longest]);
@@ -88,7 +88,7 @@ fn limits_name_lengths(root: &Path) {
     refused(fs::metadata(root.join("n".repeat(256))), Errno::NAMETOOLONG);
 }
 
-fn makes_1000_files_in_one_directory(root: &Path) {
+fn directory_holds_1000_new_files(root: &Path) {
     for index in 0..1000 {
         files::write(root.join(format!("file-{index:04}")), format!("{index}"));
     }
@@ -100,7 +100,7 @@ fn makes_1000_files_in_one_directory(root: &Path) {
     }
 }
 
-fn succeeds_for_only_one_of_two_threads(root: &Path) {
+fn only_one_of_two_threads_creates_a_name(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("file-{round}"));
         let made: usize = std::thread::scope(|scope| {

@@ -8,14 +8,14 @@ use std::fs::File;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![fsync:
-    succeeds_for_written_files,
-    succeeds_for_directories,
+    fsync_of_a_written_file_succeeds,
+    fsync_of_a_directory_succeeds,
     syncfs_succeeds,
     files_opened_with_o_sync_can_be_written,
-    succeeds_for_read_only_handles,
+    fsync_of_a_read_only_handle_succeeds,
 ];
 
-fn succeeds_for_written_files(root: &Path) {
+fn fsync_of_a_written_file_succeeds(root: &Path) {
     let file = files::create(root.join("file"));
     for index in 0..20_u8 {
         files::write_all(&file, &vec![index; 100_000]);
@@ -24,7 +24,7 @@ fn succeeds_for_written_files(root: &Path) {
     assert_eq!(files::metadata(root.join("file")).len(), 2_000_000);
 }
 
-fn succeeds_for_directories(root: &Path) {
+fn fsync_of_a_directory_succeeds(root: &Path) {
     files::create_dir(root.join("directory"));
     files::write(root.join("directory/file"), "x");
     files::sync_all(&files::open(root.join("directory")));
@@ -52,7 +52,7 @@ fn files_opened_with_o_sync_can_be_written(root: &Path) {
     }
 }
 
-fn succeeds_for_read_only_handles(root: &Path) {
+fn fsync_of_a_read_only_handle_succeeds(root: &Path) {
     files::write(root.join("file"), "x");
     let file = files::open(root.join("file"));
     files::sync_all(&file);

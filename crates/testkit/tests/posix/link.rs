@@ -11,7 +11,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![link:
     hard_links_are_the_same_file,
     hard_links_to_directories_are_refused,
     hard_links_may_lie_in_other_directories,
-    refuses_an_existing_name,
+    hard_link_over_an_existing_name_is_refused,
     hard_link_to_a_symbolic_link_is_a_symbolic_link,
     file_may_have_300_hard_links,
 ];
@@ -51,7 +51,7 @@ fn hard_links_may_lie_in_other_directories(root: &Path) {
     }
 }
 
-fn refuses_an_existing_name(root: &Path) {
+fn hard_link_over_an_existing_name_is_refused(root: &Path) {
     files::write(root.join("a"), "a");
     files::write(root.join("b"), "b");
     refused(fs::hard_link(root.join("a"), root.join("b")), Errno::EXIST);

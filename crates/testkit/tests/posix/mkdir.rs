@@ -8,15 +8,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![mkdir:
-    makes_an_empty_directory,
-    raises_the_link_count_of_the_parent,
-    refuses_an_existing_name,
-    makes_sixty_nested_directories,
-    inherits_the_group,
+    new_directory_is_empty,
+    new_directory_raises_the_link_count_of_its_parent,
+    mkdir_over_an_existing_name_is_refused,
+    sixty_nested_directories_can_be_made,
+    new_directory_inherits_the_setgid_group,
     new_directories_accept_files,
 ];
 
-fn makes_an_empty_directory(root: &Path) {
+fn new_directory_is_empty(root: &Path) {
     let path = root.join("directory");
     ok(DirBuilder::new().mode(0o751).create(&path));
     let found = files::metadata(&path);
@@ -26,7 +26,7 @@ fn makes_an_empty_directory(root: &Path) {
 }
 
 /// docs/semantics.md 1.12.
-fn raises_the_link_count_of_the_parent(root: &Path) {
+fn new_directory_raises_the_link_count_of_its_parent(root: &Path) {
     let before = files::metadata(root).nlink();
     files::create_dir(root.join("a"));
     files::create_dir(root.join("b"));
@@ -36,7 +36,7 @@ fn raises_the_link_count_of_the_parent(root: &Path) {
     assert_eq!(files::metadata(root).nlink(), before + 1);
 }
 
-fn refuses_an_existing_name(root: &Path) {
+fn mkdir_over_an_existing_name_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     refused(fs::create_dir(root.join("file")), Errno::EXIST);
@@ -45,7 +45,7 @@ fn refuses_an_existing_name(root: &Path) {
     refused(fs::create_dir(root.join("file/directory")), Errno::NOTDIR);
 }
 
-fn makes_sixty_nested_directories(root: &Path) {
+fn sixty_nested_directories_can_be_made(root: &Path) {
     let mut path = root.to_owned();
     for level in 0..60 {
         path.push(format!("level-{level}"));
@@ -60,7 +60,7 @@ fn makes_sixty_nested_directories(root: &Path) {
 }
 
 /// docs/semantics.md 1.10.
-fn inherits_the_group(root: &Path) {
+fn new_directory_inherits_the_setgid_group(root: &Path) {
     let parent = root.join("shared");
     files::create_dir(&parent);
     files::chown(&parent, None, Some(1234));

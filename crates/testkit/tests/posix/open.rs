@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
-    refuses_wrong_file_types,
+    open_with_flags_for_another_file_type_is_refused,
     access_mode_of_a_handle_is_enforced,
     file_can_be_open_500_times,
     nonblocking_handles_read_and_write,
@@ -20,7 +20,7 @@ fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-fn refuses_wrong_file_types(root: &Path) {
+fn open_with_flags_for_another_file_type_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     files::symlink("file", root.join("link"));

@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     vectored_writes_and_reads_keep_their_order,
     bytes_are_read_after_reopening,
     file_grows_byte_by_byte,
-    cp_copies_all_bytes,
+    cp_copies_all_bytes_of_a_file,
 ];
 
 fn open(path: &Path) -> File {
@@ -214,7 +214,7 @@ fn file_grows_byte_by_byte(root: &Path) {
     assert!(files::read(&path) == expected);
 }
 
-fn cp_copies_all_bytes(root: &Path) {
+fn cp_copies_all_bytes_of_a_file(root: &Path) {
     let bytes = Random::new(5).bytes(2_345_678);
     files::write(root.join("from"), &bytes);
     // The program `cp` uses copy_file_range or sendfile.

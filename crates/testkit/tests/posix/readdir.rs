@@ -10,13 +10,13 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![readdir:
-    lists_dot_and_dot_dot,
-    reports_types_and_inodes,
-    lists_unchanged_entries_once_while_others_change,
+    listing_has_dot_and_dot_dot,
+    listing_has_types_and_inode_numbers,
+    listing_has_unchanged_entries_once_during_other_changes,
     entries_can_be_removed_during_a_listing,
-    rewind_begins_the_listing_again,
-    of_a_file_is_refused,
-    lists_400_names_of_255_bytes,
+    rewind_restarts_the_listing,
+    listing_of_a_file_is_refused,
+    listing_has_all_400_names_of_255_bytes,
 ];
 
 fn fill(root: &Path, count: usize) {
@@ -25,7 +25,7 @@ fn fill(root: &Path, count: usize) {
     }
 }
 
-fn lists_dot_and_dot_dot(root: &Path) {
+fn listing_has_dot_and_dot_dot(root: &Path) {
     files::create_dir(root.join("directory"));
     let open = ok(rustix::fs::open(root.join("directory"), OFlags::RDONLY, Mode::empty()));
     let entries: BTreeMap<_, _> = ok(Dir::read_from(&open))
@@ -37,7 +37,7 @@ fn lists_dot_and_dot_dot(root: &Path) {
     assert_eq!(entries[".."], files::metadata(root).ino());
 }
 
-fn reports_types_and_inodes(root: &Path) {
+fn listing_has_types_and_inode_numbers(root: &Path) {
     files::write(root.join("file"), "x");
     files::create_dir(root.join("directory"));
     files::symlink("x", root.join("link"));
@@ -51,7 +51,7 @@ fn reports_types_and_inodes(root: &Path) {
 
 /// A name that exists during the whole listing is listed exactly once, regardless of other changes.
 /// docs/semantics.md 1.6.
-fn lists_unchanged_entries_once_while_others_change(root: &Path) {
+fn listing_has_unchanged_entries_once_during_other_changes(root: &Path) {
     const COUNT: usize = 3000;
     fill(root, COUNT);
     for round in 0..3 {
@@ -84,7 +84,7 @@ fn entries_can_be_removed_during_a_listing(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn rewind_begins_the_listing_again(root: &Path) {
+fn rewind_restarts_the_listing(root: &Path) {
     fill(root, 500);
     let open = ok(rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()));
     let mut directory = ok(Dir::read_from(&open));
@@ -100,13 +100,13 @@ fn rewind_begins_the_listing_again(root: &Path) {
     assert_eq!(count(&mut directory), 501);
 }
 
-fn of_a_file_is_refused(root: &Path) {
+fn listing_of_a_file_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     refused(fs::read_dir(root.join("file")), Errno::NOTDIR);
     refused(fs::read_dir(root.join("missing")), Errno::NOENT);
 }
 
-fn lists_400_names_of_255_bytes(root: &Path) {
+fn listing_has_all_400_names_of_255_bytes(root: &Path) {
     let expected: Vec<_> = (0..400).map(|index| format!("{index:03}{}", "n".repeat(252))).collect();
     for name in &expected {
         files::write(root.join(name), "");

@@ -12,31 +12,31 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
-    moves_within_a_directory,
-    moves_to_another_directory,
-    replaces_an_existing_file,
+    rename_moves_a_file_within_a_directory,
+    rename_moves_a_file_to_another_directory,
+    rename_replaces_an_existing_file,
     replaced_open_file_stays_readable,
-    replaces_only_an_empty_directory,
-    of_a_missing_name_is_refused,
+    rename_replaces_only_an_empty_directory,
+    rename_of_a_missing_name_is_refused,
     file_and_directory_do_not_replace_each_other,
-    directory_into_its_own_subtree_is_refused,
-    between_hard_links_of_one_file_keeps_both_names,
+    rename_of_a_directory_into_its_subtree_is_refused,
+    rename_between_hard_links_of_a_file_keeps_both_names,
     noreplace_refuses_an_existing_name,
-    of_a_directory_moves_its_contents,
-    of_a_directory_updates_link_counts,
+    rename_of_a_directory_moves_its_contents,
+    rename_of_a_directory_updates_link_counts,
     entry_can_be_moved_back_and_forth,
     concurrent_renames_lose_no_file,
-    moves_a_symbolic_link_itself,
+    rename_moves_a_symbolic_link_itself,
     concurrent_moves_never_create_a_loop,
-    exchanges_two_files,
-    exchanges_two_directories,
-    exchanges_a_file_with_a_directory,
+    exchange_swaps_two_files,
+    exchange_swaps_two_directories,
+    exchange_swaps_a_file_and_a_directory,
     exchange_with_a_missing_name_is_refused,
     exchange_with_an_ancestor_is_refused,
     exchange_of_hard_links_of_one_file_succeeds,
     concurrent_exchanges_lose_no_entry,
     concurrent_exchanges_never_create_a_loop,
-    leaves_a_whiteout_on_request,
+    rename_with_whiteout_leaves_a_whiteout,
     whiteout_and_exchange_cannot_be_combined,
     tree_works_as_upper_directory_of_overlayfs,
 ];
@@ -45,7 +45,7 @@ fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
     renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE)
 }
 
-fn moves_within_a_directory(root: &Path) {
+fn rename_moves_a_file_within_a_directory(root: &Path) {
     files::write(root.join("a"), "text");
     let inode = files::metadata(root.join("a")).ino();
     files::rename(root.join("a"), root.join("b"));
@@ -56,7 +56,7 @@ fn moves_within_a_directory(root: &Path) {
 
 /// The test uses sixteen directories. If there are two metadata targets, some directories are on
 /// the other target.
-fn moves_to_another_directory(root: &Path) {
+fn rename_moves_a_file_to_another_directory(root: &Path) {
     files::write(root.join("file"), "text");
     let inode = files::metadata(root.join("file")).ino();
     let mut last = root.join("file");
@@ -72,7 +72,7 @@ fn moves_to_another_directory(root: &Path) {
     }
 }
 
-fn replaces_an_existing_file(root: &Path) {
+fn rename_replaces_an_existing_file(root: &Path) {
     for index in 0..16 {
         let directory = root.join(format!("directory-{index}"));
         files::create_dir(&directory);
@@ -95,7 +95,7 @@ fn replaced_open_file_stays_readable(root: &Path) {
     assert_eq!(text, "old");
 }
 
-fn replaces_only_an_empty_directory(root: &Path) {
+fn rename_replaces_only_an_empty_directory(root: &Path) {
     files::create_dir(root.join("from"));
     files::write(root.join("from/file"), "x");
     files::create_dir(root.join("empty"));
@@ -107,7 +107,7 @@ fn replaces_only_an_empty_directory(root: &Path) {
     assert_eq!(files::read(root.join("empty/file")), b"x");
 }
 
-fn of_a_missing_name_is_refused(root: &Path) {
+fn rename_of_a_missing_name_is_refused(root: &Path) {
     refused(fs::rename(root.join("a"), root.join("b")), Errno::NOENT);
     files::write(root.join("a"), "x");
     refused(fs::rename(root.join("a"), root.join("missing/b")), Errno::NOENT);
@@ -122,7 +122,7 @@ fn file_and_directory_do_not_replace_each_other(root: &Path) {
     assert_eq!(names(root), ["directory", "file"]);
 }
 
-fn directory_into_its_own_subtree_is_refused(root: &Path) {
+fn rename_of_a_directory_into_its_subtree_is_refused(root: &Path) {
     files::create_dir_all(root.join("a/b/c"));
     refused(fs::rename(root.join("a"), root.join("a/b/c/d")), Errno::INVAL);
     refused(fs::rename(root.join("a"), root.join("a/b")), Errno::INVAL);
@@ -131,7 +131,7 @@ fn directory_into_its_own_subtree_is_refused(root: &Path) {
 }
 
 /// POSIX requires that both names still exist if they are hard links to the same file.
-fn between_hard_links_of_one_file_keeps_both_names(root: &Path) {
+fn rename_between_hard_links_of_a_file_keeps_both_names(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
     files::rename(root.join("a"), root.join("b"));
@@ -151,7 +151,7 @@ fn noreplace_refuses_an_existing_name(root: &Path) {
     assert_eq!(names(root), ["b", "c"]);
 }
 
-fn of_a_directory_moves_its_contents(root: &Path) {
+fn rename_of_a_directory_moves_its_contents(root: &Path) {
     for index in 0..16 {
         let (from, to) = (root.join(format!("from-{index}")), root.join(format!("to-{index}")));
         files::create_dir_all(from.join("x/y"));
@@ -166,7 +166,7 @@ fn of_a_directory_moves_its_contents(root: &Path) {
     }
 }
 
-fn of_a_directory_updates_link_counts(root: &Path) {
+fn rename_of_a_directory_updates_link_counts(root: &Path) {
     files::create_dir_all(root.join("a/x"));
     files::create_dir(root.join("b"));
     let links = |name: &str| files::metadata(root.join(name)).nlink();
@@ -222,7 +222,7 @@ fn concurrent_renames_lose_no_file(root: &Path) {
     assert_eq!(places, 8);
 }
 
-fn moves_a_symbolic_link_itself(root: &Path) {
+fn rename_moves_a_symbolic_link_itself(root: &Path) {
     files::write(root.join("file"), "x");
     files::symlink("file", root.join("link"));
     files::rename(root.join("link"), root.join("moved"));
@@ -250,7 +250,7 @@ fn concurrent_moves_never_create_a_loop(root: &Path) {
 
 /// Exchanges files within one directory, and between it and sixteen other directories. Some of
 /// these directories are on the other metadata target. docs/semantics.md 1.4.
-fn exchanges_two_files(root: &Path) {
+fn exchange_swaps_two_files(root: &Path) {
     files::write(root.join("a"), "of a");
     files::write(root.join("b"), "of b");
     let inode = |path: &Path| files::symlink_metadata(path).ino();
@@ -274,7 +274,7 @@ fn exchanges_two_files(root: &Path) {
     assert_eq!(files::read(root.join("b")), b"of a");
 }
 
-fn exchanges_two_directories(root: &Path) {
+fn exchange_swaps_two_directories(root: &Path) {
     for index in 0..16 {
         let (a, b) = (root.join(format!("a{index}")), root.join(format!("b{index}")));
         files::create_dir_all(a.join("in/one"));
@@ -295,7 +295,7 @@ fn exchanges_two_directories(root: &Path) {
     }
 }
 
-fn exchanges_a_file_with_a_directory(root: &Path) {
+fn exchange_swaps_a_file_and_a_directory(root: &Path) {
     for index in 0..16 {
         let place = root.join(format!("place-{index}"));
         files::create_dir_all(place.join("directory/inner"));
@@ -426,7 +426,7 @@ fn is_whiteout(path: &Path) -> bool {
 
 /// The test uses sixteen directories. If there are two metadata targets, some directories are on
 /// the other target.
-fn leaves_a_whiteout_on_request(root: &Path) {
+fn rename_with_whiteout_leaves_a_whiteout(root: &Path) {
     let leave = |from: &Path, to: &Path, more: RenameFlags| {
         renameat_with(CWD, from, CWD, to, RenameFlags::WHITEOUT | more)
     };

@@ -9,13 +9,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![rmdir:
-    removes_only_empty_directories,
-    of_a_file_is_refused,
+    rmdir_removes_only_empty_directories,
+    rmdir_of_a_file_is_refused,
     creation_in_a_removed_directory_is_refused,
     removed_open_directory_stays_usable_and_empty,
     directory_removed_right_after_a_change_has_no_links,
     directory_can_be_made_and_removed_repeatedly,
-    never_removes_a_directory_with_a_new_file,
+    rmdir_never_removes_a_directory_with_a_new_file,
 ];
 
 /// docs/semantics.md 1.14.
@@ -37,7 +37,7 @@ fn directory_removed_right_after_a_change_has_no_links(root: &Path) {
     assert_eq!(rustix::fs::fstat(&replaced).map(|found| found.st_nlink), Ok(0));
 }
 
-fn removes_only_empty_directories(root: &Path) {
+fn rmdir_removes_only_empty_directories(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     files::write(path.join("file"), "x");
@@ -49,7 +49,7 @@ fn removes_only_empty_directories(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn of_a_file_is_refused(root: &Path) {
+fn rmdir_of_a_file_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     refused(fs::remove_dir(root.join("file")), Errno::NOTDIR);
     files::create_dir(root.join("directory"));
@@ -104,7 +104,7 @@ fn directory_can_be_made_and_removed_repeatedly(root: &Path) {
 
 /// There are two valid results. Either the file is created first and the directory is not removed,
 /// or the directory is removed and no file is created.
-fn never_removes_a_directory_with_a_new_file(root: &Path) {
+fn rmdir_never_removes_a_directory_with_a_new_file(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));
         files::create_dir(&path);

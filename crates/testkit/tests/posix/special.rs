@@ -10,10 +10,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-pub(crate) const CASES: &[Test] =
-    skep_testkit::cases![special: pipes_carry_bytes, sockets_connect, devices_keep_their_numbers];
+pub(crate) const CASES: &[Test] = skep_testkit::cases![special:
+    named_pipe_transfers_bytes,
+    unix_socket_in_the_mount_accepts_connections,
+    device_files_keep_their_device_numbers,
+];
 
-fn pipes_carry_bytes(root: &Path) {
+fn named_pipe_transfers_bytes(root: &Path) {
     let path = root.join("pipe");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).or_fail("mknodat", &path);
     assert!(files::metadata(&path).file_type().is_fifo());
@@ -27,7 +30,7 @@ fn pipes_carry_bytes(root: &Path) {
     });
 }
 
-fn sockets_connect(root: &Path) {
+fn unix_socket_in_the_mount_accepts_connections(root: &Path) {
     // Use a relative path, because the path of a socket has at most 107 bytes.
     let path = root.join("s");
     let here = std::env::current_dir().expect("a directory");
@@ -39,7 +42,7 @@ fn sockets_connect(root: &Path) {
     assert!(files::metadata(path).file_type().is_socket());
 }
 
-fn devices_keep_their_numbers(root: &Path) {
+fn device_files_keep_their_device_numbers(root: &Path) {
     let path = root.join("device");
     let device = makedev(1, 3);
     mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device).or_fail("mknodat", &path);

@@ -8,14 +8,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![symlink:
-    stores_its_target_unchanged,
+    symbolic_link_stores_its_target_unchanged,
     link_in_a_path_is_followed,
-    target_need_not_exist,
+    symbolic_link_may_have_a_missing_target,
     loop_of_links_is_refused,
-    refuses_an_existing_name,
+    symlink_over_an_existing_name_is_refused,
 ];
 
-fn stores_its_target_unchanged(root: &Path) {
+fn symbolic_link_stores_its_target_unchanged(root: &Path) {
     let longest = format!("/{}", "x/".repeat(2047));
     for (index, target) in ["a", "../b//c/", "/", " ", &longest].iter().enumerate() {
         let link = root.join(format!("link-{index}"));
@@ -41,7 +41,7 @@ fn link_in_a_path_is_followed(root: &Path) {
     refused(fs::read_link(root.join("directory")), Errno::INVAL);
 }
 
-fn target_need_not_exist(root: &Path) {
+fn symbolic_link_may_have_a_missing_target(root: &Path) {
     let link = root.join("link");
     files::symlink("nowhere", &link);
     refused(fs::metadata(&link), Errno::NOENT);
@@ -56,7 +56,7 @@ fn loop_of_links_is_refused(root: &Path) {
     refused(fs::metadata(root.join("a")), Errno::LOOP);
 }
 
-fn refuses_an_existing_name(root: &Path) {
+fn symlink_over_an_existing_name_is_refused(root: &Path) {
     files::write(root.join("file"), "x");
     refused(symlink("target", root.join("file")), Errno::EXIST);
     refused(symlink("target", root.join("missing/link")), Errno::NOENT);

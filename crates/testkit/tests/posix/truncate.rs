@@ -8,20 +8,20 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![truncate:
-    extends_with_zeros,
-    shrinks_the_file,
+    truncation_beyond_the_end_adds_zeros,
+    truncation_below_the_end_shrinks_the_file,
     truncated_bytes_do_not_come_back,
-    at_chunk_boundaries_matches_a_model,
-    needs_a_handle_for_writing,
-    on_one_handle_is_seen_on_another,
-    accepts_huge_lengths,
+    truncations_at_chunk_boundaries_match_a_model,
+    ftruncate_needs_a_handle_for_writing,
+    truncation_on_one_handle_is_visible_on_another,
+    truncation_accepts_huge_lengths,
 ];
 
 fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-fn extends_with_zeros(root: &Path) {
+fn truncation_beyond_the_end_adds_zeros(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     files::set_len(&open(&path), 1_000_000);
@@ -31,7 +31,7 @@ fn extends_with_zeros(root: &Path) {
     assert!(bytes[3..].iter().all(|byte| *byte == 0));
 }
 
-fn shrinks_the_file(root: &Path) {
+fn truncation_below_the_end_shrinks_the_file(root: &Path) {
     let path = root.join("file");
     files::write(&path, vec![9; 3_000_000]);
     files::set_len(&open(&path), 1_234_567);
@@ -66,7 +66,7 @@ fn truncated_bytes_do_not_come_back(root: &Path) {
     }
 }
 
-fn at_chunk_boundaries_matches_a_model(root: &Path) {
+fn truncations_at_chunk_boundaries_match_a_model(root: &Path) {
     let path = root.join("file");
     let mut model = vec![0_u8; 0];
     let mut random = skep_testkit::Random::new(7);
@@ -91,14 +91,14 @@ fn at_chunk_boundaries_matches_a_model(root: &Path) {
     assert!(files::read(&path) == model);
 }
 
-fn needs_a_handle_for_writing(root: &Path) {
+fn ftruncate_needs_a_handle_for_writing(root: &Path) {
     let path = root.join("file");
     files::write(&path, "abc");
     refused(files::open(&path).set_len(0), Errno::INVAL);
     assert_eq!(files::read(&path), b"abc");
 }
 
-fn on_one_handle_is_seen_on_another(root: &Path) {
+fn truncation_on_one_handle_is_visible_on_another(root: &Path) {
     let path = root.join("file");
     let (first, second) = (open(&path), open(&path));
     files::write_all_at(&first, &[1; 100_000], 0);
@@ -112,7 +112,7 @@ fn on_one_handle_is_seen_on_another(root: &Path) {
 }
 
 /// docs/semantics.md 2.10.
-fn accepts_huge_lengths(root: &Path) {
+fn truncation_accepts_huge_lengths(root: &Path) {
     let path = root.join("file");
     let file = open(&path);
     // The maximum file size of the local file system in this test is 16 TiB (ext4).

@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![unlink:
-    removes_the_name, of_directories_is_refused, unlinked_open_file_stays_usable,
+    unlink_removes_the_name, unlink_of_a_directory_is_refused, unlinked_open_file_stays_usable,
     unlinked_open_file_can_be_extended, new_file_of_the_same_name_is_a_different_file,
 ];
 
-fn removes_the_name(root: &Path) {
+fn unlink_removes_the_name(root: &Path) {
     files::write(root.join("file"), "x");
     files::remove_file(root.join("file"));
     refused(fs::metadata(root.join("file")), Errno::NOENT);
@@ -21,7 +21,7 @@ fn removes_the_name(root: &Path) {
     assert_eq!(names(root), Vec::<String>::new());
 }
 
-fn of_directories_is_refused(root: &Path) {
+fn unlink_of_a_directory_is_refused(root: &Path) {
     files::create_dir(root.join("directory"));
     refused(fs::remove_file(root.join("directory")), Errno::ISDIR);
     assert!(root.join("directory").is_dir());

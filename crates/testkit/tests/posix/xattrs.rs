@@ -9,18 +9,18 @@ use std::fs;
 use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![xattrs:
-    values_are_stored_unchanged,
-    all_names_are_listed,
-    create_and_replace_flags_are_enforced,
-    removed_attribute_is_absent,
-    buffer_of_length_zero_returns_the_size,
-    directories_have_attributes,
-    user_attributes_of_symbolic_links_are_refused,
-    names_and_values_have_a_maximum_length,
-    attributes_stay_after_rename,
-    trusted_and_security_attributes_are_set_only_by_root,
-    names_outside_known_namespaces_are_refused,
-    lengths_over_the_limits_of_the_kernel_are_refused,
+    xattr_values_are_stored_unchanged,
+    all_xattr_names_are_listed,
+    create_and_replace_flags_of_xattrs_are_enforced,
+    removed_xattr_is_absent,
+    xattr_read_with_an_empty_buffer_returns_the_size,
+    directories_can_have_xattrs,
+    user_xattrs_of_symbolic_links_are_refused,
+    xattr_names_and_values_have_a_maximum_length,
+    xattrs_stay_after_a_rename,
+    only_root_sets_trusted_and_security_xattrs,
+    xattr_names_outside_known_namespaces_are_refused,
+    xattr_lengths_over_the_kernel_limits_are_refused,
     change_of_contents_or_owner_removes_capabilities,
 ];
 
@@ -37,7 +37,7 @@ fn get(path: &Path, name: &str) -> Vec<u8> {
     bytes
 }
 
-fn values_are_stored_unchanged(root: &Path) {
+fn xattr_values_are_stored_unchanged(root: &Path) {
     let path = file(root);
     // Use short values, because the local file system stores all attributes of a file in one block.
     for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
@@ -47,7 +47,7 @@ fn values_are_stored_unchanged(root: &Path) {
     refused(getxattr(&path, "user.other", &mut [0; 10]), Errno::NODATA);
 }
 
-fn all_names_are_listed(root: &Path) {
+fn all_xattr_names_are_listed(root: &Path) {
     let path = file(root);
     let expected: BTreeSet<_> = (0..20).map(|index| format!("user.key-{index}")).collect();
     for name in &expected {
@@ -60,7 +60,7 @@ fn all_names_are_listed(root: &Path) {
     assert_eq!(found.map(str::to_owned).collect::<BTreeSet<_>>(), expected);
 }
 
-fn create_and_replace_flags_are_enforced(root: &Path) {
+fn create_and_replace_flags_of_xattrs_are_enforced(root: &Path) {
     let path = file(root);
     let both = XattrFlags::CREATE | XattrFlags::REPLACE;
     refused(setxattr(&path, "user.key", b"1", both), Errno::NODATA);
@@ -72,7 +72,7 @@ fn create_and_replace_flags_are_enforced(root: &Path) {
     assert_eq!(get(&path, "user.key"), b"4");
 }
 
-fn removed_attribute_is_absent(root: &Path) {
+fn removed_xattr_is_absent(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"1", XattrFlags::empty()).or_fail("setxattr", &path);
     removexattr(&path, "user.key").or_fail("removexattr", &path);
@@ -80,7 +80,7 @@ fn removed_attribute_is_absent(root: &Path) {
     refused(removexattr(&path, "user.key"), Errno::NODATA);
 }
 
-fn buffer_of_length_zero_returns_the_size(root: &Path) {
+fn xattr_read_with_an_empty_buffer_returns_the_size(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"12345", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(getxattr(&path, "user.key", &mut [0; 5]).or_fail("getxattr", &path), 5);
@@ -91,14 +91,14 @@ fn buffer_of_length_zero_returns_the_size(root: &Path) {
     refused(listxattr(&path, &mut [0_u8; 3]), Errno::RANGE);
 }
 
-fn directories_have_attributes(root: &Path) {
+fn directories_can_have_xattrs(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
     setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     assert_eq!(get(&path, "user.key"), b"value");
 }
 
-fn user_attributes_of_symbolic_links_are_refused(root: &Path) {
+fn user_xattrs_of_symbolic_links_are_refused(root: &Path) {
     let link = root.join("link");
     files::symlink("nowhere", &link);
     let set = rustix::fs::lsetxattr(&link, "user.key", b"x", XattrFlags::empty());
@@ -106,7 +106,7 @@ fn user_attributes_of_symbolic_links_are_refused(root: &Path) {
     assert!(lgetxattr(&link, "user.key", &mut [0; 10]).is_err());
 }
 
-fn names_and_values_have_a_maximum_length(root: &Path) {
+fn xattr_names_and_values_have_a_maximum_length(root: &Path) {
     let path = file(root);
     let long = format!("user.{}", "n".repeat(250));
     setxattr(&path, long.as_str(), b"x", XattrFlags::empty()).or_fail("setxattr", &path);
@@ -115,7 +115,7 @@ fn names_and_values_have_a_maximum_length(root: &Path) {
     assert!(setxattr(&path, "user.big", &[0; 65_537], XattrFlags::empty()).is_err());
 }
 
-fn attributes_stay_after_rename(root: &Path) {
+fn xattrs_stay_after_a_rename(root: &Path) {
     let path = file(root);
     setxattr(&path, "user.key", b"value", XattrFlags::empty()).or_fail("setxattr", &path);
     files::create_dir(root.join("directory"));
@@ -134,7 +134,7 @@ fn user_may(command: &str) -> bool {
     ok(call.stdout(null).stderr(nothing).status()).success()
 }
 
-fn trusted_and_security_attributes_are_set_only_by_root(root: &Path) {
+fn only_root_sets_trusted_and_security_xattrs(root: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let path = file(root);
     for directory in [root, &path] {
@@ -163,7 +163,7 @@ fn trusted_and_security_attributes_are_set_only_by_root(root: &Path) {
     refused(getxattr(&path, "trusted.key", &mut [0; 10]), Errno::NODATA);
 }
 
-fn names_outside_known_namespaces_are_refused(root: &Path) {
+fn xattr_names_outside_known_namespaces_are_refused(root: &Path) {
     let path = file(root);
     for name in ["system.key", "nonsense.key", "key", "User.key"] {
         refused(setxattr(&path, name, b"x", XattrFlags::empty()), Errno::OPNOTSUPP);
@@ -176,7 +176,7 @@ fn names_outside_known_namespaces_are_refused(root: &Path) {
     refused(setxattr(&path, "", b"x", XattrFlags::empty()), Errno::RANGE);
 }
 
-fn lengths_over_the_limits_of_the_kernel_are_refused(root: &Path) {
+fn xattr_lengths_over_the_kernel_limits_are_refused(root: &Path) {
     let path = file(root);
     let big = vec![1; 65_537];
     refused(setxattr(&path, "user.big", &big, XattrFlags::empty()), Errno::TOOBIG);
