@@ -5,9 +5,9 @@
 //! `take_over` changes the roles of the members.
 //!
 //! # Faults
-//! Requests and replies between the members are lost, duplicated, delayed and reordered. Some of
-//! them arrive after the members have changed roles. The processes of backups are killed, and their
-//! hosts lose power.
+//! The simulated network between the members loses, duplicates, delays and reorders requests and
+//! replies. Some messages arrive after the members have changed roles. Faults kill the processes of
+//! backups, and power losses stop their hosts.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
@@ -42,13 +42,13 @@ pub(crate) type Sender = (TargetId, u64);
 /// The second member of a group.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
-    /// The target that is the backup at the moment. A take-over exchanges the roles of a group's
-    /// two targets.
+    /// The target whose member is the backup at the moment. A take-over exchanges the roles of a
+    /// group's two targets.
     pub(crate) target: TargetId,
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
-    /// Number of the current process. Each start of a backup gets a new number.
+    /// Number of the current process. Each start of the backup's process gets a new number.
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
@@ -61,9 +61,11 @@ pub(crate) struct BackupProcess {
     /// simulation gives each request a connection number of its own. The value is the sender, and
     /// the sender's number for the request.
     requests: BTreeMap<u64, (Sender, u64)>,
-    /// Latest arrival time of the messages that arrive in order: at the backup, and at the primary.
+    /// Latest arrival time of the messages that arrive in the order of their sending. The first
+    /// element is for messages to the backup, the second for messages to the primary.
     last_arrival: [Duration; 2],
-    /// Used by a planted bug: the records that the primary has not synced yet.
+    /// The records that the primary has not synced yet. Only the planted bug `StoreAheadOfSafe`
+    /// uses this list.
     unsynced: Vec<(Lsn, Vec<u8>)>,
 }
 

@@ -261,8 +261,8 @@ impl World {
         if closes(&result) {
             let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
-            // Breaking the connection has marked all its calls as calls without a reply. Undo this
-            // for this call, which has received its reply.
+            // Breaking the connection has marked all its calls as calls without a reply. Remove the
+            // mark from the call of this reply.
             if let Some(call) = self.network.calls.get_mut(&tag) {
                 call.is_reply_lost = was_lost;
             }

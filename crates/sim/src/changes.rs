@@ -17,7 +17,7 @@ pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// Files that a session has closed, each with the session.
+    /// The closes in the batch: the session, and the file that it closed.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,

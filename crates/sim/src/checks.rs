@@ -25,7 +25,8 @@ pub(crate) struct StoredState {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The locks in the memory of the targets. They must equal the stored locks in `locks`.
+    /// The locks in the memory of the targets. These must equal the locks in the stores, which are
+    /// in `locks`.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
@@ -222,8 +223,8 @@ impl StoredState {
         }
         let is_written =
             |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
-        // If a power loss of storage has undone a truncation, the target repeats it only after the
-        // writers have closed the file. So ignore such a truncation.
+        // Ignore a truncation that a power loss of storage has undone, because the target repeats
+        // it only after the writers have closed the file.
         if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
             return Err(format!("unfinished work: truncation of {inode} on target {target}"));
         }
@@ -310,9 +311,9 @@ impl StoredState {
 
     /// Verifies the sizes of files that were never truncated and that no client has open for
     /// writing. Such a file must be at least as long as its chunk files require. Otherwise size
-    /// recovery has lost writes of an ended session. Skips the files in `unsure` (written after a
-    /// lost session, or with an abandoned truncation). Also skips runs in which a power loss may
-    /// have lost the opens of writers.
+    /// recovery has lost writes of an ended session. Skips the files in `unsure`: a client has
+    /// written these files after it lost its session, or has abandoned a truncation. Also skips all
+    /// files if a power loss may have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);

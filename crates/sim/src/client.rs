@@ -1,5 +1,5 @@
 //! A simulated client. It uses sessions, slots and sequences exactly like a real client
-//! (`crates/client`). Each of its tasks runs one operation at a time.
+//! (`crates/client`). Each task of the client runs one operation at a time.
 
 use crate::inline::UnsyncedWrites;
 use crate::knobs::PlantedBug;
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 /// The process of a client.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Node id in the cluster. Each new process of a client gets a new id. A client that was
-    /// evicted also gets a new id.
+    /// Node id in the cluster. Management assigns a new id to each new process of a client, and to
+    /// a client that joins again after its eviction.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
@@ -43,8 +43,8 @@ pub(crate) struct Session {
     /// Indexes of the tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
-    /// The start number of the target that the client sends with its changes in this session. Since
-    /// this start of the target, the client has opened the session or compared its changes.
+    /// The start number of the target, which the client sends with its changes in this session. It
+    /// is the newest start in which the client has opened the session or compared its changes.
     pub(crate) start: u64,
     /// The processes of targets in which the client has opened the session or compared its changes:
     /// the target and the number of the process.
@@ -80,8 +80,8 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
-    /// Number of the program's operation. It stays the same when the client repeats the request in
-    /// another session.
+    /// Number of the program's operation. The number stays the same when the client repeats the
+    /// request in another session.
     number: u64,
     is_durable: bool,
     pub(crate) window: u64,
@@ -114,8 +114,8 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The handle through which the client writes. Through it, the client reports the new end of
-    /// the file.
+    /// The handle through which the client writes, and with which it reports the new end of the
+    /// file to metadata.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
@@ -456,8 +456,8 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // Together with the session, the client has lost its locks and its position in the
-            // queue for the lock.
+            // The end of the session has released the client's locks, and removed its waiting
+            // request from the queue for the lock.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -481,8 +481,8 @@ impl World {
 
     /// Continues an operation after its session was lost, like a real client
     /// (`crates/client/src/session/request.rs`). A real client opens the files of the session
-    /// again, but the simulated client drops its handles. So it abandons a request that needs a
-    /// handle.
+    /// again. The simulated client drops its handles of these files, and abandons a request that
+    /// needs one of them.
     fn restart_operation(
         &mut self,
         client: usize,

@@ -39,8 +39,8 @@ impl World {
         self.send_again(tag);
     }
 
-    /// Handles the reply to a comparison. If it is an error, the refused request fails with the
-    /// same error.
+    /// Handles the reply to a comparison. If the reply is an error, the refused request fails with
+    /// this error.
     pub(crate) fn slots_received(
         &mut self,
         client: usize,

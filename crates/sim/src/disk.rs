@@ -2,9 +2,9 @@
 //! bytes that were not synced.
 //!
 //! # State after a power loss
-//! All bytes that a finished sync covered are still there. Of the other bytes, a random set of
-//! 512-byte sectors is still there. A lost sector contains zeros, or the segment ends before it. If
-//! only the process is killed, no bytes are lost.
+//! A power loss keeps all bytes that a finished sync covered. Of the other bytes, it keeps a random
+//! set of 512-byte sectors. In place of a lost sector, the segment contains zeros, or it ends
+//! before this sector. A kill of the process loses no bytes.
 
 use crate::random::Random;
 use skep_format::log::{
@@ -33,7 +33,8 @@ pub(crate) struct LogDisk {
     owner: LogOwner,
     segments: Vec<Segment>,
     segment_bytes: usize,
-    /// The caller does not need the records up to this one.
+    /// Number of the last record that the caller of [`Self::trim`] no longer needs. The caller
+    /// needs no earlier record either.
     not_needed: Lsn,
     /// Maximum number of bytes that the log keeps in segments without a needed record.
     kept_bytes: usize,
@@ -68,7 +69,7 @@ impl LogDisk {
         Ok(())
     }
 
-    /// Begins a sync. It covers all bytes written so far.
+    /// Begins a sync, which covers all bytes that were written before.
     pub(crate) fn begin_sync(&self) -> SyncPoint {
         SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
     }
@@ -77,8 +78,8 @@ impl LogDisk {
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
-                // A planted bug removes records while a sync is running, so the segment may be
-                // shorter now.
+                // The segment may be shorter than at the begin of the sync, because a planted bug
+                // removes records during a sync.
                 segment.synced = segment.synced.max(*len).min(segment.bytes.len());
             }
         }
@@ -162,8 +163,8 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // If the segment is not truncated here, it has zeros in place of its lost bytes. The
-            // device has then stored the new length of the segment, but not all of its bytes.
+            // In the other cases, the device has stored the new length of the segment, but not all
+            // of its bytes, so zeros are in place of the lost bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -192,8 +193,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // Zeros at the end of a segment are no record, so remove them. The next segment must
-            // begin with the record that follows the last record of this segment.
+            // Remove zeros at the end of a segment, because they are no record. The next segment
+            // must begin with the record that follows the last record of this segment.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);

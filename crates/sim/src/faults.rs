@@ -108,8 +108,8 @@ impl World {
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
         self.network.partition(a, b, until);
-        // Each of the two nodes may notice the partition. A node that notices it breaks its
-        // connection to the other node.
+        // Each of the two nodes may detect the partition. A node that detects the partition breaks
+        // its connection to the other node.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)

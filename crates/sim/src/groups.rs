@@ -1,7 +1,7 @@
 //! Simulation of one metadata group of two or three members, with leases, take-over, return and
 //! copies of the store.
 //!
-//! Each member is a process of its own with the roles of the real service: primary
+//! Each member is a separate process with the roles of the real service: primary
 //! ([`skep_metadata::target::MetadataTarget`]), backup
 //! ([`skep_metadata::shipping::backup::Backup`]) and receiver of a copy
 //! ([`skep_metadata::shipping::copy_receiver::CopyReceiver`]). Members ask management for changes
@@ -22,9 +22,10 @@
 //! # Checks
 //! - After a primary has replied to a client, no primary of an earlier term replies.
 //! - A member that becomes the primary has every change about which a client has got a reply, and
-//!   no records of another log. If all serving members have lost power, it has every durable one.
-//! - All replies are linearizable, and each operation takes effect once (`crate::witness`). These
-//!   checks include opens and file locks, which no take-over may lose.
+//!   no records of another log. If all serving members have lost power, the new primary has every
+//!   change with a durable reply.
+//! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The
+//!   checks also cover opens and file locks, because a take-over must not lose any of these.
 //! - The store of a member equals the store of the group at the same record: when its copy is
 //!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
 //! - After the faults, all members serve again.

@@ -157,8 +157,8 @@ impl PlantedBug {
 pub struct Knobs {
     /// Number of metadata targets.
     pub targets: usize,
-    /// Whether each metadata target has a backup. The backup's acknowledgements arrive with a
-    /// delay, and it takes over when the target dies.
+    /// Whether each metadata target has a backup. The acknowledgements of the backup arrive with a
+    /// delay. The backup takes over when the primary's process ends.
     pub has_backups: bool,
     /// Number of storage targets.
     pub storages: usize,

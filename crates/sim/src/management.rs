@@ -43,8 +43,8 @@ impl World {
     }
 
     /// Changes the capacity pool and the reachability of the storage targets in the map. All
-    /// storage targets get the same values. The reference model expects that new files use all
-    /// targets, and placement avoids a target only if other targets are better.
+    /// storage targets get the same values, because the reference model expects that new files use
+    /// all targets. With equal values, placement avoids no target.
     pub(crate) fn change_map(&mut self) {
         self.faults += 1;
         let pools = [CapacityPool::Normal, CapacityPool::Low, CapacityPool::Emergency];

@@ -185,8 +185,8 @@ pub(crate) enum Summary {
     Success,
     /// A directory entry: the inode and its kind.
     Entry(InodeId, FileKind),
-    /// Attributes. For a directory, link count and size are set to zero, because targets update
-    /// both with a delay in transactions with other targets.
+    /// Attributes of an inode. For a directory, the summary sets link count and size to zero,
+    /// because targets update both with a delay in transactions with other targets.
     Attributes {
         /// Id of the inode.
         inode: InodeId,

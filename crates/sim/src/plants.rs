@@ -58,7 +58,8 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
     match plant {
         Some(PlantedBug::OmitEntries) if message == md::ReadDirectory::ID => {
             let Ok(mut page) = md::DirectoryEntries::from_bytes(&body) else { return body };
-            // Omit the first entry. The cursor of this page then seems to be one entry too high.
+            // Omit the first entry of the page, as if the cursor of the request were one entry too
+            // high.
             if page.entries.len() > 1 {
                 page.entries.remove(0);
             }

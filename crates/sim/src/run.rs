@@ -39,13 +39,14 @@ pub struct Report {
     /// Whether the reference model became incomplete. If so, the run checked only the stores from
     /// then on.
     pub is_blind: bool,
-    /// Number of complete listings that the checker saw, and number that it skipped.
+    /// Number of complete listings that the checker saw, and number of listings that it skipped.
     pub listings: Judged,
-    /// Number of file sizes at the end of the run that the checker saw, and number that it skipped.
+    /// Number of file sizes at the end of the run that the checker saw, and number of sizes that it
+    /// skipped.
     pub sizes: Judged,
     /// Simulated duration of the run.
     pub time: Duration,
-    /// The first violation that the run found. `None` means that it found no violation.
+    /// The first violation that the run found. `None` means that the run found no violation.
     pub violation: Option<String>,
 }
 

@@ -1,7 +1,8 @@
 //! A simulated storage target: the set of its chunk files and their sizes. It has no file contents
 //! and no torn writes, because the metadata core does not depend on these. A power loss undoes
 //! truncations that were not synced, so that the truncated bytes appear again. The checkers report
-//! a violation if a metadata target uses the size of a chunk file with such bytes.
+//! a violation if a metadata target uses the size of a chunk file in which truncated bytes have
+//! appeared again.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
@@ -166,9 +167,9 @@ impl StorageProcess {
             return;
         }
         self.generations.insert(key, generation);
-        // If the file has grown beyond the reappeared bytes in the meantime, this truncation does
-        // not remove them. This is no violation, because after a power loss any mixture of unsynced
-        // changes is possible.
+        // If writes have extended the file beyond the reappeared bytes, this truncation does not
+        // remove the reappeared bytes. This is no violation, because after a power loss any mixture
+        // of unsynced changes is possible.
         if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
             self.old_tails.remove(&key);
         }

@@ -12,8 +12,9 @@
 //! - The epoch rises whenever a member has lost power. Otherwise, a primary could lack some records
 //!   that its backup has, and give their numbers to other records of the same epoch.
 //! - If a member still has records that the group has lost, it removes them before it takes over. A
-//!   real member would not remove them, which is also correct, because no client has got a reply
-//!   about them. But the reference model has reverted them already.
+//!   real member keeps such records, which is also correct, because no client has got a reply about
+//!   them. The simulation removes the records, because the reference model has already reverted
+//!   them.
 //!
 //! # Checks
 //! - A take-over loses no change whose reply a client has received (`Witness::lose_unheld`).
@@ -228,8 +229,8 @@ impl World {
         let last = last_of(&primary);
         let is_ahead = applied(&ended.0) > Some(last);
         let mut backup = BackupProcess::stopped(member, disk, ended);
-        // If the process of the primary was killed without a power loss, the target still has every
-        // record that it sent to the backup. So it counts as caught up.
+        // If the primary's process was killed without a power loss, the target still has every
+        // record that it sent to the backup. So the target counts as caught up.
         backup.is_caught_up =
             !decision.is_power_loss || self.knobs.plant == Some(PlantedBug::PromoteAfterPowerLoss);
         backup.catches_up_at = last;

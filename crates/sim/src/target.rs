@@ -44,9 +44,9 @@ pub(crate) struct TargetProcess {
     pub(crate) resumes_at: Option<Lsn>,
     /// Number of the last record that the target has synced. Used by a planted bug.
     pub(crate) synced: Lsn,
-    /// The ends of earlier logs of the group. An entry is added when a member continues without
-    /// records that the other member may still have. The entry consists of the number of the last
-    /// record in the group's log, and the new epoch.
+    /// The ends of earlier logs of the group. The simulation adds an entry when a member continues
+    /// without records that the other member may still have: the number of the last record in the
+    /// group's log, and the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
@@ -393,8 +393,9 @@ impl World {
     }
 
     /// Checks the losses of a power loss with the sync policy `interval`. At most the records of
-    /// one sync interval may be lost. On slow disks, the records of two syncs may be lost: the sync
-    /// in flight, and the next sync, which covers the records that were appended in the meantime.
+    /// one sync interval may be lost. On slow disks, the records of two syncs may be lost: of the
+    /// sync in flight, and of the next sync, which covers the records that the target appended
+    /// during the sync in flight.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);

@@ -13,10 +13,11 @@ pub(crate) struct Window {
     pub(crate) op: Op,
     session: SessionId,
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
-    /// For a rename or an exchange: the pairs of states that its two names had at any one moment.
+    /// For a rename or an exchange: the pairs of states that its two names had at the same moment.
     states: BTreeSet<(NameState, NameState)>,
-    /// For a rename or an exchange: the projects at any one moment. The first is the project of a
-    /// moved inode, and the second is the project that entries of its new directory inherit.
+    /// For a rename or an exchange: the pairs of projects at the same moment. The first is the
+    /// project of a moved inode, and the second is the project that entries of the inode's new
+    /// directory inherit.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
     /// Whether the two names of a rename referred to the same file at any moment.
     were_same: bool,

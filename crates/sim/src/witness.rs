@@ -115,20 +115,20 @@ pub(crate) struct Witness {
     prepared: BTreeMap<InodeId, Step>,
     /// Number of committed operations.
     pub(crate) commits: u64,
-    /// Whether the reference model is incomplete. This happens when an operation commits in the
-    /// same batch that ends its session. The batch then contains no record of the slot, so the
-    /// witness does not see the operation. From then on, only the checkers at the end verify the
-    /// stores.
+    /// Whether the reference model is incomplete. The model becomes incomplete when an operation
+    /// commits in the batch that ends its session: this batch contains no record of the slot, so
+    /// the witness does not see the operation. From then on, only the checkers at the end verify
+    /// the stores.
     pub(crate) is_blind: bool,
     /// Whether a disk was full at some moment. If true, a target may have refused operations that
     /// need disk space.
     pub(crate) has_seen_full_disks: bool,
-    /// For each request, the number of its latest arrival that counts. The numbers show the order
-    /// of the arrivals.
+    /// For each request, the number of the arrival of the attempt that the target executes.
+    /// Arrivals are numbered in their order.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
-    /// Number of listings that the witness has seen, and number that it has skipped. The witness
-    /// does not check the entries of a listing during which a target lost power.
+    /// Number of listings that the witness has seen, and number of listings that it has skipped.
+    /// The witness does not check the entries of a listing during which a target lost power.
     pub(crate) listings: Judged,
     next_operation: u64,
     /// For each operation that a client sent in more than one session, its requests. The key is the
@@ -137,7 +137,7 @@ pub(crate) struct Witness {
     /// All inodes that logged records have created.
     created: BTreeSet<InodeId>,
     versions: Versions,
-    /// Whether the next records have been in the log before, and were reverted.
+    /// Whether the records that the witness checks next were in the log before, and were reverted.
     pub(crate) is_restoring: bool,
 }
 

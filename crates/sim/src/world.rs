@@ -160,8 +160,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
-    /// The newest number of a process of a backup, or of a request to a backup. Both get their
-    /// numbers from the same counter.
+    /// The highest number that a process of a backup or a request to a backup has got. One counter
+    /// numbers both.
     last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,

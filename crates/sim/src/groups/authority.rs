@@ -1,13 +1,13 @@
 //! The model of management: the cluster map, decisions about the members of the group, and the
 //! requests of administrators.
 //!
-//! The rules are the real ones: changes by compare-and-set on the epoch ([`skep_cluster::groups`]),
-//! and the choice of a primary when all serving members may lack records
-//! ([`skep_cluster::losses`]). The model handles requests like `crates/management`
+//! The model calls the functions of the real management: [`skep_cluster::groups`] for changes by
+//! compare-and-set on the epoch, and [`skep_cluster::losses`] for the choice of a primary when all
+//! serving members may lack records. The model handles requests like `crates/management`
 //! (`handlers/ask_take_over.rs`, `handlers/change_group.rs`, `loss_reports.rs`).
 //!
-//! Not simulated: the members of management and their log. Its state is durable, so a stop only
-//! delays replies and maps.
+//! Not simulated: the members of management and their log. The state of the model is durable, so a
+//! stop of management only delays replies and maps.
 
 use super::cluster::Cluster;
 use super::knobs::GroupKnobs;
@@ -27,23 +27,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The metadata group. The storage group has the next number.
+/// Id of the metadata group. The id of the storage group is one higher.
 pub(super) const GROUP: GroupId = GroupId::new(1);
-/// The only storage target. Members have smaller numbers.
+/// Id of the only storage target. The ids of all members of the metadata group are lower.
 const STORAGE: TargetId = TargetId::new(1000);
 /// Node id of the first client.
 pub(super) const FIRST_CLIENT: u32 = 2000;
-/// Time for which the report of a loss counts.
+/// Time after which management ignores a member's report that it may lack records.
 const REPORT_VALID: Duration = Duration::from_secs(10);
 
-/// Management.
+/// The state of the simulated management.
 #[derive(Debug)]
 pub(super) struct Authority {
     /// The newest map.
     pub(super) map: Arc<ClusterMap>,
-    /// Time at which management replies again after its last stop.
+    /// Time at which management begins to reply again after its newest stop.
     pub(super) is_back: Duration,
-    /// Reports of losses in the epoch, with their times.
+    /// The epoch of the group, and the loss reports that members have sent in this epoch. Each
+    /// report has the end of the member's log and its arrival time.
     reports: (Epoch, BTreeMap<TargetId, (LogEnd, Duration)>),
 }
 
@@ -87,7 +88,8 @@ impl Cluster {
         self.post(Message::FromManagement { to: from, number, error });
     }
 
-    /// Decides on the request of a member that receives nothing from the primary.
+    /// Decides on the request of a member to become the primary, which the member sends when it
+    /// receives nothing from the primary.
     fn decide_take_over(&mut self, request: &AskTakeOver) -> Result<()> {
         let AskTakeOver { group, epoch, target, lacks_records, last_epoch, last } = *request;
         if !lacks_records {

@@ -1,8 +1,9 @@
 //! A client of the group: its session, its calls, and their repetition.
 //!
-//! A client sends each call to the primary of its own map, which may be old, and repeats it in the
-//! same slot until it gets a final reply. It reads replies only on the connection of its newest
-//! attempt. After a start of the target it compares its changes with the slots of the target.
+//! A client sends each call to the primary of its own map, which may be old. The client repeats the
+//! call in the same slot until it gets a final reply, and reads replies only on the connection of
+//! its newest attempt. After a start of the target, the client compares its changes with the slots
+//! of the target.
 
 use super::authority::{FIRST_CLIENT, GROUP, group_of};
 use super::cluster::{Cluster, GroupEvent};
@@ -61,7 +62,7 @@ pub(super) struct Current {
 pub(super) struct Client {
     node: NodeId,
     session: SessionId,
-    /// The start that changes name.
+    /// The start number of the target, which the client sends with each change.
     start: u64,
     map: Arc<ClusterMap>,
     sequences: Vec<u64>,
@@ -173,7 +174,8 @@ impl Cluster {
         self.send_later(client, number, LONGEST_WAIT_MICROS);
     }
 
-    /// Sends a call again after a while, unless it has got the final reply until then.
+    /// Plans that the client sends a call again after a random time, unless the final reply arrives
+    /// before.
     fn send_later(&mut self, client: usize, call: u64, most_micros: u64) {
         let Some(attempt) = self.clients[client].calls.get(&call).map(|it| it.attempt) else {
             return;
@@ -188,7 +190,8 @@ impl Cluster {
         }
     }
 
-    /// Handles the arrival of a map. Sends all calls again if it names another primary or epoch.
+    /// Handles the arrival of a cluster map. Sends all calls again if the map names another primary
+    /// or another epoch of the group.
     pub(super) fn map_of_client(&mut self, client: usize, map: Arc<ClusterMap>) {
         let process = &mut self.clients[client];
         if map.version <= process.map.version {

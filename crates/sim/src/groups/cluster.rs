@@ -48,7 +48,8 @@ pub struct GroupReport {
     pub take_overs: u64,
     /// Number of complete copies of the store.
     pub copies: u64,
-    /// Whether the reference model became incomplete.
+    /// Whether the reference model became incomplete, so that the witness could not check all
+    /// replies.
     pub is_blind: bool,
     /// Number of reads of old log records that found records for an absent member.
     pub log_reads: u64,
@@ -129,7 +130,7 @@ pub(super) enum GroupEvent {
         client: usize,
         task: usize,
     },
-    /// A client sends a call again, unless it has got the final reply since.
+    /// A client sends a call again, unless the final reply to this call has arrived.
     SendAgain {
         client: usize,
         call: u64,
@@ -153,10 +154,12 @@ pub(super) struct Cluster {
     pub(super) members: Vec<Member>,
     pub(super) clients: Vec<Client>,
     pub(super) ledger: Ledger,
-    /// Directories and files that replies have contained. The newest is last.
+    /// Inode ids of directories and files that clients have received in replies. The newest is
+    /// last.
     pub(super) directories: Vec<InodeId>,
     pub(super) files: Vec<InodeId>,
-    /// Clients begin no change in this time (`isolation`).
+    /// The time in which clients begin no change, because the module `isolation` isolates the
+    /// primary.
     pub(super) only_reads: Range<Duration>,
     pub(super) is_busy: bool,
     pub(super) faults: u64,
@@ -243,7 +246,7 @@ impl Cluster {
         }
         self.end_faults();
         self.wait_until_whole()?;
-        // All hosts lose power. Everything is synced, so nothing may be lost.
+        // Let all hosts lose power. All logs are synced, so no change may be lost.
         for member in 0..self.members.len() {
             self.end_process(member, true);
         }
@@ -329,8 +332,9 @@ impl Cluster {
         self.violation.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the end of the stop of the process that the event concerns. Messages to a stopped
-    /// process wait in its sockets. Its disk still works.
+    /// Returns the time at which the stopped process of an event continues. `None` means that the
+    /// process is not stopped. Messages to a stopped process wait in its sockets, and its disk
+    /// still completes syncs.
     fn stopped_until(&self, event: &GroupEvent) -> Option<Duration> {
         let member = match event {
             GroupEvent::Arrival(message) => message.receiving_member()?,

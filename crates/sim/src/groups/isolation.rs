@@ -1,18 +1,21 @@
-//! Faults that aim at the rules of leases. The primary is cut off from all other members and from
-//! management, and goes on with an old map. Clients still reach it. Meanwhile another member
-//! becomes the primary, with other lease times or after two moves.
+//! Faults that aim at the rules of leases. An isolation cuts the primary off from all other members
+//! and from management, so that the primary continues with an old map. Clients still reach this
+//! primary. During the isolation, another member becomes the primary, with other lease times or
+//! after two moves of the role.
 //!
 //! # Clients only read
-//! After one change that no backup holds, an isolated primary replies to nothing, whatever lease it
-//! has. Then a run would not show that the primary or its successor relies on a wrong time. So
-//! clients begin no change from shortly before an isolation until its end.
+//! After a change that no backup has appended, an isolated primary sends no reply any more, even
+//! with a valid lease. Such a run would not show that the primary or its successor relies on a
+//! wrong time. So clients begin no change from shortly before an isolation until its end.
 //!
 //! # Planted bugs
 //! Each of these planted bugs needs one order of events, which random faults rarely cause:
 //!
-//! - `IgnoreGrant`: the other members get a shorter time before a take-over, the primary does not.
-//!   The primary is isolated after their promises with the longer time have ended.
-//! - `ShortenPromise`: the other members get the shorter time right after the isolation.
+//! - `IgnoreGrant`: the other members get a map with a shorter time before a take-over, and the
+//!   primary does not. The isolation begins after the promises of these members for the longer time
+//!   have ended.
+//! - `ShortenPromise`: the other members get the map with the shorter time right after the begin of
+//!   the isolation.
 //! - `ForgetPromise`: the processes of the other members are killed right after the isolation, and
 //!   start again with the shorter time.
 //! - `IgnoreWait`: an administrator moves the role of the isolated primary to a second member, and
@@ -31,7 +34,8 @@ use skep_types::group_change::MemberChange;
 use skep_types::{ClusterMap, MemberState, TargetId};
 use std::time::Duration;
 
-/// Clients begin no change for this time before an isolation. Most earlier changes are then held.
+/// Time before an isolation in which clients begin no change, so that all members have usually
+/// appended the earlier changes.
 const QUIET: Duration = Duration::from_millis(300);
 /// Shorter lease times leave at least this time for a take-over before the lease of the isolated
 /// primary ends.
@@ -61,8 +65,8 @@ impl Cluster {
         self.publish(map);
     }
 
-    /// Isolates the primary about the time at which all other members get other lease times.
-    /// Sometimes their processes are killed as well.
+    /// Isolates the primary about the time at which all other members get other lease times. In
+    /// some cases, also kills the processes of these members.
     pub(super) fn isolate_with_other_times(&mut self) {
         let present = LeaseTimes::of(&self.map().policy);
         let times = self.draw_shorter_times(present);
@@ -90,8 +94,8 @@ impl Cluster {
         }
     }
 
-    /// Isolates the primary of three serving members. An administrator moves its role to the second
-    /// member, drops it, and moves the role to the third member.
+    /// Isolates the primary of three serving members. An administrator makes the second member the
+    /// primary, drops the isolated member, and makes the third member the primary.
     pub(super) fn isolate_and_move_twice(&mut self) {
         let former = group_of(self.map()).primary;
         let [second, third] = self.serving_backups()[..] else { return };
@@ -118,8 +122,8 @@ impl Cluster {
         self.at(restarted, GroupEvent::Restart { member });
     }
 
-    /// Draws a time before a take-over that ends before the present lease of a primary, and its
-    /// longest lease. If there is no such time, draws any lease times.
+    /// Draws lease times whose time before a take-over is shorter than the present lease of a
+    /// primary. If the settings permit no such time, draws any lease times.
     fn draw_shorter_times(&mut self, present: LeaseTimes) -> LeaseTimes {
         let most = present.lease.saturating_sub(TAKE_OVER).as_millis() as u64;
         let least = u64::from(MIN_TAKE_OVER_AFTER_MS).max(most / 2);
@@ -141,7 +145,8 @@ impl Cluster {
     }
 
     /// Cuts the primary off from all members and from management, and one client from management.
-    /// This client still reaches the primary, which serves it until its lease ends.
+    /// This client still reaches the primary, which serves the client until the lease of the
+    /// primary ends.
     pub(super) fn isolate_primary(&mut self, until: Duration) {
         let primary = self.index_of(group_of(self.map()).primary);
         let others = (0..self.members.len()).filter(|it| *it != primary).map(Place::Member);

@@ -15,7 +15,7 @@ pub enum GroupBug {
     AnswerWithoutLease,
     /// A member that takes over drops the records that it has not synced yet.
     DropUnsynced,
-    /// A member whose host has lost power counts as if it had all records.
+    /// A member whose host has lost power does not report that it may lack records.
     TrustAfterPowerLoss,
     /// A backup accepts records of an earlier epoch.
     AcceptOlderEpoch,
@@ -33,17 +33,17 @@ pub enum GroupBug {
     OpenIncompleteCopy,
     /// A member counts a copy as complete before all pairs are on its device.
     TrustUnsyncedCopy,
-    /// A primary does not notice that its log no longer has the oldest records that a member lacks,
-    /// and sends later ones under their numbers.
+    /// A primary sends later records in place of records that a member lacks and that the log of
+    /// the primary no longer has.
     ReadRemovedRecords,
-    /// A primary that has not received the newest map confirms records of its successor, as if it
-    /// had left its role.
+    /// A primary that has not received the newest map confirms records of its successor, and
+    /// nevertheless continues as a primary.
     ReleaseInOffice,
     /// A primary ignores the leases that members grant. It relies only on the setting in its own
     /// map.
     IgnoreGrant,
-    /// A process that starts does not wait for the promises of the process before. It waits only
-    /// for the time in its own map.
+    /// A process that starts ignores the promises of the previous process of the member, and waits
+    /// only for the time in its own map.
     ForgetPromise,
     /// A map with a shorter time before a take-over shortens the promises that a member has made.
     ShortenPromise,
@@ -83,7 +83,7 @@ pub(super) struct GroupFaults {
     pub(super) power_losses: bool,
     /// Processes of members are stopped for some seconds (SIGSTOP).
     pub(super) stops: bool,
-    /// Links are cut, in one direction or in both.
+    /// Links lose all messages for a while, in one direction or in both.
     pub(super) cuts: bool,
     /// Messages are lost, duplicated and late.
     pub(super) losses: bool,
@@ -100,8 +100,8 @@ pub(super) struct GroupFaults {
 }
 
 /// Draws lease times that management accepts. Most of them are short, so that many members take
-/// over. Half of the leases are as long as the other time permits, so that they end as late as
-/// possible.
+/// over. Half of the leases are as long as the time before a take-over permits, so that they end as
+/// late as possible.
 pub(super) fn draw_lease_times(random: &mut Random) -> LeaseTimes {
     let most = if random.percent(60) { 3_000 } else { 10_000 };
     let take_over_after_ms = random.within(MIN_TAKE_OVER_AFTER_MS.into(), most);

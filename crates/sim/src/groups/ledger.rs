@@ -1,13 +1,13 @@
-//! The checks of a run: the log of the group as clients have seen it, and the comparison of members
-//! with it.
+//! The checks of a run. The ledger contains the log of the group whose changes clients can have
+//! seen, and compares the members with this log.
 //!
 //! # Method
 //! The ledger has the log of the *writer*: the primary of the newest term that has begun. It passes
 //! each record that the writer appends to the witness. Records of a former primary that still runs
-//! do not count, since no later primary has them. When a primary begins, its log becomes the
-//! ledger: the witness reverts the records that it lacks, and reports those about which a client
-//! has got a reply. Records that it has and the ledger lacks come from a term that no client has
-//! seen. They are added.
+//! do not count, since no later primary has them. When a primary begins its term, the ledger takes
+//! over the log of this primary. The witness reverts the records that the primary lacks, and
+//! reports a violation if a client has got a reply about one of them. Records of the primary that
+//! the ledger lacks come from a term in which no client got a reply. The ledger adds these records.
 
 use super::authority::{GROUP, group_of, serves};
 use super::cluster::Cluster;
@@ -27,14 +27,16 @@ type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The log of the group, and the state of the checks.
 pub(super) struct Ledger {
     pub(super) witness: Witness,
-    /// Epoch and contents of each record. The first one has the number 1.
+    /// Epoch and contents of each record, in the order of their numbers. The first record has the
+    /// number 1.
     records: Vec<(Epoch, Vec<u8>)>,
     /// The process that writes the log, and its term. `None` before the first start.
     writer: Option<(TargetId, u64)>,
     term: Epoch,
     /// The newest term whose primary has replied to a client, and this primary.
     answered: (Epoch, TargetId),
-    /// Terms that have begun after all serving members had lost power.
+    /// Epochs of terms that have begun after all serving members had lost power, so that their
+    /// primaries may lack changes without a durable reply.
     excused: BTreeSet<Epoch>,
 }
 
@@ -70,7 +72,7 @@ impl Ledger {
         self.writer == Some((target, life))
     }
 
-    /// Whether a later primary than that of `term` has begun.
+    /// Whether a later term than `term` has begun.
     pub(super) fn has_successor(&self, term: Epoch) -> bool {
         term < self.term
     }
@@ -116,7 +118,7 @@ impl Ledger {
         lost_power: bool,
     ) -> Result<(), String> {
         if term < self.term {
-            // It has an old map, and cannot reply to clients any more.
+            // The process has an old map, and cannot reply to clients any more.
             return Ok(());
         }
         let is_new_term = term > self.term;
@@ -206,7 +208,7 @@ impl Cluster {
         let result = match &member.role {
             Role::Backup(backup) => self.ledger.check_store(target, backup.engine()),
             Role::Copying(_) => Err(format!("{target} serves, and its store is incomplete")),
-            // The process has ended since it has sent its last reply, or leads by now.
+            // The process has ended or has become the primary since its last reply.
             Role::Down | Role::Waiting | Role::Primary(_) => Ok(()),
         };
         self.check(result);

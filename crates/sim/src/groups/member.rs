@@ -103,7 +103,8 @@ pub(super) struct Member {
     is_scheduled: bool,
     ticks: u64,
     pub(super) requests: BTreeMap<u64, Requester>,
-    /// Requests to other members without a reply: the member, and whether it is about a copy.
+    /// Requests to other members without a reply, by number: the receiving member, and whether the
+    /// request belongs to a copy of the store.
     pub(super) pending: BTreeMap<u64, (TargetId, bool)>,
     /// The request to management without a reply.
     pub(super) asked: Option<u64>,
@@ -163,7 +164,7 @@ impl Member {
         }
     }
 
-    /// Goes back to the map that the process had stored durably when it ended at `now`.
+    /// Restores the newest map that the process had stored durably when it ended at `now`.
     pub(super) fn forget_unstored_maps(&mut self, now: Duration, random: &mut Random) {
         let delay = match random.percent(50) {
             true => random.micros(0, MAP_STORAGE_MICROS),
@@ -232,7 +233,7 @@ impl Cluster {
             _ => true,
         });
         let absent = group_of(&newest).members.iter().any(|it| it.state != MemberState::Serving);
-        // Sometimes the disk has little free space, so that the log keeps no old segments.
+        // In a few batches the disk has little free space, so that the log keeps no old segments.
         let is_space_low = self.random.within(0, 2_000) == 0;
         let kept = if absent && !is_space_low { newest.policy.metadata_log_kept } else { 0 };
         member.disk.keep(kept as usize);
@@ -253,7 +254,7 @@ impl Cluster {
         self.at(due, GroupEvent::Tick { member: index, ticks });
     }
 
-    /// For a planted bug: appends the records that the batch before has confirmed.
+    /// For a planted bug: appends the records that the previous batch has already confirmed.
     fn flush_unwritten(&mut self, index: usize) {
         for (epoch, lsn, synced, payload) in std::mem::take(&mut self.members[index].unwritten) {
             self.append(index, (epoch, lsn, synced), &payload);

@@ -1,8 +1,8 @@
 //! Messages between the processes, and the links on which they travel.
 //!
 //! # Faults
-//! A message is lost, duplicated, delayed or overtaken by a later one. A link that is cut in one
-//! direction loses the messages of this direction, or delivers them after the cut.
+//! A link loses, duplicates, delays or reorders messages. A link that is cut in one direction loses
+//! the messages of this direction, or delivers them after the cut.
 
 use super::authority::group_of;
 use super::cluster::{Cluster, GroupEvent};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process: the number of a member in the cluster, and the number of its present life.
+/// A process of a member: the index of the member in the cluster, and the number of the process.
 pub(super) type Process = (usize, u64);
 
 /// An end of a link.
@@ -39,7 +39,7 @@ pub(super) enum MemberReply {
 /// A request of a member to management.
 #[derive(Debug, Clone)]
 pub(super) enum Ask {
-    /// Change the group. The epoch is that of the group in the sender's map.
+    /// The request to change the group. The epoch is the group's epoch in the sender's map.
     Change(GroupChange, Epoch),
     TakeOver(AskTakeOver),
 }
@@ -186,7 +186,8 @@ impl Cluster {
         };
         let mut arrival = self.now + self.random.micros(30, most);
         if let Some(until) = self.links.cut_until(message.link(), self.now) {
-            // Nodes ask for maps again and again, so each map arrives in the end.
+            // A cut link delivers maps later and never loses them, because nodes request the newest
+            // map repeatedly.
             if !is_map && self.random.percent(70) {
                 return;
             }

@@ -64,8 +64,8 @@ impl Cluster {
         }
     }
 
-    /// Before management publishes a change of the group, sometimes plans the end of all processes,
-    /// or that of the primary, before they have stored the new map.
+    /// Called before management publishes a change of the group. In some cases, plans the end of
+    /// all processes, or of the primary's process, before these have stored the new map.
     pub(super) fn plan_restart(&mut self, change: MemberChange) {
         let faults = self.knobs.faults;
         if !self.is_busy || !faults.kills {
@@ -103,8 +103,8 @@ impl Cluster {
         self.members.iter().position(|it| it.target == target).unwrap_or_default()
     }
 
-    /// Cuts links of a member: to one other member, or to all members and management. Its clients
-    /// often still reach it.
+    /// Cuts links of a member: to one other member, or to all members and management. In most
+    /// cases, clients still reach this member.
     fn cut_links(&mut self, member: usize) {
         let own = Place::Member(member);
         let others = (0..self.members.len()).filter(|it| *it != member).map(Place::Member);
@@ -119,7 +119,7 @@ impl Cluster {
             }
         }
         let until = self.now + self.random.micros(100_000, 9_000_000);
-        // Each direction alone, or both.
+        // Cut one direction, the other direction, or both.
         let directions = self.random.below(4);
         for other in others {
             if directions != 0 {

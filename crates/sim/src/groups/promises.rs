@@ -1,5 +1,6 @@
 //! The bound of a member's promises, which its simulated mark keeps, and the planted bugs that
-//! break promises. Equals `crates/metadata` (`service/roles.rs`), without files.
+//! break promises. The functions do the same as `service/roles.rs` of `crates/metadata`, but
+//! without files.
 
 use super::knobs::GroupBug;
 use super::member::{Member, Role};
@@ -14,8 +15,8 @@ impl Member {
         LeaseTimes::of(&self.map.policy).take_over_after
     }
 
-    /// Returns the time for which a process that starts waits because of the promises of the
-    /// process before.
+    /// Returns the time for which a starting process waits because of the promises of the member's
+    /// previous process.
     pub(super) fn promise_bound(&self, plant: Option<GroupBug>) -> Duration {
         match plant {
             Some(GroupBug::ForgetPromise) => self.take_over_after(),

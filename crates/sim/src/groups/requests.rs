@@ -1,6 +1,6 @@
 //! The requests of a member's process to other members and to management, and their replies.
 //!
-//! Does not own the handling of a request (`roles`), or the way of a message (`messages`).
+//! Does not own the handling of a request (`roles`), or the delivery of messages (`messages`).
 
 use super::authority::{GROUP, group_of};
 use super::cluster::{Cluster, GroupEvent};

@@ -1,5 +1,6 @@
-//! The roles of a member's process, their beginning, their batches of events, and their end. Equals
-//! `crates/metadata` (`service/roles.rs`, `service/copying.rs`), without files and sockets.
+//! The roles of a member's process, their beginning, their batches of events, and their end. The
+//! functions do the same as `service/roles.rs` and `service/copying.rs` of `crates/metadata`, but
+//! without files and sockets.
 
 use super::authority::{GROUP, group_of, has_others};
 use super::cluster::{Cluster, GroupEvent};
@@ -31,7 +32,8 @@ struct Opened {
     engine: MemoryEngine,
     records: Vec<Record>,
     epoch: Epoch,
-    /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
+    /// Number and epoch of the record before the first one in `records`. Epoch zero means that this
+    /// epoch is not known.
     previous: (Lsn, Epoch),
     synced: Option<Lsn>,
     succession: Succession,
@@ -71,7 +73,7 @@ impl Cluster {
             return self.fail(format!("{target} does not start: {error}"));
         }
         self.put(index, Event::Tick);
-        // The node asks for newer maps from now on.
+        // From now on, the node requests newer maps.
         self.send_map(Place::Member(index));
     }
 
@@ -277,7 +279,8 @@ impl Cluster {
         }
     }
 
-    /// Ends the role of a backup or of a receiver of a copy, if another one begins.
+    /// Ends the role of a backup or of a receiver of a copy, if the map gives the process another
+    /// role.
     fn change_role(&mut self, index: usize) {
         let log_epoch = match &self.members[index].role {
             Role::Backup(backup) => backup.newest_epoch(),
@@ -353,7 +356,7 @@ impl Cluster {
         }
     }
 
-    /// Records a member in the mark that a primary asks management to mark as in sync.
+    /// Records in the primary's durable mark that it asks management to mark a member as in sync.
     fn note_counted(&mut self, index: usize, change: &GroupChange) {
         let is_mark = change.change == MemberChange::MarkInSync;
         if is_mark && self.knobs.plant != Some(GroupBug::ForgetCounted) {

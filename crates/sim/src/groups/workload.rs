@@ -1,7 +1,7 @@
 //! The operations of clients: names, attributes, opens and file locks, on few names and files, so
 //! that they conflict.
 //!
-//! Files are opened for reading only. So no file is shared in the sense of
+//! Clients open files for reading only. So no file is shared in the sense of
 //! `docs/design/0008-shared-files.md`, and no open waits for notifications.
 
 use super::cluster::Cluster;

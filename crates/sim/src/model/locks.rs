@@ -45,8 +45,8 @@ impl Model {
         self.inodes.get(&inode).is_some_and(|it| it.opens.contains_key(&session))
     }
 
-    /// Whether another owner may be waiting for the requesting owner. This holds if the other owner
-    /// has at any time waited for a range that the requesting owner has locked.
+    /// Whether another owner may be waiting for the requesting owner. Returns `true` if the other
+    /// owner has at any time waited for a range that the requesting owner has locked.
     pub(crate) fn may_be_waited_for(&self, session: SessionId, request: &LockRequest) -> bool {
         let owner = (session, request.kind, request.owner);
         let is_wanted = |(inode, by, start, end): &LockWait| {

@@ -37,7 +37,8 @@ impl Witness {
                 ));
             }
             // While the reply to a request is still in flight, the slots may show another state
-            // than the log. So the request is known to be lost only if both show that it is lost.
+            // than the log. So the client knows that the request is lost only if both the slots and
+            // the log show the loss.
             instance.is_known_lost = is_lost && counts_as_lost;
         }
         Ok(())
