@@ -6,8 +6,8 @@
 //!
 //! # Hazard: dropped operations
 //! Data reaches a file before the checksums that describe the data. Between the two writes, the
-//! data does not match its checksums, which looks like damage. So an operation that changes a file
-//! must run to completion. It runs in a separate task that is never dropped. Reads are cancel-safe.
+//! data does not match its checksums, which looks like damage. So the caller runs each operation
+//! that changes a file in a separate task that is never dropped. Reads are cancel-safe.
 //!
 //! # Invariants
 //! The cache of open files, the dirty regions and the dirty log are consistent with each other
@@ -119,6 +119,8 @@ struct FullSync {
     /// A task holds this permit while it syncs the whole file system.
     running: Rc<Semaphore>,
     /// Whether the next round of the cleaner must sync each file instead of the whole file system.
+    /// The cleaner sets the flag after a sync of the whole file system has failed for lack of
+    /// space.
     is_each_next: Cell<bool>,
 }
 
@@ -198,7 +200,7 @@ impl PreparedStore {
                 ErrorCode::DeviceFailed,
                 format!(
                     "target {target} accepts no writes, since its file system is read-only: \
-                    {error}; repair the disk, then restart the service"
+                     {error}; repair the disk, then restart the service"
                 ),
             )),
             other => other.map(|()| None)?,
@@ -359,8 +361,8 @@ impl ChunkStore {
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
         // Acknowledged writes may be lost, so the next start must change the incarnation. If the
-        // state record cannot be written either, the file system is read-only or unavailable. Then
-        // the next start fails, since it cannot write its state record.
+        // state record cannot be written either, the file system is read-only or unavailable. In
+        // this case the next start fails, since it cannot write the state record either.
         if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
@@ -421,8 +423,8 @@ impl ChunkStore {
         Ok(file)
     }
 
-    /// Checks the cache of open files, the dirty regions and the dirty log. The check is expensive,
-    /// so only tests run it, and debug builds run it once per round of the cleaner.
+    /// Checks the cache of open files, the dirty regions and the dirty log. Tests call this
+    /// expensive check, and debug builds call it once per round of the cleaner.
     ///
     /// # Panics
     /// Panics if one of these structures is inconsistent.

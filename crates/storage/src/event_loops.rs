@@ -1,4 +1,5 @@
-//! The event loops of a storage service. They determine the targets that share a thread.
+//! The event loops of a storage service, and the assignment of targets to loops. All targets of a
+//! loop share its thread.
 //!
 //! The host starts a thread for each target ([`skep_service::host`]). But if a device has more
 //! targets than the machine has processors, a thread and a loop for each target would only cost CPU
@@ -46,8 +47,8 @@ pub(crate) struct EventLoops {
 }
 
 /// A thread with an event loop. The thread ends when this value is dropped, at the end of the
-/// service. The thread stays even if it has no target, since a device has few loops, and one of its
-/// targets may start again.
+/// service. The thread stays even if its loop has no target, since a device has few loops, and a
+/// target of the device may start again.
 #[derive(Debug)]
 struct EventLoop {
     messages: MailboxSender<Message>,
@@ -62,7 +63,7 @@ impl Drop for EventLoop {
     }
 }
 
-/// The assignment of a target to a loop. It ends when this value is dropped.
+/// The assignment of a target to a loop. The assignment ends when this value is dropped.
 struct Place<'a> {
     loops: &'a EventLoops,
     device: u64,

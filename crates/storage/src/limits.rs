@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of targets that wait for their start in one event loop. No service has this
-/// number of targets, and the loop starts a waiting target at once.
+/// Maximum number of targets that wait for their start in one event loop. The limit is above the
+/// number of targets of any service, and a loop starts a waiting target at once.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
 /// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! Records whether an administrator has given this target up as lost (`skep target remove --lost`).
 //!
 //! The module owns the mark in the directory of a lost target, and refuses the requests to such a
-//! target. The cluster map contains the decision. `skep_rpc::routing` refuses these requests
-//! already at the sender.
+//! target. The cluster map contains the decision. At senders with this map, `skep_rpc::routing`
+//! refuses these requests without sending them.
 //!
 //! # Hazard
 //! A lost disk may become available again. Its chunk files then lack the writes, truncations and
@@ -46,10 +46,9 @@ impl Loss {
         Ok(loss)
     }
 
-    /// Finds out from a map whether this target was given up as lost. If so, marks its directory
-    /// durably, and logs the loss once. If the mark cannot be written, the target still refuses
-    /// requests until the process ends, and this function tries again with each newer map. This
-    /// call blocks.
+    /// If the target is given up as lost in `map`, marks the directory of the target durably, and
+    /// logs the loss once. If the mark cannot be written, the target still refuses requests until
+    /// the process ends, and this function tries again with each newer map. This call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
         let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
         if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {

@@ -1,6 +1,6 @@
-//! The clean-up of orphans, which are chunk files without an inode. They arise when a metadata
-//! target loses power before the creation of a file is durable, while the data of the file is
-//! already on storage.
+//! The clean-up of orphans, which are chunk files without an inode. Orphans arise when a metadata
+//! target loses power before the creation of a file is durable, and the data of the file is already
+//! on storage.
 //!
 //! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
 //! only if metadata reports that the inode does not exist. This is safe because a client creates
@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the task checks whether the clean-up interval has passed. This interval is
-/// shorter, because an administrator may change the clean-up interval at any time.
+/// Interval at which the task checks whether the clean-up interval has passed. The interval is
+/// short, because an administrator may shorten the clean-up interval at any time.
 const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -62,9 +62,9 @@ pub(crate) fn serve(
     loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    // The next calls may block for a long time: they sync, they remove large files, and they hang
-    // if the device hangs. So this function makes them before the target gets its loop, which other
-    // targets of the device may share.
+    // Do everything that may block for a long time before the target gets its event loop, because
+    // other targets of the device may share this loop. The next calls sync, remove large files, and
+    // hang if the device hangs.
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
     let (directory, cluster) = (start.directory.path(), start.identity.cluster);
@@ -77,7 +77,7 @@ pub(crate) fn serve(
     ended.result.and(recorded)
 }
 
-/// A target that its loop does not serve any more.
+/// A target that its event loop has stopped serving.
 struct Ended {
     directory: Directory,
     /// The error that ended the target.
@@ -221,10 +221,11 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             continue;
         }
         served.meter.begun();
-        // The reply repeats `lowest_map` of the request's header. Raise it to the version that this
-        // process requires, because the client requires this version in all its later requests. So
-        // after a target was given up as lost, a client with an older map gets the newer map, and
-        // the lost target refuses the requests of this client until it has that map too.
+        // The reply repeats `lowest_map` of the request's header. Raise `lowest_map` to the version
+        // that this process requires, because the client then requires this version in all its
+        // later requests. So after an administrator gave up a target as lost, a client with an
+        // older map gets the newer map. The lost target refuses the requests of this client until
+        // it also has the newer map.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
@@ -239,8 +240,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             };
             // `dispatch` consumes the request, so the fingerprint of the request is computed first.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
-            // The future of `dispatch` has several KiB. It is pinned here, so that no future around
-            // it moves it.
+            // The future of `dispatch` has several KiB. Pin it here, so that no surrounding future
+            // has to move it.
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
             if served.store.take_space_refusal() {

@@ -1,8 +1,9 @@
 //! An open chunk file, with its size, its region pages in memory, and the lock that orders the
 //! operations on the file.
 //!
-//! The module owns only this state and does no I/O of data. [`super::region`] decides which pages
-//! to trust. [`super::read`], [`super::write`] and the modules of the other operations do the I/O.
+//! The module owns only the state of an open chunk file, and does no I/O of data. [`super::region`]
+//! decides which pages to trust. [`super::read`], [`super::write`] and the modules of the other
+//! operations do the I/O.
 
 use super::range_lock::RangeLock;
 use skep_env::File;
@@ -43,8 +44,8 @@ pub(crate) struct ChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Logical size in bytes. Only a writer that holds the lock may change the size, and only an
-    /// exclusive writer may reduce it.
+    /// Logical size in bytes. Only an operation that holds the lock for a write may change the
+    /// size, and only an operation with exclusive access may reduce it.
     pub(crate) size: Cell<u64>,
     pub(crate) writes: WritesInProgress,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
@@ -79,8 +80,9 @@ pub(crate) struct WritesInProgress {
     pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
     /// The ends of the ranges of the writes, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
-    /// Whether the file may be longer than its logical size, since a failed write was undone while
-    /// other writes were in progress. The last of these writes sets the length of the file.
+    /// Whether the file may be longer than its logical size, since the target undid a failed write
+    /// while other writes of the file were in progress. The last write in progress sets the length
+    /// of the file.
     pub(crate) must_shrink: Cell<bool>,
 }
 
@@ -92,9 +94,8 @@ impl ChunkFile {
     pub(crate) fn new(key: ChunkFileKey, path: PathBuf, file: std::fs::File) -> Result<Rc<Self>> {
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
         let mut length = file.metadata().map_err(failed)?.len();
-        // A power loss can leave a part of a page at the end of the file. No data belongs to that
-        // page, but it would look like a damaged page if the file grew again. So remove the part of
-        // the page.
+        // A power loss can leave a part of a page at the end of the file. No data belongs to such a
+        // page. Remove this part, because it would look like a damaged page if the file grew again.
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {

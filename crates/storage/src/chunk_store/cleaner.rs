@@ -46,8 +46,9 @@ impl ChunkStore {
         self.end().await?.record()
     }
 
-    /// Syncs all changes to the device. Returns the state record from which the next start will
-    /// find that no region can be torn. No operation may write after this call has begun.
+    /// Syncs all changes to the device. Returns the state record that tells the next start that the
+    /// target ended cleanly, so that no region can be torn. No operation may write after this call
+    /// has begun.
     ///
     /// # Errors
     /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After
@@ -69,7 +70,7 @@ impl ChunkStore {
             }
         }
         // The last round has marked pages as synced, and no later sync covers these marks. If a
-        // mark does not reach the device, the next start counts the page as unsynced. That is
+        // mark does not reach the device, the next start counts the page as unsynced. This error is
         // harmless, because the data of the page is on the device.
         self.check_writable()?;
         let state = TargetState { clean: true, ..self.state.get() };
@@ -82,9 +83,9 @@ impl ChunkStore {
     /// `DeviceFailed` if a sync or write fails.
     pub async fn clean(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
-        // Loading a region that a crash may have torn recomputes its checksums, which changes the
-        // region. So this function loads all dirty regions first, and then cleans the regions that
-        // are not being changed.
+        // First loads all dirty regions, because loading a region that a crash may have torn
+        // recomputes its checksums and so changes the region. Then cleans the regions that no
+        // operation is changing.
         let mut files = Vec::new();
         for settled in self.dirty.unchanged() {
             files.extend(self.load_unchanged(settled).await);
@@ -161,8 +162,9 @@ impl ChunkStore {
     }
 
     async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
-        // After an error, a sync of the file system does not report the same error again. So the
-        // next round syncs each file, and the sync of a file reports the error of this file.
+        // The kernel reports an error to only one sync of the whole file system. So after an error
+        // the next round syncs each file, because the sync of a file also reports the error of this
+        // file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
             return self.sync_all().await;
         }

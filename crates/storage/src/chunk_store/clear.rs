@@ -2,9 +2,10 @@
 //! hole on the device.
 //!
 //! # Crashes
-//! The steps are in the same order as for a write. If a region is on the device, it is first
-//! recorded in the dirty log. Then its data becomes a hole, and then its page gets the checksums of
-//! zeros. After a power loss between these steps, the target accepts the region's data as it is.
+//! The steps are in the same order as for a write. If a region is on the device, the target first
+//! records the region in the dirty log. Then the target punches a hole for the data, and then
+//! writes a page with the checksums of zeros. After a power loss between these steps, the next
+//! start accepts the region's data and recomputes its checksums.
 //!
 //! The pages of cleared regions stay allocated. Without a page, data that reappears after a power
 //! loss would have no checksums.

@@ -1,8 +1,8 @@
 //! Copies ranges between chunk files of one target. Holes in the source become holes in the
 //! destination.
 //!
-//! A copy never holds the locks of both files at the same time. It reads from the source first, and
-//! then writes to the destination in the same way as a client.
+//! A copy never holds the locks of both files at the same time. For each part, it reads from the
+//! source first, and then writes to the destination in the same way as a client.
 
 use super::{ChunkStore, Destination, ReadData};
 use skep_types::codec::crc32c;
@@ -56,8 +56,8 @@ impl ChunkStore {
                 self.read(from.key, at, (hole - at) as u32).await?;
             let length = data.len() as u64;
             if length == 0 {
-                // The read returned no data, because the source was truncated after `next_data` had
-                // found data at this offset. So clear the range.
+                // The read returned no data, because a truncation has shortened the source since
+                // `next_data` found data at this offset. So clear the range in the destination.
                 self.clear_all(&to, target_offset(at)..target_offset(end)).await?;
                 return Ok(true);
             }

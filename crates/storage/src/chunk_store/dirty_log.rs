@@ -1,8 +1,8 @@
 //! The dirty log of a target. Before an operation changes a region that is on the device, it
 //! records the region in this log and syncs the log.
 //!
-//! The module owns the file `dirty-log`. Appends use group commit: entries that are added during a
-//! sync are all written with the next sync. Only [`DirtyLog::rewrite`] removes entries from the
+//! The module owns the file `dirty-log`. Appends use group commit: the next sync writes all entries
+//! that operations add during the current sync. Only [`DirtyLog::rewrite`] removes entries from the
 //! file.
 //!
 //! # Invariants
@@ -64,7 +64,7 @@ impl RecoveredLog {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // The file is rewritten completely, so that no entry is appended after a torn entry.
+        // Rewrite the whole file, so that later entries do not follow a torn entry.
         let bytes = header.to_file(entries.iter());
         let file = match replace_record(target, &path, &bytes) {
             // If the file system is read-only, the target only serves reads, and appends nothing to
@@ -144,8 +144,8 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Forgets regions whose data and checksums are on the device. These regions no longer count as
-    /// recorded. Their entries stay in the file until the next [`Self::rewrite`].
+    /// Forgets regions whose data and checksums are on the device. The log no longer counts these
+    /// regions as recorded, and removes their entries from the file in the next [`Self::rewrite`].
     pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
         let mut recorded = self.recorded.borrow_mut();
         regions.iter().for_each(|region| {

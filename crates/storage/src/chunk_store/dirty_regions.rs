@@ -1,5 +1,5 @@
 //! The dirty regions, which are the regions that have changed since they were last synced to the
-//! device. The set exists only in memory.
+//! device. The set of dirty regions exists only in memory.
 //!
 //! # Invariants
 //! `count` is the number of dirty regions, and each listed chunk file has at least one dirty region

@@ -1,9 +1,9 @@
 //! Paths of chunk files, `<target>/chunks/<xx>/<yy>/<key>`, and the syncs that make the names
 //! durable.
 //!
-//! A hash of the inode id without its low bits selects the leaf directory. So files that are
-//! created one after the other share directories and their syncs. If there are many files, all leaf
-//! directories contain a similar number of them.
+//! A hash of the inode id without its low bits selects the leaf directory. So files with
+//! consecutive inode ids share leaf directories, and the syncs of these directories. If there are
+//! many files, all leaf directories contain a similar number of them.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -34,14 +34,14 @@ enum Directory {
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,
-    /// Leaves whose names have been synced since the start, together with the names of the
-    /// directories above.
+    /// Leaf directories whose own names, and the names of the directories above, this process has
+    /// synced since its start.
     anchored: RefCell<BTreeSet<u16>>,
     syncs: GroupSync,
 }
 
-/// Hashes a number by a multiplication with a large odd number and a fold. This is enough to
-/// distribute consecutive numbers evenly.
+/// Hashes a number by a multiplication with a large odd number and a fold. This hash distributes
+/// consecutive numbers evenly.
 fn mix(value: u64) -> u64 {
     let product = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)
@@ -176,8 +176,8 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Group commit of directory syncs. A directory that is added while a round runs is synced in the
-/// next round.
+/// Group commit of directory syncs. The next round syncs the directories that callers add while a
+/// round runs.
 #[derive(Debug, Default)]
 struct GroupSync {
     pending: RefCell<BTreeSet<Directory>>,

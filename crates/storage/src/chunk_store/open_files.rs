@@ -1,8 +1,9 @@
 //! The cache of open chunk files and of their region pages. Its size is limited.
 //!
 //! All cached contents are also in the files, because region pages are written through. So a file
-//! that no operation uses can be evicted at any time. The clock algorithm selects this file. The
-//! hand of the clock skips a file once if the file was used since the hand last passed it.
+//! that no operation uses can be evicted at any time. The clock algorithm selects the file to
+//! evict. The hand of the clock skips a file once if an operation has used the file since the hand
+//! last passed it.
 //!
 //! Files with unsynced changes are evicted last, since the kernel reports a failed write-back to
 //! the open descriptor, and might forget the error after the descriptor is closed. The cache stores
@@ -18,8 +19,8 @@ use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Divisor of the number of cached files. If all files have unsynced changes, a single eviction
-/// removes one in `UNSYNCED_SHARE` of the files.
+/// If all cached files have unsynced changes, one eviction removes the number of cached files
+/// divided by `UNSYNCED_SHARE`.
 const UNSYNCED_SHARE: usize = 16;
 
 /// The cache of open chunk files.
@@ -144,9 +145,9 @@ impl OpenFiles {
     }
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
-    /// three times. A file with an error for its next sync stays. Files with unsynced changes are
-    /// evicted only in the third pass. The third pass evicts many of these files, so that the next
-    /// evictions need not pass all files again.
+    /// three times. A file whose next sync must report an error stays in the cache. Files with
+    /// unsynced changes are evicted only in the third pass. The third pass evicts many of these
+    /// files, so that the next evictions need not pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {
@@ -220,7 +221,7 @@ mod tests {
             cache.insert(&file(dir.path(), number));
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
-        // All three files are marked as used, so the hand skips each file once. It then evicts the
+        // All three files are marked as used, so the hand skips each file once, and then evicts the
         // first file that no operation uses.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());

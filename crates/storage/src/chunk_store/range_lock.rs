@@ -1,7 +1,7 @@
 //! The lock that orders the operations on one chunk file. A reader excludes each writer whose range
 //! overlaps with the range of the reader. Writes exclude each other only if they touch the same
-//! region. All other changes exclude all writers. Conflicting operations get the lock in the order
-//! of their arrival.
+//! region. All other changes, such as truncations, exclude all writers. Conflicting operations get
+//! the lock in the order of their arrival.
 //!
 //! # Invariants
 //! Tickets ascend along the queue, and each entry waits for all earlier entries that conflict with
@@ -29,7 +29,8 @@ struct Entry {
     ticket: u64,
     range: Range<u64>,
     access: Access,
-    /// Number of earlier entries that conflict with this one.
+    /// Number of earlier entries of the queue that conflict with this entry, and that have not
+    /// ended.
     obstacles: usize,
     waker: Option<Waker>,
 }

@@ -61,7 +61,7 @@ pub(super) fn hold(directory: &Path) {
     };
     let file = File::from(file);
     if file.reserve(0..wanted).is_ok() {
-        // The length shows the next call of this function that the space is reserved.
+        // The next call of this function sees from this length that the space is reserved.
         let _next_time = file.borrow_std().set_len(wanted);
     }
 }

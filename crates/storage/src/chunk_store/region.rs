@@ -163,7 +163,7 @@ impl ChunkStore {
         }
         drop(self.dirty.change(file.key, index..index + 1));
         file.note_change();
-        // Ignore a lack of space for the page, because the next load then recomputes the page.
+        // Ignore a lack of space for the page, because the next load recomputes a missing page.
         match self.write_page(file, index, &region) {
             Err(error) if error.code() != skep_types::ErrorCode::NoSpace => Err(error),
             _ => Ok(region),

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 impl ChunkStore {
     /// Removes chunk files. When this function returns, the removal survives a power loss, so the
-    /// caller need not repeat the request. Missing chunk files are skipped, but their absence is
-    /// also made durable, since these files may have been removed just before the last start.
+    /// caller need not repeat the request. Skips missing chunk files, but also makes their absence
+    /// durable, since the previous process may have removed these files just before its end.
     ///
     /// # Errors
     /// Errors of the file system. After an error, some of the files may have been removed.

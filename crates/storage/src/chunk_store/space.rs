@@ -80,8 +80,8 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
-        // A negative estimate counts as a full target. It is possible, since other programs also
-        // use the file system.
+        // A negative estimate counts as a full target. The estimate can be negative, since other
+        // programs also use the file system.
         found
             .free_bytes
             .saturating_sub(reserve(found.total_bytes))

@@ -159,8 +159,8 @@ impl ChunkStore {
              the next fsync of each client fails",
             self.target
         );
-        // The change is made in memory even if the record cannot be written, since the running
-        // target must report the loss. If possible, the target also records the failure durably.
+        // Change the incarnation in memory even if the state record cannot be written, since the
+        // running target must report the loss to clients.
         self.state.set(state);
         self.write_state(&state).map_err(|error: Error| self.note_failure(error))
     }

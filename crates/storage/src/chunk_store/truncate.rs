@@ -10,11 +10,11 @@ use std::collections::{HashMap, VecDeque};
 
 /// The newest truncate generations of the chunk files that were truncated most recently.
 ///
-/// A request can arrive late only on a connection that the process has already accepted. A restart
-/// ends all connections, so the generations need not be stored on the device.
+/// The process stores the generations in memory only. A late request can only arrive on a
+/// connection that this process has accepted, and a restart of the process ends all connections.
 ///
 /// # Invariants
-/// `order` has each key of `newest` once. The key that was truncated first is first.
+/// `order` has each key of `newest` once, in the order of the truncations.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     newest: HashMap<ChunkFileKey, u64>,

@@ -109,8 +109,8 @@ impl ChunkStore {
             file.is_removed.set(true);
             self.open.borrow_mut().remove(&file.key);
             self.dirty.truncate(&file.key, 0);
-            // If this fails, an empty chunk file stays until the search for chunk files without an
-            // inode removes it.
+            // Ignore an error: an empty chunk file then stays until the removal of the file, or
+            // until the clean-up of chunk files without an inode.
             let _cleaned_up_later = std::fs::remove_file(&file.path);
         }
     }

@@ -4,15 +4,16 @@
 //! without the early write-back, the disk would be idle while a client writes a stream, and the
 //! client's `fsync` would wait until the whole stream is written. For this reason, when a stream
 //! reaches the end of a region, the target begins to write back the data of the region and the page
-//! with its checksums. The stream will change neither of them again. Smaller parts would cost more
-//! CPU time for the allocation of blocks. The data stays in the page cache, and the crash rule
-//! (docs/design/0003-chunk-store.md) holds whether the data or the page reaches the device first.
-//! An io_uring worker allocates the blocks and sends the requests to the disk.
+//! with its checksums. The stream will not change this data or this page again. A write-back of
+//! smaller parts would cost more CPU time for the allocation of blocks. The data stays in the page
+//! cache, and the crash rule (docs/design/0003-chunk-store.md) holds whether the data or the page
+//! reaches the device first. An io_uring worker allocates the blocks and sends the requests to the
+//! disk.
 //!
 //! # Errors
-//! The kernel reports most errors of the device to the next sync. But a file system that cannot
-//! allocate blocks may return its error only to the write-back, and drop the pages. So the target
-//! remembers such an error, and the next sync of the chunk file returns it.
+//! The kernel reports most errors of the device to the next sync. However, a file system that
+//! cannot allocate blocks may return the error only to the write-back, and drop the pages. So the
+//! target remembers such an error, and the next sync of the chunk file returns it.
 
 use super::chunk_file::ChunkFile;
 use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};
