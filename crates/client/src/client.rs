@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Runs file operations on one thread. Cheap to clone. A clone must stay on the thread of the
 /// original.
 ///
-/// An operation waits without limit for servers that do not reply. A caller that wants to give up
-/// drops the future; the servers may have executed the operation already, or may execute it later.
+/// An operation waits without limit for servers that do not reply. A caller that stops waiting
+/// drops the future. The servers may have executed the operation already, or may execute it later.
 #[derive(Debug, Clone)]
 pub struct Client(pub(crate) Rc<Worker>);
 

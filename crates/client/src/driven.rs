@@ -58,9 +58,9 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // In two cases the future is dropped and does not continue. If it was never polled, it has
-        // sent no request. If the thread's event loop has ended, no task can run, and the server
-        // cleans up when the lease of the session runs out.
+        // In two cases the future is dropped and does not continue. A future that was never polled
+        // has sent no request. After the end of the thread's event loop, no task can run, and the
+        // server cleans up when the lease of the session runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }

@@ -37,9 +37,9 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
 /// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// When a program sets an extended attribute, replies from before the change may still be in
-/// flight. For this time after the change, the mount does not rely on received attributes of the
-/// inode. Few replies take longer.
+/// Time after a program has set an extended attribute in which the mount ignores received
+/// attributes of the inode, because replies from before the change may still be in flight. Few
+/// replies take longer.
 pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.
@@ -84,8 +84,8 @@ pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// closes of the file. This is the maximum duration of the wait.
 pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// A client that sets a stripe pattern or handles a sharing notification waits for closes that the
-/// kernel or this mount has not sent yet. This is the maximum duration of the wait. It is several
-/// times [`CLOSE_DELAY`].
+/// kernel or this mount has not sent yet. This constant is the maximum duration of the wait, and
+/// several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// Maximum number of notifications that the mount records for opens in flight. If more
 /// notifications arrive during an open, the mount treats the opened file as shared. Each recorded
@@ -102,8 +102,8 @@ pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;
-/// How long a write continues after its caller was killed. In this time the write completes if all
-/// servers reply. If a server is down, the killed program can end after this time.
+/// Time for which a write continues after its program was killed. If all servers reply, the write
+/// completes within this time. If a server is down, the program ends after this time.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
 /// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);

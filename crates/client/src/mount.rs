@@ -161,8 +161,8 @@ impl Mount {
         }
     }
 
-    /// Assigns a worker's range of slots to the caller. Assigns each range only once, because only
-    /// the client that has used a slot knows the sequence of the slot's next request.
+    /// Assigns a worker's range of slots to the caller. Assigns each range only once, because no
+    /// other client knows the sequence numbers of the slots that a client has used.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if index <= self.options.workers && taken.insert(index) {

@@ -132,7 +132,7 @@ impl Patterns for Client {
 
 impl Client {
     /// Returns the primary target of a group, the node of the target, and the first address of the
-    /// node. Each is "-" if the cluster map does not have it.
+    /// node. Returns "-" in place of each value that the cluster map does not have.
     fn location_of(&self, group: GroupId) -> (String, String, String) {
         let map = self.mount().map();
         let target = map.primary(group);

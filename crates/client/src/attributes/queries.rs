@@ -38,8 +38,8 @@ record! {
 /// Queries about files and directories.
 pub trait Queries {
     /// Returns one encoded page ([`FileUsers`]) of the clients that use a regular file. The page
-    /// begins after the position `after`, which the previous page contains as `next`. If both
-    /// numbers of `after` are zero, the page is the first one.
+    /// begins after the position `after`, which is the value of `next` in the previous page. For
+    /// the first page, both numbers of `after` are zero.
     ///
     /// # Errors
     /// Returns the errors of a request to metadata.
@@ -110,8 +110,8 @@ impl Client {
     }
 }
 
-/// Returns the first elements of `uses` that fit into the result of a query (at least one element),
-/// and the clients of these uses.
+/// Returns as many elements from the start of `uses` as fit into the result of a query, but at
+/// least one element, and the clients of these uses.
 fn page_of(
     uses: Vec<FileUse>,
     known: &BTreeMap<NodeId, ClientEntry>,

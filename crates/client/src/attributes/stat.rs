@@ -48,11 +48,11 @@ pub trait InodeAttributes {
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
     /// Returns the attributes for the kernel's check of its cached pages before a read through
-    /// `handle`. The kernel drops the pages if the modification time differs from the one that it
-    /// has. The result has the modification time that the mount last sent to the kernel, and the
-    /// current size, so the kernel keeps its pages. `None` means that the mount must send the
-    /// current attributes, because the pages may be out of date, or because this mount has not
-    /// written to the file.
+    /// `handle`. The kernel drops the pages if this modification time differs from the modification
+    /// time in the kernel's cache. The result has the modification time that the mount last sent to
+    /// the kernel, and the current size, so the kernel keeps its pages. `None` means that the mount
+    /// must send the current attributes, because the pages may be out of date, or because this
+    /// mount has not written to the file.
     fn attributes_for_reading(
         &self,
         _handle: HandleId,
@@ -61,15 +61,15 @@ pub trait InodeAttributes {
     }
 
     /// Returns the attributes of a file that the mount last sent to the kernel. `None` means that
-    /// these attributes may be out of date. If they are out of date only because of writes whose
-    /// bytes are also in the kernel's cached pages, the function still returns them.
+    /// these attributes may be out of date. Writes of this mount, whose bytes are also in the
+    /// kernel's cached pages, do not make these attributes out of date.
     fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
         None
     }
 
-    /// Returns the attributes of a directory after a change of an entry by this mount. `None` means
-    /// that the mount sent the change more than `max_age` ago, or has seen another change of the
-    /// directory since. Also returns how long ago the mount sent the change.
+    /// Returns the attributes of a directory after a change of an entry by this mount, and the time
+    /// since the mount sent the change. `None` means that the mount sent the change more than
+    /// `max_age` ago, or has seen another change of the directory since.
     fn after_own_change(
         &self,
         _directory: InodeId,
@@ -95,8 +95,8 @@ pub trait InodeAttributes {
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
     /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// have an out-of-date access control list in its cache. This is the case if another mount has
-    /// changed the inode since the kernel read the list.
+    /// have an out-of-date access control list in its cache. The list is out of date if another
+    /// mount has changed the inode since the kernel read the list.
     fn note_shown(&self, attributes: &Attributes) -> bool;
 
     /// Sets the function that the client calls when a file becomes shared. The function makes the

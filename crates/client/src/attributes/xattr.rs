@@ -57,8 +57,8 @@ impl Xattrs for Client {
         }
         let request = GetXattr { inode, name: name.into() };
         let answer = match self.is_plain_root(inode) && is_asked_by_kernel(name) {
-            // A `df` of any user causes this request. The request must not hang while metadata does
-            // not reply.
+            // The kernel sends this request for a `df` of any user, so the mount must reply even
+            // while metadata does not.
             true => skep_env::timeout(ROOT_PATIENCE, self.ask(inode, &request))
                 .await
                 .unwrap_or_else(|| Err(ErrorCode::NoAttribute.into())),

@@ -1,13 +1,13 @@
 //! The attributes of directories after this mount's own changes of their entries.
 //!
 //! After each change of an entry the kernel drops its cached attributes of the directory (Linux
-//! 6.18). It requests these attributes before the next system call that resolves a path through the
-//! directory. Metadata has sent these attributes with the reply to the change. So the mount answers
-//! this request of the kernel without asking metadata. The kernel may cache the attributes only for
-//! a limited time, which begins when the mount sends the change.
+//! 6.18). The kernel requests the attributes before the next system call that resolves a path
+//! through the directory. Metadata has sent these attributes with the reply to the change. So the
+//! mount answers this request of the kernel without asking metadata. The kernel may cache the
+//! attributes only for a limited time, which begins when the mount sends the change.
 //!
 //! # Hazard: replies out of order
-//! Two threads change one directory, and the reply to the earlier change arrives later. The
+//! If two threads change one directory, the reply to the earlier change may arrive last. The
 //! attributes in this reply do not include the effect of the later change. So the table keeps the
 //! attributes with the highest version. A full table drops the oldest directories with their
 //! versions, but not sooner than [`LONGEST_REPLY`] after they were recorded. A reply that took

@@ -1,8 +1,8 @@
 //! Keeps two versions of each inode. The first is the version of the data in the kernel's page
 //! cache, or of the cached listing of a directory. The second is the version of the attributes that
 //! the mount last sent to the kernel. At each open, the mount compares both with the version that
-//! the metadata target has sent. The result is whether the cached pages, attributes and access
-//! control lists are still valid.
+//! the metadata target has sent. The comparison shows whether the cached pages, attributes and
+//! access control lists are still valid.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
 //! one. A metadata target never uses a version twice, because at each start it raises all versions

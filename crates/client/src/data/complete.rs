@@ -28,9 +28,9 @@ use skep_wire::metadata::{AwaitTruncation, AwaitTruncationReply, TrimFile};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A write that storage has not acknowledged yet. If the client cancels the write, its requests may
-/// still arrive at storage. So when this value is dropped, it records that chunk files may reach up
-/// to the end of the write. A later truncation then includes these chunk files.
+/// A write that storage has not acknowledged yet. If the client cancels the write, the requests of
+/// the write may still arrive at storage. So a drop of this value records in the inode that chunk
+/// files may reach up to the end of the write, and a later truncation includes these chunk files.
 #[derive(Debug)]
 pub(crate) struct UnfinishedWrite<'a> {
     writing: &'a WriteGuard,
@@ -121,7 +121,8 @@ impl Client {
         if state.end() != before {
             return Ok(());
         }
-        // Return an error here, because the client would otherwise repeat the write for ever.
+        // Return an error, because the end has not moved, so the client would repeat the refused
+        // write for ever.
         let text = format!(
             "cannot write to file {}: storage has recorded a truncation that metadata does not \
              have; if metadata was restored from an older copy, restart the storage services: \

@@ -36,8 +36,8 @@ pub(crate) enum Missing {
 }
 
 impl Client {
-    /// Finds out why storage does not have bytes that lie before the end of the file (`end`).
-    /// `absent` contains the keys of chunk files that do not exist.
+    /// Finds out why storage does not have bytes of a file. These bytes lie before the end of the
+    /// file, `end`. `absent` contains the keys of chunk files that do not exist.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.

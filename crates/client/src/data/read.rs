@@ -94,8 +94,8 @@ impl Reads for Client {
     }
 
     fn is_shared(&self, inode: InodeId) -> bool {
-        // On almost all mounts no file was ever shared, so most calls skip the lookup in the table
-        // of inodes.
+        // Skip the lookup in the table of inodes if no file of the mount was ever shared, as on
+        // almost all mounts.
         self.mount().notifications.has_shared()
             && self.mount().inodes.get(inode).is_some_and(|state| state.is_shared())
     }

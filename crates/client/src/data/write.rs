@@ -34,9 +34,9 @@ pub trait Writes {
     /// of the file is unchanged, and any part of `data` within this size may have been written.
     ///
     /// The caller must not change the bytes before the future completes. If the caller drops the
-    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Otherwise
-    /// servers could execute a later truncation before the write. If servers do not reply in that
-    /// time, the client cancels the write.
+    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Without
+    /// this, servers could execute a later truncation before the write. If servers do not reply
+    /// within `WRITE_GRACE`, the client cancels the write.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
@@ -48,9 +48,9 @@ pub trait Writes {
 
     /// Writes all of `data` at the end of the file. `expected` is the end of the file according to
     /// the caller's cache. If `expected` is the end of another append in progress, this append
-    /// waits until the other append has completed. So the parts of one large append stay in order.
-    /// The kernel serializes all other appends of one mount. If several mounts share the file,
-    /// their clients serialize appends by a lock at metadata.
+    /// waits until the other append has completed, so that the parts of one large append stay in
+    /// order. The kernel serializes all other appends of one mount. If several mounts share the
+    /// file, their clients serialize appends by a lock at metadata.
     ///
     /// # Errors
     /// - The errors of [`Self::write`].
@@ -78,8 +78,8 @@ impl Writes for Client {
             return self.append_under_lock(file, handle, data, part).await;
         };
         let client = self.clone();
-        // The write must run to completion even if the caller drops the future. Otherwise the write
-        // could arrive after another client has moved the end of the file.
+        // Complete the append even if the caller drops the future, because its requests could
+        // otherwise arrive after another client has moved the end of the file.
         let work = async move {
             let _alone = alone;
             client.write_to(file, WritePosition::End, data).await?;

@@ -62,7 +62,7 @@ impl LockOutcome {
 }
 
 /// A wait for a lock. If this value is dropped before the wait has ended, the client notifies
-/// metadata that it no longer waits.
+/// metadata of the end of the wait.
 struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
@@ -73,8 +73,8 @@ impl Drop for LockWaitGuard {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // If metadata does not receive this request, it notifies the next waiter some seconds
-            // later.
+            // Without this request, metadata wakes the next waiter only after the time for which it
+            // reserves the lock.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!(
                     "file {}: cannot notify metadata of the end of a lock wait: {error:#}",
@@ -232,8 +232,8 @@ impl Client {
         wait: u64,
     ) -> Result<LockOutcome> {
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
-        // The next owner of the lock must see all bytes that were written under the lock. So report
-        // the writes before the lock is released.
+        // Report the writes before the release of the lock, so that the next owner of the lock sees
+        // all bytes that programs have written under it.
         let reported = match lock.mode {
             Some(LockMode::Exclusive) => Ok(None),
             _ => self.report_written(&file.inode, how).await,
@@ -251,8 +251,8 @@ impl Client {
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // Metadata has refused the lock in the new mode. Before that decision, it released
-                // the lock in the old mode, so the owner has no lock now.
+                // Metadata has refused the lock in the new mode. Before it refused, metadata
+                // released the lock in the old mode, so the owner has no lock now.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
             return Ok(LockOutcome::Refused);

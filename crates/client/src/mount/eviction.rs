@@ -1,9 +1,9 @@
 //! Recovery from an eviction. If a client was silent for longer than its lease, management removes
 //! it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
-//! The client then joins the cluster with a new id, and its operations continue. Only operations
-//! through handles for writing fail, since other clients may have changed the files of these
-//! handles meanwhile.
+//! After an eviction, the client joins the cluster with a new id, and its operations continue. Only
+//! operations through handles for writing fail, since other clients may have changed the files of
+//! these handles since the eviction.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;

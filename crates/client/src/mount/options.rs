@@ -22,8 +22,8 @@ impl From<JoinToken> for ClusterAccess {
     }
 }
 
-/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]. This is the
-/// case if the context of the error contains [`GAVE_UP`].
+/// Returns whether `error` means that a mount gave up after [`MountOptions::patience`]. The context
+/// of such an error contains [`GAVE_UP`].
 pub fn has_given_up(error: &Error) -> bool {
     error.context().contains(GAVE_UP)
 }

@@ -1,10 +1,10 @@
-//! Changes of names and attributes that metadata has acknowledged, and that may not be durable
-//! yet. A power loss of a metadata host may revert them. After a start of the target, the client
-//! compares them with the slots in the target's store (`compare_slots`), before the target executes
-//! further changes of the session.
+//! Changes of names and attributes that metadata has acknowledged, and that may not be durable yet.
+//! A power loss of a metadata host may revert such changes. After a start of the target, the client
+//! compares its list of these changes with the slots in the target's store (`compare_slots`),
+//! before the target executes further changes of the session.
 //!
-//! Owns the list of these changes, and the set of inodes with reverted changes that no program has
-//! got an error for yet. No I/O.
+//! Owns the list of the changes, and the set of inodes with reverted changes for which no program
+//! has got an error yet. No I/O.
 //!
 //! # Invariants
 //! - A change is removed from the list only if the target has synced it, or after a comparison.
@@ -78,7 +78,8 @@ struct Inner {
     groups: HashMap<GroupId, Kept>,
     /// Inodes with reverted changes.
     reverted: HashSet<InodeId>,
-    /// Whether a change was reverted and no `fsync` of a directory has returned an error since.
+    /// Whether a power loss has reverted a change, and no `fsync` of a directory has returned an
+    /// error for it yet.
     is_name_reverted: bool,
 }
 

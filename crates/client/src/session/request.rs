@@ -28,8 +28,8 @@ pub(crate) struct ModifyOptions {
     /// Whether the group replies only after the effect is durable.
     pub(crate) is_durable: bool,
     /// Whether all effects of the request end with its session (an open, a lock, a close), or
-    /// whether a second execution of the request has no further effect. The client repeats such a
-    /// request in the next session.
+    /// whether a second execution of the request has no further effect. In both cases, the client
+    /// repeats the request in the next session.
     pub(crate) ends_with_session: bool,
     /// Whether the request truncates a file. The client does not repeat such a request if the group
     /// may have begun the truncation, since another client may have changed the file since.
@@ -176,7 +176,7 @@ impl Client {
             Outcome::Unknown => {
                 let text = format!(
                     "cannot determine whether {} was executed: session {session} at group {group} \
-                    ended too long ago; check the state before you repeat the operation",
+                     ended too long ago; check the state before you repeat the operation",
                     R::NAME
                 );
                 tracing::error!("{text}");
@@ -276,7 +276,8 @@ pub(crate) async fn send_attempt<R: Request + 'static>(
             Err(error) if error.code() == ErrorCode::StaleStart => {
                 client.compare_slots(group, session).await?;
                 // The target has refused this attempt, so only an earlier attempt can have executed
-                // the request. The slots of the target show whether one did.
+                // the request. The slots of the target show whether the target has executed an
+                // earlier attempt.
                 reply_lost.set(changes.was_executed(group, session, (number, sequence)));
             }
             Ok((reply, _)) => {

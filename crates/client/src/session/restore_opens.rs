@@ -1,10 +1,10 @@
 //! Restores the opens that a metadata target has lost in a power loss of its host.
 //!
 //! A target acknowledges an open before its log record is on the device. If its host loses power in
-//! the next milliseconds, the target loses the open. It would then delete the file together with
-//! its last name although a program reads the file. So after each new start of a target, the client
-//! asks how many opens of each file its session has, and opens the missing files again. If a file
-//! was deleted meanwhile, its handles become stale, so reads through them fail.
+//! the next milliseconds, the target loses the open. Without the open, the target would delete the
+//! file together with its last name although a program reads the file. So after each new start of a
+//! target, the client asks how many opens of each file its session has, and opens the missing files
+//! again. If a file was deleted meanwhile, its handles become stale, so reads through them fail.
 //!
 //! `renewal` sends the request that opens a single file again, and renews a lost session with all
 //! its files.

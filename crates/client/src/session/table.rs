@@ -106,8 +106,8 @@ impl GroupSessions {
     /// Runs `f` on the session at a group, if the id of that session is still `id`.
     fn update(&self, group: GroupId, id: SessionId, f: impl FnOnce(&mut GroupSession)) {
         self.with(|table| {
-            // Another thread may have replaced the session while the reply was in flight. The reply
-            // then has no effect.
+            // Ignore a reply for a session that another thread has replaced while the reply was in
+            // flight.
             if let Some(session) = table.groups.get_mut(&group).filter(|session| session.id == id) {
                 f(session);
             }

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Maximum number of new sessions that wait in the mailbox for the background task. A mount never
-/// has more sessions, so the mailbox never overflows.
+/// opens this number of sessions before the task reads them, so the mailbox never overflows.
 const MAX_FOLLOWED: usize = 1 << 16;
 
 /// Waits for notifications in every session of the mount, until its task is cancelled.
