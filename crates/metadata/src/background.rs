@@ -1,5 +1,5 @@
 //! The background jobs of a target: work that no request of a client has started. Each job is a
-//! struct with its own state. A restart rebuilds this state from the store.
+//! struct with its own state, which the target rebuilds from the store at its start.
 //!
 //! | job | module |
 //! |---|---|

@@ -8,8 +8,9 @@ use std::time::Duration;
 /// maximum holds if each sync of the device takes at most [`SYNC_AFTER`].
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(10);
 /// When the oldest unsynced change has this age, the target begins a sync. If another sync has just
-/// begun, the change waits for that sync and for one more. So each of the two syncs may take half
-/// of [`SYNC_INTERVAL`]. On a slower device, a change may wait as long as two syncs take.
+/// begun, the change waits for that sync and for one more. If each of these two syncs takes half of
+/// [`SYNC_INTERVAL`], the change is on the device after [`SYNC_INTERVAL`]. On a slower device, a
+/// change may wait for the duration of two syncs.
 pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 /// Count of the numbers (for inodes and transactions) that one reservation covers. A reservation
 /// costs one log record. A crash wastes at most this number of the 2^48 numbers.
@@ -33,8 +34,8 @@ pub const CLOSE_BYTES: usize = 256 << 10;
 /// Maximum number of files whose size the target recovers at the same time.
 pub const SIZE_RECOVERIES_AT_ONCE: usize = 16;
 /// Time after which the target asks storage to sync the chunk files of a truncation that is not
-/// durable yet. By then, storage has normally synced them in the background, so these requests cost
-/// no I/O.
+/// durable yet. Within this time, storage has normally synced the chunk files in the background, so
+/// the requests cost no I/O.
 pub const SETTLE_AFTER: Duration = Duration::from_secs(40);
 /// Maximum number of truncations whose chunk files the target syncs at the same time. Truncations
 /// for which a size recovery waits do not count.
@@ -94,8 +95,8 @@ pub const MAX_REPETITIONS: usize = 8;
 /// Maximum number of slots of a session.
 pub const MAX_SLOTS: u32 = skep_wire::limits::MAX_SLOTS;
 /// When a log record has this number of bytes, the next operation of the batch begins another
-/// record. The number is far below the maximum length of a record, and enough for hundreds of
-/// operations.
+/// record. The limit is far below the maximum length of a record, and a record of this length has
+/// the changes of hundreds of operations.
 pub const RECORD_BYTES: usize = 4 << 20;
 /// Maximum number of bytes that one operation may change. All changes of an operation must be in
 /// one log record, because an operation is atomic. A record must fit into the body of one frame.
@@ -136,12 +137,12 @@ pub const RESERVE_DIVISOR: u64 = 8;
 pub const RESERVE_INODES: u64 = 256;
 /// Time for which a measurement of the free space is valid.
 pub const FREE_SPACE_VALID: Duration = LONGEST_WAIT;
-/// When the log has grown by this number of bytes, the target measures the free space again. The
-/// last measurement is then not valid any more, even if it is younger than [`FREE_SPACE_VALID`].
+/// When the log has grown by this number of bytes, the target measures the free space again. After
+/// this growth the last measurement is invalid, even if it is younger than [`FREE_SPACE_VALID`].
 pub const FREE_SPACE_LOG_BYTES: u64 = 4 << 20;
 /// When the disk of a group's primary is almost full, the primary asks management to make another
-/// member the primary. If this has not happened after this time, the primary refuses new data. The
-/// time is longer than an election of management.
+/// member the primary. If no other member has become the primary after this time, the primary
+/// refuses new data. The time is longer than an election of management.
 pub const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 /// Number of free bytes below which the target attributes a failure of the log or the store to a
 /// full disk.
@@ -255,11 +256,12 @@ pub const JOIN_LAG: u64 = 1000;
 /// lease does not end.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
 /// After a request to a member that does not serve has failed, the primary waits for this time
-/// before it sends the member another request. It waits as long between two requests to management
-/// for the same change of a group.
+/// before it sends the member another request. This time is also the pause between two requests to
+/// management for the same change of a group.
 pub const ABSENT_PAUSE: Duration = Duration::from_secs(1);
 /// If more than this time passes between two batches, a member concludes that its own process was
-/// stopped. It then waits for messages of the other members before it treats them as silent.
+/// stopped. The member then waits for messages of the other members before it treats these members
+/// as silent.
 pub const OWN_PAUSE: Duration = Duration::from_secs(1);
 /// If a directory has more than this number of subdirectories, the target spreads its new
 /// subdirectories over all metadata groups.

@@ -122,8 +122,8 @@ struct Arrival {
     /// Id of the inode that the request reads or changes, or zero.
     inode: u64,
     written_bytes: u64,
-    /// Whether the request waits for notifications. Each idle client has such a request all the
-    /// time.
+    /// Whether the request waits for notifications. Each client always has such a request, even if
+    /// it is idle.
     is_standing: bool,
     at: Duration,
     /// The present stage. The stage `Waiting` means that no batch has taken the request.

@@ -237,8 +237,8 @@ impl<E: Engine> MetadataTarget<E> {
             return Ok(());
         }
         if group.epoch > self.gates.epoch() {
-            // The changes that the batch has so far belong to the earlier epoch, so they get a
-            // record of their own.
+            // End the record of the batch, because its changes belong to the earlier epoch, and a
+            // record has one epoch.
             self.end_record();
             self.gates.begin_epoch(group.epoch);
             self.shipper.begin_epoch(group.epoch);

@@ -24,8 +24,8 @@ use std::time::Duration;
 enum Wait {
     /// The job asks the coordinator for the decision at this time.
     Until(Duration),
-    /// The job asked the coordinator at this time, and has no reply yet. It asks again only after
-    /// the reply.
+    /// The job asked the coordinator at this time and has no reply yet. The job sends the next
+    /// request only after the reply.
     Asked(Duration),
 }
 

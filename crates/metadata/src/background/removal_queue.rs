@@ -1,9 +1,9 @@
 //! An in-memory queue of the chunk files that one storage group must remove, oldest first.
 //!
-//! The store has a work item for each of these chunk files. Because of the queue, the job need not
-//! search the store. After a million removals, such a search would walk through a million
-//! tombstones (markers of removed keys). If the queue was full, or if the target has just started,
-//! the store has work items that the queue lacks. Then the job reads the work items of the store in
+//! The store has a work item for each of these chunk files. The queue spares the job a search of
+//! the store. After a million removals, such a search would walk through a million tombstones
+//! (markers of removed keys). If the queue was full, or if the target has just started, the store
+//! has work items that the queue lacks. In both cases, the job reads the work items of the store in
 //! *rounds*. A round reads each work item of the group once. Each refill of the queue continues the
 //! round at a cursor.
 //!
@@ -32,7 +32,7 @@ pub(super) struct RemovalQueue {
 }
 
 impl RemovalQueue {
-    /// Returns the empty queue of a group that has work items in the store.
+    /// Returns an empty queue that first reads the work items of its group in the store.
     pub(super) fn in_store() -> Self {
         Self { has_more: true, ..Self::default() }
     }

@@ -115,16 +115,16 @@ fn close_after_death<E: Engine>(
     let Some(record) = record else { return Ok(()) };
     if record.attributes.links == 0 && context.opens(inode)?.is_zero() {
         // The file has no name and no open, so it is removed. If this session was a writer, it has
-        // not reported where its last writes end. Then storage must remove every chunk file that
-        // the pattern allows.
+        // not reported where its last writes end. In this case storage must remove every chunk file
+        // that the pattern allows.
         let high_water = match counts.writers {
             0 => record.high_water,
             _ => skep_types::MAX_FILE_BYTES,
         };
         context.dispose(&InodeRecord { high_water, ..record })?;
     } else if counts.writers > 0 {
-        // Each death of a writer gets a new number. A size recovery in progress may have missed
-        // this writer's last bytes, and learns from the new number that it must start again.
+        // Each death of a writer gets a new number. A size recovery in progress may have missed the
+        // last bytes of this writer, and starts again when it sees the new number.
         let death = context.next_number()?;
         context.put(&Key::SizeRecovery(inode), &death);
     }

@@ -1,5 +1,5 @@
-//! The first transactions after the start of a target. They log its start and create the root
-//! directory.
+//! The first transactions after the start of a target. These transactions log the start of the
+//! target, and create the root directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;

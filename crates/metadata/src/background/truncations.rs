@@ -47,7 +47,8 @@ impl Round {
 }
 
 /// Replaces the error of a lost target by `incarnation`. A lost target has no bytes of the chunk
-/// file any more. So the chunk file counts as truncated, and no power loss can undo that.
+/// file any more. So the target regards the chunk file as truncated, and no power loss can undo
+/// this truncation.
 fn or_if_lost(
     result: Result<HostIncarnation>,
     incarnation: HostIncarnation,

@@ -1,6 +1,6 @@
 //! The in-memory engine, for simulation and tests. A simulated power loss takes the engine back to
-//! its last checkpoint, or to the state after one of the batches applied since then. The second
-//! case simulates a device that has stored some batches without a sync.
+//! its last checkpoint, or to the state after one of the batches applied since then. The state
+//! after a batch simulates a device that has stored some batches without a sync.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;

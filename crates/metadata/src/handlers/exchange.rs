@@ -22,8 +22,8 @@ pub(crate) fn run<E: Engine>(
     let (first, first_kind) = source(context, from_directory, &request.from_name)?;
     let (_, second) = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     if second.inode == first {
-        // Both names refer to one file, or are the same name. As in a rename, the request changes
-        // nothing.
+        // Both names refer to one file, or are the same name. As for a rename, POSIX requires that
+        // the request changes nothing.
         confirm_source(context, from_directory, &request.from_name, first)?;
         return Ok(NamesReply { directory: None });
     }

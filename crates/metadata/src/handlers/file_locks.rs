@@ -32,8 +32,8 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux, an upgrade that conflicts releases the owner's old lock. Otherwise two
-            // owners that both upgrade a shared lock would wait for each other forever.
+            // As on Linux, release the owner's old lock if its upgrade conflicts. Two owners that
+            // both upgrade a shared lock would otherwise wait for each other forever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });

@@ -1,6 +1,6 @@
-//! `ResolveTransaction`: an administrator decides on a prepared transaction. This is possible only
-//! if its coordinator does not reply, or if the target cannot carry out the decision. The target
-//! has checked this already (`crate::target`).
+//! `ResolveTransaction`: an administrator decides on a prepared transaction. The module `target`
+//! permits this request only if the coordinator of the transaction does not reply, or if the target
+//! cannot carry out the decision.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

@@ -62,8 +62,8 @@ fn set_of_file<E: Engine>(
                     create a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // Remove the work item of a truncation that storage has not synced yet. It is not needed any
-    // more, because its chunk files have the old generation.
+    // Remove the work item of a truncation that storage has not synced yet. The chunk files of this
+    // truncation have the old generation, so storage need not sync the truncation.
     if context.shared.truncations.get(request.inode).is_some() {
         context.delete(&Key::Truncation(request.inode));
     }

@@ -250,10 +250,10 @@ impl FileLocks {
     }
 
     /// Returns for each session the number of waits that its locks block, and the number of waits
-    /// that were not examined. The search visits only files that have waits. It is limited, because
-    /// requests wait for the target's thread meanwhile. It examines at most [`WAITERS_EXAMINED`]
-    /// waits. After the first wait, it examines at most [`MAX_HOLDERS_EXAMINED`] owners of locks
-    /// and waits.
+    /// that were not examined. The search visits only files that have waits. Its length is limited,
+    /// because requests wait for the target's thread during the search: it examines at most
+    /// [`WAITERS_EXAMINED`] waits and, after the first wait, at most [`MAX_HOLDERS_EXAMINED`]
+    /// owners of locks and waits.
     pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
         let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
         let all =
@@ -284,8 +284,8 @@ impl FileLocks {
 
     /// Parks a request in the queue, with its connection, its header and the time of its arrival.
     /// [`Self::wake`] returns the reply to it later. A wait that is already in the queue keeps its
-    /// position. In that case, this function returns the reply to the wait's earlier request, if
-    /// that is still parked.
+    /// position. In that case, this function returns the reply to the earlier request of the wait,
+    /// if this request is still parked.
     pub(crate) fn wait(
         &mut self,
         inode: InodeId,
@@ -304,8 +304,8 @@ impl FileLocks {
         reply
     }
 
-    /// Removes a wait from its queue, if it is there. The reason is that the client has got the
-    /// lock, or no longer waits for it.
+    /// Removes a wait from its queue, because the client has got the lock or no longer waits for
+    /// it. Does nothing if the wait is not in the queue.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
         // The wait is missing if it has ended already, or if the client waits for a lock of the
         // other kind (POSIX or `flock`).

@@ -1,7 +1,8 @@
 //! The queue of the waiters for locks of one kind on one file, in order of arrival.
 //!
 //! This module owns the state of each wait, and decides which waiters are woken. It does not own
-//! the held locks (`file_locks`), so callers pass a closure that checks a claim against them.
+//! the held locks (`file_locks`), so callers pass a closure that checks a claim against the held
+//! locks.
 //!
 //! # States of a wait
 //! ```text
@@ -168,9 +169,8 @@ impl Queue {
     /// queue. Returns whether the wait is new, and the reply to the previously parked request of
     /// the same wait, if there is one.
     ///
-    /// This reply asks the client to poll again. Two requests on different connections may arrive
-    /// in the wrong order. So the client may still be waiting for the reply to the request that
-    /// arrived first.
+    /// This reply asks the client to poll again. The client may still wait for it, because two
+    /// requests on different connections may arrive in the wrong order.
     pub(super) fn put(
         &mut self,
         number: u64,
@@ -213,8 +213,8 @@ impl Queue {
 
     /// Wakes each waiter whose claim conflicts with no held lock, unless an earlier waiter blocks
     /// it. A waiter blocks later waiters with conflicting claims, unless its own claim conflicts
-    /// with a held lock. Even then it blocks them if it is woken or has a barrier, or if an earlier
-    /// waiter blocks it.
+    /// with a held lock. Even with such a conflict, the waiter blocks later waiters if it is woken
+    /// or has a barrier, or if an earlier waiter blocks it.
     pub(super) fn wake(
         &mut self,
         now: Duration,

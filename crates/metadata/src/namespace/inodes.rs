@@ -52,9 +52,9 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Sets the modification time and the change time to now. A program may have set the
-    /// modification time to a later time. That value must change here, because a client's kernel
-    /// drops the cached pages of a file only when it sees another modification time. Only metadata
-    /// sets the change time, and the change time never goes back.
+    /// modification time to a later time. Replace a later time too, because a client's kernel drops
+    /// the cached pages of a file only when it sees another modification time. Only metadata sets
+    /// the change time, and the change time never goes back.
     pub(crate) fn touch_modified(&self, attributes: &mut Attributes) {
         self.touch_changed(attributes);
         attributes.modified = attributes.changed;

@@ -17,8 +17,8 @@
 //! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or
 //! `AwaitTruncation` before it completes the write. The target delays the reply while a truncation
 //! is pending. The truncate generation in the reply then shows whether the truncation may have
-//! removed the bytes. If so, the client writes them again. If the target replied before the
-//! truncation began, all bytes of the write are in the chunk files before storage truncates them.
+//! removed the bytes. In this case, the client writes the bytes again. If the target replies before
+//! the truncation begins, storage has all bytes of the write before it truncates the chunk files.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};
@@ -208,9 +208,9 @@ impl<E: Engine> Context<'_, E> {
         };
         if self.opens(inode)?.writers > 0 {
             if self.has_size_recovery(inode)? {
-                // Do not recover the size from the chunk files, because they may have old bytes
-                // beyond the end of the file. The recovery is not needed: beside the dead writer,
-                // the file has another writer. Writers of a shared file report each write before
+                // Do not recover the size from the chunk files, because these may have old bytes
+                // beyond the end of the file. The file needs no recovery: it has another writer
+                // beside the dead writer, and writers of a shared file report each write before
                 // they complete it.
                 self.delete(&Key::SizeRecovery(inode));
                 self.touch_modified(&mut record.attributes);

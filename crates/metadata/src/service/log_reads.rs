@@ -33,8 +33,9 @@ pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -
 /// When a target starts, removes the segments that only absent members may need. The store, which
 /// the target has just opened, must first be on the device.
 ///
-/// Without this, a disk that became full while the target did not run would stay full: the target
-/// would accept no new data, so it would never make a checkpoint, after which a log is shortened.
+/// Without this removal, a disk that became full while the target did not run would stay full: the
+/// target would accept no new data, and so would never reach the checkpoint after which it shortens
+/// its log.
 pub(super) fn shorten(
     log: &mut Log,
     engine: &FjallEngine,

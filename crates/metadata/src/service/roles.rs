@@ -11,18 +11,19 @@
 //!
 //! # A primary that may lack records
 //! If the target's host has lost power, the target may lack log records that it has confirmed.
-//! After management was restored from a backup, another member may have newer records. While
-//! another member serves, such a target does not act as the primary. Otherwise, its new records
-//! could replace records that the other member has. Until the map changes, it runs as a backup,
+//! After management was restored from a backup, another member may have newer records. Such a
+//! target does not act as the primary while another member serves, because its new records could
+//! replace records that the other member has. Until the map changes, the target runs as a backup,
 //! which refuses all requests.
 //!
 //! # A primary with an old cluster map
 //! If a process ends before it has stored its newest cluster map, the next process starts with an
 //! older one. According to that map the target may be the only serving member, although management
 //! has marked another member as in sync. So the primary records each such request in its mark
-//! before it sends the request. The next process then waits for this member with each reply. If its
-//! map does not even name the member, it runs as a backup until a newer map arrives. The same
-//! applies if the log has records of a higher epoch than the map.
+//! before it sends the request. With this mark, the next process delays each reply until this
+//! member has the records. If the map of the next process does not name the member, or if the log
+//! has records of a higher epoch than the map, the process runs as a backup until a newer map
+//! arrives.
 //!
 //! Does not own the opening of store and log ([`super::opening`]), nor the state machines
 //! ([`crate::target`], [`crate::shipping::backup`]).

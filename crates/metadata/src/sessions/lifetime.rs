@@ -48,10 +48,10 @@ impl<E: Engine> MetadataTarget<E> {
         KeepAliveReply { lease_ms, start: self.shared.starts.current().unwrap_or(0) }
     }
 
-    /// Restarts all leases if the target itself was suspended. Otherwise sessions would end
-    /// although their clients have sent renewals, which the target reads only now. A target is
-    /// suspended when its process or its host is stopped. Short pauses do not matter, since clients
-    /// renew several times per lease.
+    /// Restarts all leases if the target itself was suspended. Without this, sessions would end
+    /// although their clients have sent renewals, which the target reads only after the suspension.
+    /// A target is suspended when its process or its host is stopped. Short pauses do not matter,
+    /// since clients renew several times per lease.
     pub(crate) fn restart_leases_after_pause(&mut self, now: Duration) {
         // The subtraction saturates, because the first batch may have the same time as the start.
         let pause = now.saturating_sub(self.shared.now);

@@ -1,8 +1,8 @@
 //! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
 //! If a client received no reply to a request before its session ended, it asks for the outcome.
-//! Otherwise, the client would have to send the request again in its next session. A second
-//! execution may remove or overwrite a newer change of another client.
+//! Without the outcome, the client could only send the request again in its next session, and a
+//! second execution may remove or overwrite a newer change of another client.
 //!
 //! # Why the outcome is final
 //! The target replies only after it has logged the end of the session. From then on it executes no

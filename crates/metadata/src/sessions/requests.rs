@@ -9,9 +9,9 @@
 //! The replies of an ended session stay in the store for a while. So a client that has lost its
 //! session can ask for the outcome of its last requests (`outcome`).
 //!
-//! A request that was delayed on an abandoned connection never runs after its retry. By then, the
-//! slot has the same or a higher sequence number. If a newer request arrives in the slot while an
-//! older request waits, the target drops the older request.
+//! A request that was delayed on an abandoned connection never runs after its retry. The target
+//! refuses this request, because the slot has the same or a higher sequence number. If a newer
+//! request arrives in the slot while an older request waits, the target drops the older request.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -153,8 +153,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         self.check_transaction(header, body)?;
         let most = match header.message {
-            // These requests allow waiting operations to continue, and never wait themselves. So
-            // the limit of waiting operations does not apply to them.
+            // The limit of waiting operations does not apply to these requests, because they never
+            // wait, and allow waiting operations to continue.
             Decide::ID
             | ResolveTransaction::ID
             | AskDecision::ID

@@ -1,10 +1,10 @@
 //! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! and its open files. The table need not survive it, because all leases restart when the target
-//! starts. The target logs the end of a session before it releases the session's locks and opens.
-//! The record of the end stays for a while, so that neither a restart nor a late request reopens
-//! the session.
+//! and its open files. The table itself need not survive a restart, because all leases restart when
+//! the target starts. The target logs the end of a session before it releases the session's locks
+//! and opens. The record of the end stays for a while, so that neither a restart nor a late request
+//! reopens the session.
 //!
 //! # States of a session
 //! ```text
@@ -86,7 +86,7 @@ pub(crate) struct SilentClients {
 
 /// Whether the target itself may be disconnected from its clients. The target assumes this if more
 /// than a quarter of its clients are silent, unless only one of several clients is silent. If these
-/// clients have really died, management receives no heartbeats from them either.
+/// clients have died, management receives no heartbeats from them, and removes them.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }

@@ -111,8 +111,8 @@ impl Sharing {
             }
         }
         self.acknowledge(session, inode);
-        // Forget that the session has acknowledged. It may open the file again, and the reply to
-        // that open may not mark the file as shared.
+        // Forget that the session has acknowledged, because the session may open the file again,
+        // and the reply to that open may not mark the file as shared.
         if let Some(notification) = self.notifications.get_mut(&inode) {
             notification.acknowledged.remove(&session);
         }

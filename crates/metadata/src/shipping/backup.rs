@@ -5,17 +5,18 @@
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. In
 //! memory, the backup keeps only the log records that are not yet in its store. Sessions, slots,
 //! opens, locks and transactions are keys in its store or in these records, and a new primary reads
-//! them there ([`Backup::into_stopped`]). Does not run operations. Does not decide whether the
-//! primary is silent ([`super::silence`]) or records are missing ([`super::completeness`]).
+//! them there ([`Backup::into_stopped`]). The backup runs no operations. The module does not own
+//! the decision whether the primary is silent ([`super::silence`]) or whether records are missing
+//! ([`super::completeness`]).
 //!
 //! The module `append` compares and appends the records that the primary ships.
 //!
 //! # Comparison
 //! When a new epoch begins, records that are not yet in the store may come from an earlier primary.
-//! The backup reports as *appended* only records up to `matched`. It has compared these with the
-//! records of the primary, or has received them in this epoch. If one record is equal in both logs,
-//! all earlier records are equal too. The reason is that a single primary creates all records of an
-//! epoch, and appends each of them after the same earlier records.
+//! The backup reports as *appended* only records up to `matched`. The backup has compared the
+//! records up to `matched` with the records of the primary, or has received them in this epoch. If
+//! one record is equal in both logs, all earlier records are equal too, because a single primary
+//! creates all records of an epoch, each after the same earlier records.
 //!
 //! # Invariants
 //! - `stored` <= `matched` <= last record. The store has the changes of safe records that this
@@ -83,7 +84,7 @@ pub struct Stopped<E> {
     pub records: Vec<Record>,
     /// Number and epoch of the record before `records`. Epoch zero means that it is not known.
     pub previous: (Lsn, Epoch),
-    /// Last record that the member has synced.
+    /// Number of the last record that the member has synced.
     pub synced: Lsn,
     /// When the member may reply to clients as the primary of the group.
     pub succession: Succession,

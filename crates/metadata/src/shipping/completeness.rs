@@ -5,9 +5,10 @@
 //! # Members that may lack records
 //! A member whose host has lost power may lack records that it has confirmed. In each epoch, the
 //! primary's first request to this process names the last record of the primary. The member does
-//! not take over before it has all records up to that one. Any change that the primary acknowledges
-//! later waits for this member. The same rule applies if the group has skipped epochs because
-//! management was restored from a backup. Then another member may have been the primary meanwhile.
+//! not take over before it has all records up to this last one. The primary delays the reply to
+//! every later change until this member has the record of the change. The same rule applies if the
+//! group has skipped epochs because management was restored from a backup. In this case another
+//! member may have been the primary in a skipped epoch.
 //!
 //! Does not own the records ([`super::backup`]) or the copy ([`super::copy_receiver`]).
 

@@ -4,8 +4,9 @@
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The store
 //! itself has the progress of the copy, under [`Key::StoreCopy`], and each part updates it in the
 //! same atomic step as the pairs. So after a restart or a power loss, the copy continues from an
-//! earlier part. Such a member has no log. It never serves and never takes over, and the primary
-//! never waits for it. It reports that it needs a copy, and that its log is empty.
+//! earlier part. A member with an incomplete copy has no log. The member never serves and never
+//! takes over, and the primary never waits for it. The member reports to the primary that it needs
+//! a copy, and that its log is empty.
 //!
 //! Does not own the mark that makes each start choose this role, or the removal of the previous
 //! store ([`crate::service`]). Does not own the choice of the parts ([`super::copy_sender`]).

@@ -5,9 +5,9 @@
 //! of their keys. It also has the log records whose changes the primary has written to its store
 //! since the previous part. The member applies these records to the keys that it has. So up to the
 //! last copied key, its store equals the primary's store as of one record, and no snapshot of the
-//! store is needed. Only one part is in flight at a time, and it continues the state in the last
-//! reply of the member. So after a restart, a change of the primary, or a lost, repeated or late
-//! message, the primary only asks the member where to continue.
+//! store is needed. Only one part is in flight at a time, and this part continues the copy from the
+//! state in the member's last reply. So after a restart, a change of the primary, or a lost,
+//! repeated or late message, the primary only asks the member for the state of its copy.
 //!
 //! Owns the choice of the next request and the rate of the copy. Does not own the store, which the
 //! caller reads ([`CopySender::wanted`], [`CopySender::put`]), or the member's side
@@ -70,8 +70,8 @@ pub(super) struct CopySender {
     /// Time from which the next part may have pairs. It depends on the maximum rate and on the time
     /// that the last part took.
     pairs_from: Duration,
-    /// Time of the first report and the bytes that the copy had then. The rate is measured from
-    /// there.
+    /// Time of the first report, and the number of bytes that the copy had at that time. The
+    /// primary measures the rate of the copy from this point.
     measured_from: Option<(Duration, u64)>,
     reported_at: Duration,
     problem: String,

@@ -11,16 +11,18 @@
 //! # Members that do not serve
 //! A member that was absent gets the records that the primary still has in memory. If it lacks
 //! older ones, the primary reads them back from its log on disk ([`super::old_records`]). When the
-//! member lacks only a few records, the primary begins to count it. From then on, replies wait for
-//! it as for a serving member. Then the primary asks management to mark the member as in sync.
+//! member lacks only a few records, the primary begins to *count* the member: replies then wait for
+//! it as for a serving member. When the counted member has all records, the primary asks management
+//! to mark it as in sync.
 //!
 //! A member that lacks records that the log on disk no longer has gets a copy of the store instead
 //! ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
 //!
 //! Such a member gets only records that the primary has synced. A primary without another serving
-//! member continues in its epoch after a power loss. It then creates new records with the numbers
-//! of the records that it has lost. If another member had the lost records, two different records
-//! would have the same number and epoch, and no comparison would find them.
+//! member continues in its epoch after a power loss. After the power loss, this primary creates new
+//! records with the numbers of the records that it has lost. If another member had the lost
+//! records, two different records would have the same number and epoch, and no comparison would
+//! find the difference.
 //!
 //! # Comparison
 //! The member's log equals the log of the primary up to some record. At the beginning of an epoch,
@@ -175,15 +177,16 @@ impl MemberLink {
             synced: held.synced.min(held.appended).min(window.last()),
         });
         if awaited.is_some_and(|it| held.appended < it.appended) {
-            // The process of the member has restarted. No request in flight would make the new
-            // process compare its records, so send a request that does.
+            // The process of the member has restarted. Send a request that makes the new process
+            // compare its records, because no request in flight does this.
             self.resume(next_number);
         } else if !was_awaited && is_current {
             if held.is_behind {
                 if self.is_absent() && held.ship_after < self.progress.appended {
                     // The member has lost records that it had confirmed, for instance in a power
-                    // loss. No reply has relied on them, so continue after the records that it
-                    // still has. The pause is for the case that the reply is only old.
+                    // loss. No reply to a client relied on the lost records, so continue after the
+                    // records that the member still has. Pause first, because the reply may only be
+                    // old.
                     let synced = held.synced.min(held.ship_after);
                     self.progress = Progress { appended: held.ship_after, synced };
                     self.paused_until = now + self.standing.pause();
@@ -201,8 +204,8 @@ impl MemberLink {
                 }
                 if has_lost {
                     // The reply is old, or the member has lost records that it had confirmed and on
-                    // which replies rely. In the second case, it cannot continue before the next
-                    // epoch, so send it requests only at intervals.
+                    // which replies rely. A member that has lost such records cannot continue
+                    // before the next epoch, so send it requests only at intervals.
                     self.paused_until = now + MEMBER_PAUSE;
                 }
                 self.resume(next_number);

@@ -5,7 +5,8 @@
 //! A process can end before it has stored its newest cluster map, and then starts with an older
 //! one. If the log has a record of a higher epoch than that map, this member may have served in the
 //! higher epoch without the primary that the map names. So the member refuses all requests until a
-//! map of that epoch arrives. Otherwise that primary could replace acknowledged records.
+//! map of that epoch arrives. Without this refusal, that primary could replace acknowledged
+//! records.
 //!
 //! Does not own the records ([`super::backup`]).
 

@@ -2,9 +2,8 @@
 //! decides which request each other member gets next.
 //!
 //! The module `target::gates` owns the gates that wait for the members. The caller must append the
-//! records to its own log before it sends the requests. The reason is that a killed primary
-//! continues in the same epoch after its restart, and must still have each record that it has
-//! shipped.
+//! records to its own log before it sends the requests. A killed primary continues in the same
+//! epoch after its restart, and must still have each record that it has shipped.
 //!
 //! # Invariants
 //! - The records in memory end with the last record of the log, and begin after a *safe* record. So
@@ -183,8 +182,9 @@ impl Shipper {
 
     /// Returns the changes of the group that the primary requests from management now. A counted
     /// member that has made the progress `needed` is marked as in sync. A serving member that no
-    /// longer confirms records is dropped. A counted member that no longer confirms records is
-    /// dropped too, if the primary has requested to mark it as in sync: this revokes the request.
+    /// longer confirms records is dropped. The primary also drops a counted member that no longer
+    /// confirms records, if it has requested to mark the member as in sync. The drop revokes that
+    /// request.
     pub(crate) fn changes(
         &mut self,
         needed: Progress,

@@ -2,14 +2,15 @@
 //! over.
 //!
 //! If a serving member receives no request of the primary for [`LeaseTimes::take_over_after`], it
-//! asks management again and again to make it the primary. Meanwhile, it may still acknowledge
-//! requests of the old primary, and each acknowledgement renews the old primary's lease. So a
-//! member that has become the primary waits before it replies to clients ([`super::succession`]).
+//! asks management again and again to make it the primary. During this time, the member may still
+//! acknowledge requests of the old primary, and each acknowledgement renews the lease of the old
+//! primary. So a member that has become the primary waits before it replies to clients
+//! ([`super::succession`]).
 //!
 //! # Promises
 //! With each acknowledgement, the member promises that it replies to no client as the primary
 //! before a certain time. This time is later than the end of the lease that the acknowledgement
-//! grants. The latest promise counts.
+//! grants. The member keeps the promise that ends last.
 //!
 //! [`LeaseTimes::take_over_after`]: skep_cluster::lease_times::LeaseTimes::take_over_after
 

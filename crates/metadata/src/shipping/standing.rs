@@ -7,8 +7,8 @@
 //!
 //! # Lease
 //! The lease begins when the primary *sends* a request that the member acknowledges. While it
-//! lasts, the primary may reply to clients. The member decides how long its acknowledgement counts.
-//! It promises to reply to no client for a longer time, which begins with its acknowledgement
+//! lasts, the primary may reply to clients. The member decides how long the lease lasts. With its
+//! acknowledgement, it promises to reply to no client as a primary for a longer time than the lease
 //! ([`super::silence`]).
 
 use crate::limits::{ABSENT_PAUSE, MEMBER_PAUSE};
@@ -112,8 +112,8 @@ impl Standing {
         self.may_serve && self.is_failing(after, now)
     }
 
-    /// Lets the member have its full time to reply again. This process was stopped, so it could not
-    /// receive replies.
+    /// Gives the member its full time to reply again, because this process was stopped and could
+    /// not receive replies.
     pub(super) fn restart_wait(&mut self, now: Duration) {
         self.unconfirmed_since = self.unconfirmed_since.map(|_| now);
     }

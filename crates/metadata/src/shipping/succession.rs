@@ -10,8 +10,8 @@
 //! backup or as the receiver of a copy, and in these roles it replies to no client. It can become
 //! the primary again only in a later term.
 //!
-//! A third target may hold a lease of an earlier epoch, and has confirmed nothing. So the
-//! confirmation counts only if no such lease can exist:
+//! A third target, which has not confirmed anything, may still hold a lease of an earlier epoch. So
+//! the new primary relies on the confirmation only if no such lease can exist:
 //!
 //! - The new term follows directly on the last epoch in which this process received requests. So no
 //!   third target was the primary between the two.

@@ -28,8 +28,8 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
-/// The log records for which a reply waits. Each reply gets its gate once, when the target queues
-/// the reply.
+/// The log records for which a reply waits. The target determines the gate of a reply once, when it
+/// queues the reply.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReplyGate {
     /// Last record whose changes the reply may show. Every serving member must have appended it.
@@ -268,7 +268,8 @@ impl SyncGates {
             self.watermarks.sync(lsn);
             let synced = (Bound::Excluded(before), Bound::Included(lsn));
             let replies = self.until_safe.range(synced).flat_map(|(_, replies)| replies);
-            // A reply that another member has not synced waits only for that member now.
+            // From now on, a reply whose records another member has not synced waits only for that
+            // member.
             replies
                 .for_each(|it| self.waits.add(it.connection, it.request.tag, WaitReason::Copies));
         }

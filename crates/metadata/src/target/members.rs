@@ -23,9 +23,9 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.succeed(succession);
     }
 
-    /// Sets the epoch of the record `lsn`, which precedes the records of the start. The target may
-    /// have removed some of these records from its memory already; it then ignores the epoch. The
-    /// caller calls this before the first event.
+    /// Sets the epoch of the record `lsn`, which precedes the records of the start. The caller
+    /// calls this function before the first event. If the target has already removed some of the
+    /// records of the start from its memory, it ignores the epoch.
     pub fn set_epoch_of(&mut self, lsn: Lsn, epoch: Epoch) {
         self.shipper.set_epoch_of(lsn, epoch);
     }

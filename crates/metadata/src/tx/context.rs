@@ -247,7 +247,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// Takes the next number. If no usable number is left, returns [`Stop::Unsafe`] until the next
     /// reservation is *safe*.
     pub(crate) fn next_number(&mut self) -> Result<u64, Stop> {
-        // If the transaction fails, this number is never used. There are enough numbers for that.
+        // If the transaction fails, no transaction ever uses this number. The range of numbers is
+        // large enough for such losses.
         self.shared.numbers.take().ok_or(Stop::Unsafe)
     }
 

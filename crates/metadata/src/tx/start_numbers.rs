@@ -18,8 +18,8 @@ use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
 use std::collections::BTreeMap;
 
-/// Number of low bits of a change counter that count the changes of an inode within a start. These
-/// bits count more changes than a target can log.
+/// Number of low bits of a change counter that count the changes of an inode within a start. A
+/// target cannot log as many changes as these bits can count.
 const VERSION_BITS: u32 = 40;
 /// Count of the start numbers that a target skips if its directory was restored from a backup.
 const SKIPPED_STARTS: u64 = 1 << 12;

@@ -174,8 +174,8 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Replaces the error `NotFound` by a new run of the operation, which reads the names again. Since
-/// the operation read a name, another request may have made the name point to another inode. But a
+/// Replaces the error `NotFound` by a new run of the operation, which reads the names again.
+/// Another request may have changed the inode of a name since the operation read the name, and a
 /// program must never get `NotFound` for a name that exists all the time.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
