@@ -240,8 +240,9 @@ fn is_closed(file: &Path) -> bool {
 }
 
 /// The way out for a user who may not read the token, if the command has no form for users.
-const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, such as `skep health df \
-     PATH` and `skep why PATH`, need a path in a mount and no token";
+const ASK_ADMINISTRATOR: &str = "ask an administrator to run this command; the commands for users, \
+                                 such as `skep health df PATH` and `skep why PATH`, need a path in \
+                                 a mount and no token";
 
 /// Returns the clause about what a user without the token can do instead of a command. Empty for
 /// root, who can get the token.
@@ -392,8 +393,8 @@ impl Access {
     }
 
     /// Sends a request to management once, without retries, and waits up to `patience` for the
-    /// reply. Used for requests that management answers only after it has received a reply from
-    /// another node.
+    /// reply. The caller uses this function for requests to which management replies only after
+    /// another node has replied to it.
     ///
     /// # Errors
     /// - The error code in the reply of management.

@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "client.toml";
 /// Directory of the settings file of this host.
 const OF_HOST: &str = "/etc/skep";
-/// Path of the token file that commands use if nothing else names one.
+/// Path of the token file that commands use if no option, no variable and no `client.toml` names a
+/// token file.
 pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
 
 /// The clusters that one of the two files names, or that both files together name.

@@ -1,7 +1,7 @@
 //! Suggests the command of Skep that has the same purpose as a command that does not exist.
 //!
 //! Users of other file systems and tools type the commands of these tools. The suggestion of the
-//! command-line parser compares letters only. For `status` it would suggest `study`.
+//! command-line parser compares letters only. For `status`, the parser would suggest `study`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 

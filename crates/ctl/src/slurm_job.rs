@@ -149,8 +149,8 @@ impl Job {
     }
 
     /// Holds the job, so that Slurm does not start its script, and shows the reason to its user.
-    /// The user corrects the input and releases the job. A job that cannot go back into the queue
-    /// is cancelled. Does nothing to a job that has ended.
+    /// The user corrects the input and releases the job. Cancels a job that cannot go back into the
+    /// queue. Does nothing to a job that has ended.
     pub(crate) fn hold(&self, reason: &str) {
         if self.has_ended() {
             return;

@@ -69,8 +69,8 @@ pub(crate) fn check_before_init(directory: &Path, token: &JoinToken) -> Result<(
 }
 
 /// Returns the newest secret of a directory whose node has never joined, if it differs from the one
-/// of `token` and management refuses it. Such a secret was never one of this cluster. Management
-/// must have accepted `token` before.
+/// of `token` and management refuses it. Such a secret was never a secret of this cluster.
+/// Management must have accepted `token` before.
 pub(crate) fn foreign_secret(directory: &Path, token: &JoinToken) -> Option<SecretId> {
     let identity = read_identity(directory).ok().flatten()?;
     if identity.node != NodeId::default() {

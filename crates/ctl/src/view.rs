@@ -69,8 +69,8 @@ impl TargetLine {
 }
 
 impl TargetLine {
-    /// Returns the condition for people. The node reports the condition, so it is unknown while the
-    /// node is not online. A metadata target without a group serves nothing.
+    /// Returns the condition for people. The node reports the condition, so the condition is
+    /// unknown while the node is not online. A metadata target without a group serves nothing.
     pub(crate) fn shown_condition(&self) -> &'static str {
         let serves = condition(Condition::Serving);
         match known_condition(self.reachability, self.condition) {

@@ -142,8 +142,8 @@ pub(crate) async fn keep(
             Err(error) => {
                 if !has_warned {
                     tracing::warn!(
-                        "this service cannot write the cached cluster map with which its next \
-                         start would begin if management did not answer, and retries: {error}"
+                        "this service cannot write its cached cluster map, which a start without \
+                         management needs, and retries: {error}"
                     );
                 }
                 has_warned = true;

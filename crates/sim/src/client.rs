@@ -114,8 +114,8 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The handle through which the client writes, and with which it reports the new end of the
-    /// file to metadata.
+    /// The handle through which the client writes. The client also reports the new end of the file
+    /// for this handle.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,

@@ -26,7 +26,7 @@ pub(crate) struct Owner {
     pub(crate) owner: u64,
 }
 
-/// The handle and the process id in the request with which a range was locked.
+/// The handle and the process id of the request that locked a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeLock {
     /// The handle of the lock request.

@@ -1,7 +1,7 @@
 //! `skep advise`: proposes stripe patterns and numbers of processes. Derives them from the sizes,
 //! the stripe patterns and the measured load of files.
 //!
-//! This module collects these figures, and prints the output. The rules are in
+//! This module collects the figures about the files, and prints the output. The rules are in
 //! `skep_stats::advise`. The command gets the sizes and patterns from the mount, which needs no
 //! token. Only the request for the load needs a token.
 
@@ -55,9 +55,9 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 /// Propose stripe patterns and numbers of processes, with the figures behind them
 ///
 /// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
-/// With --job, --interval or --history it also uses the load, with --darshan the accesses of a
-/// program. It proposes only what follows from these figures. --apply sets the proposed pattern for
-/// new files of directories; otherwise it changes nothing.
+/// With --job, --interval or --history, the command also uses the load, and with --darshan the
+/// accesses of a program. It proposes only changes that follow from these figures. With --apply, it
+/// sets the proposed pattern for new files of directories; without this option, it changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AdviseArgs {

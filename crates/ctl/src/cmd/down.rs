@@ -20,8 +20,8 @@ pub(crate) struct DownArgs {
     data_dir: PathBuf,
 }
 
-/// Time limit for a cluster to stop. It is longer than the time after which the supervisor kills
-/// services that have not exited.
+/// Time limit for a cluster to stop. The limit is longer than the time after which the supervisor
+/// kills services that have not exited.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Interval between checks whether the supervisor has exited.
 const PAUSE: Duration = Duration::from_millis(20);

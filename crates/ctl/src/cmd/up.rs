@@ -92,8 +92,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub(super) fn run(args: UpArgs) -> Result<()> {
     skep_env::restrict_new_files();
     if !args.no_mount {
-        // Check the mount helper first. Otherwise the whole cluster would start, and then stop
-        // again because the mount fails.
+        // Check the mount helper before the start of the cluster, because a failed mount would stop
+        // the whole cluster again.
         skep_fuse::check_helper()
             .map_err(|error| Error::from(error).within("cannot mount the cluster"))?;
     }

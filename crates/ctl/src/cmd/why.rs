@@ -1,9 +1,9 @@
 //! `skep why`: shows which phase of the requests takes how much time, and names the causes of
 //! slowness.
 //!
-//! The command asks each service for its figures several times, and compares the replies. This
-//! needs no monitor. With `--since`, it asks the monitor, which stores the figures of the past
-//! minutes. The rules are in `skep_stats::why`.
+//! The command asks each service for its figures several times, and compares the replies. The
+//! command needs no monitor for this. With `--since`, the command asks the monitor, which stores
+//! the figures of the past minutes. The rules are in `skep_stats::why`.
 
 mod operation;
 mod own;
@@ -53,9 +53,9 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// measures. With --since, they are about a past time, and come from the monitor.
 ///
 /// A user who cannot read the cluster's token sees the operations of this user on PATH: on a file,
-/// or on a directory and everything below it. Without PATH, these are all operations of this user
-/// on the mount of the working directory, or on the only mount of this host. If the lookup of PATH
-/// itself waits for a server, the report is about the whole mount.
+/// or on a directory and everything below it. Without PATH, the report is about all operations of
+/// this user on the mount of the working directory, or on the only mount of this host. If the
+/// lookup of PATH itself waits for a server, the report is about the whole mount.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -100,14 +100,16 @@ pub(crate) struct WhyArgs {
 const WITHOUT_TOKEN: &str =
     "`skep why PATH` without other options shows your operations on the mount of this path";
 /// The advice in the error message for a user without the token who uses `--op`.
-const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op ID PATH` explains your own \
-     operations, and an administrator can explain all";
+const OPERATION_WITHOUT_TOKEN: &str = "name a path in the mount of the operation: `skep why --op \
+                                       ID PATH` explains your own operations, and an administrator \
+                                       can explain all";
 
 /// The line in place of the causes if the report has no cause.
 const NO_CAUSE: &str = "No cause of slowness was found.";
 /// The line in place of the causes in the report for a user without the token.
-const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an administrator, with the cluster's token, \
-     names slow disks and links.";
+const NO_CAUSES_FOR_USERS: &str = "This report compares no targets: `skep why` of an \
+                                   administrator, with the cluster's token, names slow disks and \
+                                   links.";
 
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
     if let Some(trace) = args.op {

@@ -1,4 +1,4 @@
-//! The processes of a cluster that `skep up` runs. Starts and ends them, and notices when one
+//! The processes of a cluster that `skep up` runs. Starts and ends the processes, and detects their
 //! exits.
 
 use super::layout::Layout;
@@ -14,7 +14,8 @@ use std::time::Duration;
 /// Size at which the log file of a background process is renamed to `FILE.old` and a new one is
 /// started.
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
-/// The pause before a process is restarted after its first exit. It doubles with each further exit.
+/// The pause before a process is restarted after its first exit. The pause doubles with each
+/// further exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);

@@ -25,15 +25,15 @@ use std::time::Duration;
 
 /// Time limit for all services to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for the processes of one role to end. Then they are killed. The mount ends only after
-/// programs have closed their files.
+/// Time limit for the processes of one role to end. After this time, the supervisor kills the
+/// processes. The mount ends only after programs have closed their files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Time to wait for the end of a monitor that was killed because it did not start.
 const MONITOR_END_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two checks of the child processes.
 const TICK: Duration = Duration::from_millis(50);
-/// Number of signals after which the supervisor kills the processes. So the second Ctrl-C kills
-/// them.
+/// Number of signals after which the supervisor kills the processes. A user can send them with
+/// Ctrl-C.
 const SIGNALS_TO_KILL: u32 = 2;
 /// Time after which the supervisor prints why processes have not ended yet.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -288,8 +288,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Creates the metadata groups of a new cluster if a group has several targets. If they exist
-    /// already, changes nothing.
+    /// Creates the metadata groups of a new cluster if a group has several targets. Changes nothing
+    /// if these groups exist already.
     async fn create_groups(&self, access: &Access, map: &ClusterMap) -> Result<()> {
         if self.plan.shape.metadata_copies == 1 {
             return Ok(());
@@ -362,8 +362,8 @@ impl Supervisor {
             running.filter_map(|service| Some((service.name.clone(), service.process()?)));
         if let Err(error) = self.plan.layout.note_processes(&processes.collect()) {
             tracing::warn!(
-                "cannot write the list of the cluster's processes, with which the next `skep up` \
-                 finds processes that still run: {error}"
+                "cannot write the list of the cluster's processes, so the next `skep up` does not \
+                 find processes that still run: {error}"
             );
         }
     }

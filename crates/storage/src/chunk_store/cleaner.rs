@@ -46,9 +46,8 @@ impl ChunkStore {
         self.end().await?.record()
     }
 
-    /// Syncs all changes to the device. Returns the state record that tells the next start that the
-    /// target ended cleanly, so that no region can be torn. No operation may write after this call
-    /// has begun.
+    /// Syncs all changes to the device. Returns the state record of a clean end, which shows the
+    /// next start that no region can be torn. No operation may write after this call has begun.
     ///
     /// # Errors
     /// Returns the errors of [`Self::clean`], and `Io` if a dirty region cannot be cleaned. After

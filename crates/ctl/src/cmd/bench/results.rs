@@ -24,7 +24,8 @@ const PART_BYTES: u64 = 512;
 /// Maximum size of the record of one process in bytes, if an external program writes the record.
 const REPORT_BYTES: u64 = 16 << 10;
 
-/// Upper bounds for the results of a run. They determine how much disk space is allocated.
+/// Upper bounds for the results of a run. The command allocates disk space for results of these
+/// lengths.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     /// Number of results, each on one line.
@@ -64,8 +65,8 @@ impl ResultFile {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let what = format!(
-                    "cannot create result file {}: it exists already; name another \
-                                    file with --result-file",
+                    "cannot create result file {}: it exists already; name another file with \
+                     --result-file",
                     path.display()
                 );
                 return Err(Error::new(ErrorCode::Exists, what));
@@ -101,7 +102,7 @@ impl ResultFile {
     /// Writes the last line, and frees the allocated space that was not used.
     ///
     /// # Errors
-    /// The first error of a write. It contains the number of results in the file.
+    /// The first error of a write to the file, with the number of results that the file contains.
     pub(super) fn finish(&mut self, end: &Value) -> Result<()> {
         let ended = match self.failure.take() {
             Some(error) => Err(error),

@@ -1,5 +1,5 @@
-//! Decides whether a measurement in a lab is valid. It is invalid if the CPUs of the machine that
-//! runs the lab were the bottleneck.
+//! Decides whether a measurement in a lab is valid. A measurement is invalid if the CPUs of the
+//! machine that runs the lab were the bottleneck.
 //!
 //! Outside of labs this check does not apply, because the CPUs are part of the measured system.
 

@@ -1,5 +1,5 @@
-//! `skep cluster format`: assigns all virtual shards of the namespace to the metadata targets. This
-//! happens only once for a cluster.
+//! `skep cluster format`: assigns all virtual shards of the namespace to the metadata targets. A
+//! cluster can be formatted only once.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

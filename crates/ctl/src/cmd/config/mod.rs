@@ -1,5 +1,5 @@
-//! Subcommands of `skep config`, and the functions that parse and show settings of the cluster for
-//! them.
+//! Subcommands of `skep config`, and the functions of these subcommands that parse and show
+//! settings of the cluster.
 
 mod get;
 mod list;

@@ -30,8 +30,8 @@ fn watch() -> Receiver<Credentials> {
         // When the input ends, this thread ends and drops the sender.
         while (&mut input).take(MOST_LINE).read_until(b'\n', &mut line).is_ok_and(|it| it > 0) {
             if let Ok(credentials) = serde_json::from_slice(&line) {
-                // If the channel is full, these credentials are dropped. The next line has
-                // credentials too.
+                // Drop the credentials if the channel is full, because each later line has newer
+                // credentials.
                 let _ = keys.try_send(credentials);
             }
             line.clear();

@@ -25,7 +25,7 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Number of bytes that a bundle contains of each log. They are taken from the end of the log.
+/// Number of bytes that a bundle contains of each log. The bundle has the end of a longer log.
 const LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of logs and settings files that a bundle takes from one directory.
 const MAX_FILES: usize = 500;
@@ -216,7 +216,8 @@ impl Writer {
         let mounts = files_in(Path::new(LOGS_OF_ROOT), &["log"]);
         for (number, log) in mounts.into_iter().enumerate() {
             let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // Long names are shortened, so the number keeps them apart.
+            // The number distinguishes logs whose names are equal after the archive has shortened
+            // them.
             self.add_file(&format!("{MOUNT_LOGS}{number}-{name}"), &log)?;
         }
         Ok(())

@@ -186,8 +186,9 @@ async fn ask(access: &Access, inode: InodeId) -> Result<(ClusterMap, EntryInfo)>
     Ok((map, info))
 }
 
-/// Returns the details of a symbolic link or a special file in `directory`. The kernel asks the
-/// mount for no extended attribute of these. Returns `None` for files and directories.
+/// Returns the details of a symbolic link or a special file in `directory`. The kernel does not
+/// pass requests for their extended attributes to the mount. `None` means that the path is a file
+/// or a directory.
 fn special(
     path: &Path,
     directory: &Path,

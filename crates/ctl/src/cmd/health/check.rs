@@ -35,7 +35,7 @@ const EXAMPLES: &[Example] = &[
     ("check the cluster; the exit code is 1 if there are problems", "skep health check"),
     ("print each problem when it begins and when it ends", "skep health check --watch"),
     (
-        "check a cluster for a monitoring system, with the result as JSON",
+        "for a monitoring system",
         "skep health check --cluster 10.0.0.1:7400 --token-file token --output json",
     ),
 ];
@@ -162,7 +162,7 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
     problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
     if services::is_cut_off(&nodes) {
         for problem in &mut problems {
-            problem.remedy = "solve the first problem of this list, which causes this one".into();
+            problem.remedy = "see the first problem".into();
         }
         problems.insert(0, cut_off());
     }
@@ -233,8 +233,8 @@ fn without_leader(nodes: &[NodeReport]) -> Option<Problem> {
         what: format!("management has no leader: of its {count} nodes, {silent}"),
         remedy:
             "I/O on files continues, but new mounts and changes of the cluster wait until more \
-             than half of the management nodes run and reach each other. Read the log of `skep \
-             management` on their hosts, and start it where it does not run"
+                 than half of the management nodes run and reach each other. Read the log of `skep \
+                 management` on their hosts, and start it where it does not run"
                 .into(),
         ..Problem::default()
     })

@@ -39,8 +39,8 @@ impl OutageHistory {
             let value = serde_json::from_str::<serde_json::Value>(line);
             if !value.is_ok_and(|value| value.get("change").is_some()) {
                 let what = format!(
-                    "cannot write the history of problems to {}: its line {} is not a record of \
-                     problems; name another file with --history",
+                    "cannot keep the history in {}: line {} is not a record of problems; name \
+                     another file with --history",
                     file.display(),
                     index + 1
                 );

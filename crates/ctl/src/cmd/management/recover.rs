@@ -1,5 +1,5 @@
-//! `skep management recover`: reduces the management of a cluster to one member. Used when the
-//! majority of the members is lost for ever.
+//! `skep management recover`: reduces the management of a cluster to one member. Administrators use
+//! it when the majority of the members is lost for ever.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -21,10 +21,10 @@ const EXAMPLES: &[Example] = &[
 
 /// Make one member the only one, after the majority of the members is lost for ever
 ///
-/// Run it on the member with the most changes, while its service is stopped. Changes that only the
-/// lost members have are gone, so new ids and map versions continue at much higher numbers, as
-/// after `skep cluster restore`. Never start the other members again: make their directories empty,
-/// and add them as new members.
+/// Run the command on the member with the most changes, while the service of this member is
+/// stopped. Changes that only the lost members have are gone, so new ids and map versions continue
+/// at much higher numbers, as after `skep cluster restore`. Never start the other members again:
+/// make their directories empty, and add them as new members.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RecoverArgs {

@@ -1,5 +1,6 @@
-//! A mount learns the addresses of all management nodes. This module writes them to a file on this
-//! host, so that commands and new mounts work when the management node in their token is down.
+//! A mount receives the addresses of all management nodes in the cluster map. This module writes
+//! the addresses to a file on this host, so that commands and new mounts work when the management
+//! node in their token is down.
 //!
 //! Does not own the file (`skep_service::known_management`).
 
@@ -10,7 +11,8 @@ use skep_service::known_management::remember;
 use skep_types::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns the observer of a mount's cluster maps. It writes the addresses when they change.
+/// Returns a function for a mount's cluster maps that writes the addresses of management when these
+/// have changed.
 pub(super) fn observer(access: &Access) -> MapObserver {
     let (cluster, given) = (access.token.cluster, access.token.addresses.clone());
     // The mutex protects only the addresses that were written last.

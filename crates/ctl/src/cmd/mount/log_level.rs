@@ -2,7 +2,7 @@
 //! restores the configured level.
 //!
 //! `skep node log-level` changes the level through management. Signals also work if management or
-//! the mount no longer replies. Then the log is needed most.
+//! the mount no longer replies, when administrators need a detailed log most.
 
 use skep_service::logging;
 use skep_types::Result;
@@ -16,8 +16,8 @@ pub(super) fn follow_signals() -> Result<()> {
     // Blocks the two signals in this thread and in all threads that are started later. So only the
     // new thread below receives the signals, by waiting for them.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Also blocks the signals that end the mount. Otherwise their default action in the new thread
-    // would kill the process before it unmounts.
+    // Also blocks the signals that end the mount. Without this, the default action of these signals
+    // in the new thread would kill the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {

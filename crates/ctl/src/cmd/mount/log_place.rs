@@ -50,7 +50,8 @@ pub(super) fn open(
         return Ok((absolute(path)?, open_log(path)?));
     }
     let name = file_name(mount_point);
-    // `name` may be an address. It must not be used as a path below the working directory.
+    // The name of the cluster may be an address, and an address is no path below the working
+    // directory.
     let of_cluster = Path::new(&access.name).join("logs");
     if of_cluster.is_absolute() && of_cluster.is_dir() {
         let path = of_cluster.join(&name);
@@ -128,8 +129,7 @@ fn temporary_directory() -> Result<PathBuf> {
     let path = parent.join(format!("skep-{}-{:032x}", user.as_raw(), skep_env::random_u128()));
     make_private(&path, user).map_err(|error| {
         let what = format!(
-            "cannot create a directory for the log of the mount, not even {}: \
-                            {error}",
+            "cannot create a directory for the log of the mount, not even {}: {error}",
             path.display()
         );
         Error::new(ErrorCode::Io, format!("{what}; name one with --log-file or log_file="))

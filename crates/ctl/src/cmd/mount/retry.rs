@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default time for retries. It is long enough for a restart of management, and short enough for a
-/// user who has mistyped the address.
+/// Default time for retries. The time is long enough for a restart of management, and short enough
+/// for a user who has mistyped the address.
 const USUAL: Duration = Duration::from_secs(15);
 /// Maximum time for retries. In practice, a longer time would be the same as `forever`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Time without progress after which a copy has failed. A file server takes less time than this to
 /// restart.
 pub(super) const STALL: Duration = Duration::from_secs(600);
-/// Maximum number of reports that wait for this module. Later ones are dropped.
+/// Maximum number of progress reports that wait for this module. The copy drops further reports.
 const MOST_REPORTS: usize = 16;
 
 /// A report of the thread that copies.

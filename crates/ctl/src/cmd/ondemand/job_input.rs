@@ -73,8 +73,8 @@ fn copy_all(job: &Job, here: &str, inputs: &[StageIn], record: &Record) -> Resul
             host: here,
             source: &it.source,
             destination: &it.destination,
-            // The file system has no redundancy, so a power loss of a host loses the data anyway.
-            // So sync nothing.
+            // Sync nothing, because the file system has no redundancy, so a power loss of a host
+            // loses the data even after a sync.
             sync: false,
         };
         let outcome = copy.run(&mut |progress| {

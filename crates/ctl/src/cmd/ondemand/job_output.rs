@@ -87,7 +87,7 @@ pub(super) fn note_never_begun(system: &OnDemand) -> Result<()> {
 }
 
 /// Copies the results on the first node, and waits for the end of this copy on the other nodes.
-/// Then sets the removal of `system`. Does nothing if no line of the script asks for a copy.
+/// Then permits the removal of `system`. Does nothing if no line of the script asks for a copy.
 ///
 /// # Errors
 /// An error means that the file system must not be removed.

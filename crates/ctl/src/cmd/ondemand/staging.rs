@@ -143,8 +143,8 @@ fn show(what: &str, outcome: &HostsOutcome) {
 /// Copies files into a file system that was just started.
 pub(super) fn run_in(system: &OnDemand, copies: &[StageIn], stores: Option<&Stores>) -> Result<()> {
     for it in copies {
-        // The file system has no redundancy, so a power loss of a host loses the data anyway. So
-        // sync nothing.
+        // Sync nothing, because the file system has no redundancy, so a power loss of a host loses
+        // the data even after a sync.
         let result = copy(&system.hosts, (&it.source, &it.destination), false, stores);
         let outcome = result.map_err(|error| {
             error.within(format!(
@@ -159,8 +159,8 @@ pub(super) fn run_in(system: &OnDemand, copies: &[StageIn], stores: Option<&Stor
     Ok(())
 }
 
-/// Returns the copies that must be finished before the file system is removed. These are the copies
-/// that an earlier command requested, and `new`.
+/// Returns the copies that must be finished before the file system is removed. The result has the
+/// copies that an earlier command requested, and the copies in `new`.
 pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOut> {
     let noted = status.hosts.iter().flat_map(|it| &it.stage_out);
     let mut all: Vec<StageOut> = Vec::new();
@@ -186,8 +186,8 @@ pub(super) fn run_out(
         shown(&system.hosts),
         system.directory
     );
-    // The file system has no redundancy, so it serves nothing while a host is missing. A copy would
-    // wait for ever.
+    // Without redundancy, the file system serves no request while a host is missing, so a copy
+    // would wait for ever.
     let missing = status.hosts.iter().filter(|it| !it.is_mounted).map(|it| it.host.clone());
     let silent = status.problems.iter().map(|it| it.host.clone());
     let missing: Vec<_> = missing.chain(silent).collect();

@@ -32,8 +32,8 @@ pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
     fetch_without(access, BTreeSet::new(), Vec::new()).await
 }
 
-/// Asks again all services that have replied in the earlier round `before`. A service that did not
-/// reply has nothing to compare, and would delay each round.
+/// Asks again all services that have replied in the earlier round `before`. The result of a service
+/// that did not reply before could not be compared, and such a service would delay each round.
 ///
 /// # Errors
 /// Errors of the request to management, which lists the services.

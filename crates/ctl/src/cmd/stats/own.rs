@@ -122,8 +122,8 @@ fn rows(
     place: &Path,
 ) -> Vec<Row> {
     // Other programs ask the same mount, so it may have counted already when `before` was
-    // requested. If the incarnation differs, the mount has begun to count again since `before`.
-    // Then the new counts cover an unknown time.
+    // requested. If the incarnation differs, the mount has begun to count again since `before`. In
+    // this case the new counts cover an unknown time.
     let is_same = before.incarnation == now.incarnation;
     let earlier: BTreeMap<u32, &UserLoadRow> = match is_same {
         true => before.rows.iter().map(|row| (row.id, row)).collect(),

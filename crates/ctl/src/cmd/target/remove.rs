@@ -208,7 +208,7 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
             return Ok(());
         }
         // Chunk files of removed files, and transactions, disappear without an action of the user,
-        // so it is worth waiting for them.
+        // so the command waits for their end.
         if !uses.files.is_empty() || skep_env::now() > deadline {
             return Err(in_use(target, &uses));
         }

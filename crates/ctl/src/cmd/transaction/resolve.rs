@@ -19,9 +19,9 @@ const EXAMPLES: &[Example] = &[
 /// Commit or abort a transaction whose coordinator does not return
 ///
 /// All metadata targets at which the transaction is prepared carry out the same decision. If the
-/// coordinator has decided otherwise before it was lost, names and inodes on different targets no
-/// longer match. So restore the coordinator instead if that is possible. The targets refuse while
-/// they expect a decision of the coordinator.
+/// coordinator made the other decision before it was lost, names and inodes on different targets no
+/// longer match. So restore the coordinator instead if that is possible. The targets refuse the
+/// command while they expect a decision of the coordinator.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ResolveArgs {

@@ -1,5 +1,5 @@
-//! The requests that wait, for `skep why`: what they wait for, and since when. They have not ended,
-//! so they are in no phase of the report.
+//! The requests that wait, for `skep why`: what they wait for, and since when. The report shows
+//! these requests apart from its phases, which contain only requests that have ended.
 //!
 //! Owns the questions and the texts. Does not own the causes of slowness (`skep_stats::why`).
 
@@ -292,7 +292,7 @@ mod tests {
         };
         let expected =
             ["write of entry 0-9 by process 815 has had no reply for 10.3s: target t7 does not \
-             answer (10.0.0.5:7420: no answer)"];
+              answer (10.0.0.5:7420: no answer)"];
         assert_eq!(of(&found, |_| true), expected);
         let elsewhere = [
             "1 request of this user waits elsewhere on this mount, for up to 10.3s: target t7 does \
