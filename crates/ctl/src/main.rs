@@ -34,6 +34,10 @@ mod wait_chain;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Only for measurements of the cost of statistics (docs/design/0012-metrics.md).
+    if std::env::var_os(skep_metrics::STATISTICS_VARIABLE).is_some_and(|value| value == "off") {
+        skep_metrics::switch_off();
+    }
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
         program::set_process_name("skep-mount");

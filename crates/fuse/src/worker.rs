@@ -280,7 +280,6 @@ async fn serve<F: FileSystem, P: Port>(
                     true => parsed.names(),
                     false => EntryNames::default(),
                 };
-                let busy = worker.meter.begin();
                 let cause = Cell::new(Origin::default());
                 // The future of an operation has several KiB, so it is pinned here. Otherwise the
                 // futures around it would move it, and would contain its memory twice.
@@ -290,9 +289,15 @@ async fn serve<F: FileSystem, P: Port>(
                     let operation = pin!(ops::perform(&worker.context, parsed, caller));
                     with_origin(origin, operation).await
                 });
-                let (outcome, spent) = skep_env::timed(performing).await;
-                drop(busy);
-                worker.meter.count(&header, (cause.get(), names), &outcome, &spent);
+                let outcome = if skep_metrics::is_off() {
+                    performing.await
+                } else {
+                    let busy = worker.meter.begin();
+                    let (outcome, spent) = skep_env::timed(performing).await;
+                    drop(busy);
+                    worker.meter.count(&header, (cause.get(), names), &outcome, &spent);
+                    outcome
+                };
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, outcome).await;
                     return;

@@ -15,7 +15,7 @@ use crate::target::{Action, Event, RequestWait, WaitReason};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
     Completed, Counter, Gauge, Histogram, OpenRequests, OperationTable, Origin, Registry, STAGES,
-    SlowOperations, Source, Stage, catalog,
+    SlowOperations, Source, Stage, catalog, is_off,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
@@ -283,6 +283,9 @@ impl Meter {
         client: NodeId,
         incoming: &Incoming,
     ) {
+        if is_off() {
+            return;
+        }
         let header = &incoming.header;
         let written = match header.message {
             WriteInline::ID => incoming.body.len().saturating_sub(WRITE_INLINE_BYTES),
@@ -312,6 +315,9 @@ impl Meter {
 
     /// Handles the beginning of a batch, which takes `events`.
     pub(crate) fn begin_batch(&mut self, events: &[Event], now: Duration) {
+        if is_off() {
+            return;
+        }
         for event in events {
             match event {
                 Event::Request { connection, header, .. } => {
@@ -357,6 +363,9 @@ impl Meter {
         waits: &[RequestWait],
         now: Duration,
     ) {
+        if is_off() {
+            return;
+        }
         for action in actions {
             match action {
                 Action::Append { payload, .. } => {

@@ -27,6 +27,7 @@ mod registry;
 mod slow;
 mod snapshot;
 mod stage;
+mod switch;
 mod tail;
 pub mod text;
 mod traces;
@@ -44,6 +45,7 @@ pub use registry::{Registry, Source};
 pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};
 pub use stage::{STAGES, Stage};
+pub use switch::{STATISTICS_VARIABLE, is_off, switch_off};
 pub use traces::{
     KeptOperation, KeptOperations, Reason, TraceStore, TracedCall, TracedCalls, TracedWait,
     is_sampled,

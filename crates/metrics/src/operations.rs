@@ -16,6 +16,7 @@ use crate::histogram::Histogram;
 use crate::registry::{Registry, Source};
 use crate::snapshot::{Labels, Snapshot};
 use crate::stage::{STAGES, Stage};
+use crate::switch::is_off;
 use crate::tail::Tail;
 use crate::traces::{KeptOperation, Reason, TraceStore, TracedCalls, is_sampled};
 use std::cell::RefCell;
@@ -111,7 +112,7 @@ impl OperationTable {
         origin: &Origin,
         calls: impl FnOnce() -> TracedCalls,
     ) {
-        if cfg!(skep_uncounted) {
+        if is_off() {
             return;
         }
         if let Some(reason) = self.reason_to_keep(completed) {
@@ -173,7 +174,7 @@ impl OperationTable {
     /// `operation`. The operation itself was already counted. `moving` is the part of this time in
     /// which no other data of the client was transferred.
     pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
-        if cfg!(skep_uncounted) {
+        if is_off() {
             return;
         }
         let kind = (operation as usize).min(MAX_OPERATIONS - 1);

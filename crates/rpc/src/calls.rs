@@ -8,7 +8,7 @@
 use crate::origin::Origin;
 use crate::request_load::{EndedRequest, count};
 use skep_env::now;
-use skep_metrics::{TracedCall, TracedCalls, TracedWait};
+use skep_metrics::{TracedCall, TracedCalls, TracedWait, is_off};
 use skep_types::text::shorten;
 use skep_types::{ClusterMap, Error, ErrorCode, GroupId, TargetId};
 use skep_wire::catalog::is_ordinary_absence;
@@ -86,7 +86,7 @@ impl RepeatedCall {
     /// Stores the wait, which has ended at `ended_at`. `served_by` is the target that has answered.
     pub(crate) fn end(self, served_by: Option<TargetId>, ended_at: Duration) {
         let operation = Origin::current().operation();
-        if operation == 0 {
+        if operation == 0 || is_off() {
             return;
         }
         let Self { begun_at, group, target, error } = self;
@@ -144,8 +144,11 @@ impl RunningCall {
 
     /// Counts and stores the ended request, with the times in the header of its reply. `None` for
     /// `reply` means that the request has ended without a reply. `written_bytes` are the bytes of
-    /// file data in the request.
+    /// file data in the request. Does nothing if the statistics are off.
     pub(crate) fn end(self, reply: Option<&Header>, written_bytes: usize) {
+        if is_off() {
+            return;
+        }
         let Self { origin, message, target, begun_at } = self;
         let ended_at = now();
         let is_failed = reply.is_none_or(|header| {

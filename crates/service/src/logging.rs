@@ -73,6 +73,13 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     // This cannot fail. If logging had already been started, the function would have returned
     // above.
     let _ = CONTROL.set(control);
+    if skep_metrics::is_off() {
+        tracing::warn!(
+            "the statistics of this process are off, so that metrics, `skep stats` and `skep why` \
+             lack its operations; unset {} to turn them on",
+            skep_metrics::STATISTICS_VARIABLE
+        );
+    }
     Ok(())
 }
 

@@ -83,9 +83,14 @@ async fn answer<R: Request>(
         }
         (result, sent as u64)
     });
-    let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
-    let handled = Handled { is_failed: result.is_err(), sent_bytes, spent };
-    header.set_times(meter.handled(arrival, &handled));
+    let result = if skep_metrics::is_off() {
+        handling.await.0
+    } else {
+        let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
+        let handled = Handled { is_failed: result.is_err(), sent_bytes, spent };
+        header.set_times(meter.handled(arrival, &handled));
+        result
+    };
     match result {
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),

@@ -7,7 +7,7 @@ use crate::transfers::Transfers;
 use skep_env::TimeSpent;
 use skep_metrics::{
     Completed, OpenRequests, OperationTable, Origin, Registry, STAGES, SlowOperations, Stage,
-    catalog,
+    catalog, is_off,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
@@ -123,11 +123,11 @@ impl RequestMeter {
     pub(crate) fn arrived(&self, incoming: &Incoming, client: NodeId) -> Arrival {
         let header_at = incoming.arrived_at;
         let (data_at, moving) = match incoming.data {
-            None => (header_at, Duration::ZERO),
-            Some(_) => {
+            Some(_) if !is_off() => {
                 let now = skep_env::now();
                 (now, self.transfers.borrow_mut().count(client, header_at, now))
             }
+            _ => (header_at, Duration::ZERO),
         };
         Arrival {
             message: incoming.header.message,
@@ -195,6 +195,9 @@ impl RequestMeter {
 
     /// Counts the time in which data of replies was sent to `client`.
     pub(crate) fn sent(&self, client: NodeId, time: Duration) {
+        if is_off() {
+            return;
+        }
         let origin = Origin { client: Some(client.raw()), ..Origin::default() };
         let origin = if client == NodeId::default() { Origin::default() } else { origin };
         let read = u32::from(skep_wire::storage::ReadChunk::ID);

@@ -5,7 +5,7 @@
 //! Only ratios within one run are meaningful, so do not compare rates from different machines or
 //! days. Each worker of a workload is a process, and all workers start at the same time.
 //! [`workload`] defines the workloads, [`system`] starts the file systems, and [`report`] prints
-//! the results. [`cost`] compares two builds of Skep.
+//! the results. [`cost`] compares Skep with and without statistics.
 
 pub(crate) mod cost;
 mod report;

@@ -32,8 +32,18 @@ pub(crate) fn read(path: impl AsRef<Path>) -> Outcome<String> {
 
 /// Runs a program in the top directory of the repository, and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
-    let result = Command::new(program).args(arguments).current_dir(root()).output();
-    let output = result.map_err(|error| format!("{program}: {error}"))?;
+    output_with(program, arguments, &[])
+}
+
+/// Like [`output`], with further environment variables.
+pub(crate) fn output_with(
+    program: &str,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Outcome<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables.iter().copied()).current_dir(root());
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     if !output.status.success() {
         let printed = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{program} {}: {}\n{printed}", arguments.join(" "), output.status));

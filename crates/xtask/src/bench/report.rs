@@ -80,12 +80,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns the CPU seconds of each workload. The text contains the workload's name and its
-    /// number of processes.
-    pub(crate) fn processor_seconds(&self) -> Vec<(String, f64)> {
-        let named =
-            |it: &Measurement| (format!("{}, {}", it.workload.label(), it.processes), it.cpu);
-        self.measurements.iter().map(named).collect()
+    /// Returns all measurements in the order in which they were added.
+    pub(crate) fn measurements(&self) -> &[Measurement] {
+        &self.measurements
     }
 
     /// Creates an empty report for a run whose data is below `directory`.

@@ -4,7 +4,7 @@
 //! are other file systems, which are measured only if their Debian packages are installed. Each
 //! peer has 8 targets, the default number of Skep.
 
-use crate::repository::{Outcome, output, root};
+use crate::repository::{Outcome, output, output_with, root};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,7 @@ impl System {
             directory: directory.to_owned(),
             mount_point,
             program: root().join("target/release/skep"),
+            variables: &[],
             daemons: Vec::new(),
         };
         make(&running.mount_point)?;
@@ -85,8 +86,9 @@ impl System {
     }
 }
 
-/// Starts Skep below `directory`, which must be empty. `program` is the executable, and `more` are
-/// additional arguments of `skep up`.
+/// Starts Skep below `directory`, which must be empty. `program` is the executable, `more` are
+/// additional arguments of `skep up`, and `variables` are environment variables of all processes of
+/// Skep.
 ///
 /// # Errors
 /// Describes the reason why the cluster cannot be started.
@@ -94,12 +96,14 @@ pub(crate) fn start_skep(
     program: &Path,
     directory: &Path,
     more: &[&str],
+    variables: &'static [(&'static str, &'static str)],
 ) -> Outcome<MountedSystem> {
     let running = MountedSystem {
         system: System::Skep,
         directory: directory.to_owned(),
         mount_point: directory.join("mnt"),
         program: program.to_owned(),
+        variables,
         daemons: Vec::new(),
     };
     make(&running.mount_point)?;
@@ -152,12 +156,14 @@ pub(crate) struct MountedSystem {
     pub(crate) mount_point: PathBuf,
     /// The executable of Skep.
     program: PathBuf,
+    /// Environment variables of Skep's processes.
+    variables: &'static [(&'static str, &'static str)],
     daemons: Vec<Child>,
 }
 
 impl MountedSystem {
     fn skep(&self, arguments: &[&str]) -> Outcome {
-        output(text(&self.program), arguments).map(drop)
+        output_with(text(&self.program), arguments, self.variables).map(drop)
     }
 
     fn start_skep(&self, more: &[&str]) -> Outcome {
