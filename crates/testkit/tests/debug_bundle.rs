@@ -1,13 +1,22 @@
-//! `skep debug bundle`: an archive of the state of a real cluster, without its secrets.
+//! `skep debug bundle`: an archive of the state of a real cluster and of other hosts, without
+//! secrets.
 
 use rustix::process::Signal;
 use serde_json::Value;
-use skep_testkit::program::run;
+use skep_testkit::cluster::program;
+use skep_testkit::page::PageNetwork;
+use skep_testkit::program::{finish, run};
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, schema};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Time limit for the start of a cluster, and for a bundle of several hosts. It is long, because
+/// the machine may be busy with other work.
+const LONG: Duration = Duration::from_secs(300);
 
 fn files_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -33,7 +42,10 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     // Suspend a service, because administrators most need a bundle while a service does not reply.
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
-    let printed = cluster.try_skep(&["debug", "bundle", "--file", file_text, "--output", "json"]);
+    // Each command of the bundle waits some seconds for the suspended service.
+    let mut bundle = Command::new(program());
+    bundle.args(["debug", "bundle", "--file", file_text, "--output", "json", "--cluster"]);
+    let printed = finish(bundle.arg(cluster.data()), LONG);
     stopped.signal(Signal::CONT);
     let printed: Value = serde_json::from_str(&printed.expect_success()).unwrap();
     schema::check("debug-bundle", &printed);
@@ -57,6 +69,58 @@ fn debug_bundle_has_map_metrics_and_logs_but_no_secret() {
     assert_eq!(targets.list().len(), 3);
     assert!(read("commands/health-check.json").contains("storage-1"));
     assert!(read("commands/stats-node.json").contains("metadata-1"));
+    let why: Value = serde_json::from_str(&read("commands/why.json")).unwrap();
+    schema::check("why", &why);
+    assert_eq!(printed["hosts"].list().len(), 0);
+    assert_eq!(printed["missing_hosts"].list().len(), 0, "all services run on this host");
     assert!(read("logs/management.log").contains("planted: skep1-[removed]"));
     assert!(read("host/proc/meminfo").contains("MemTotal"));
+}
+
+/// Command: skep debug bundle.
+#[test]
+fn debug_bundle_has_archives_of_other_hosts() {
+    let network = PageNetwork::new();
+    let admin = network.host("admin", "10.0.0.99/24");
+    admin
+        .run(
+            "rm -rf ~root/.ssh; mkdir -m 700 ~root/.ssh\n\
+             ssh-keygen -q -t ed25519 -N '' -f ~root/.ssh/id_ed25519\n\
+             printf 'StrictHostKeyChecking accept-new\nUser root\n' >~root/.ssh/config",
+        )
+        .expect_success();
+    let key = admin.run("cat ~root/.ssh/id_ed25519.pub").expect_success();
+    let up = "skep up --detach --no-mount --data-dir /srv/data";
+    finish(&mut admin.shell(up), LONG).expect_success();
+    let token = admin.run("cat /srv/data/management/join-token").expect_success();
+    let secret = token.split('@').next().unwrap().rsplit('-').next().unwrap().to_owned();
+    let mut other = network.host("s1", "10.0.0.1/24");
+    other
+        .run(&format!(
+            "rm -rf /var/log/skep; mkdir -p /var/log/skep /etc/skep\n\
+             echo 'planted: {secret}' >/var/log/skep/mount-a.log\n\
+             echo 'password = \"planted-password\"' >/etc/skep/storage-a.toml"
+        ))
+        .expect_success();
+    other.serve_ssh(&key);
+    let bundle = "skep debug bundle --cluster /srv/data --file /srv/bundle.tar --output json \
+                  --ssh 10.0.0.1,10.0.0.2";
+    let printed = finish(&mut admin.shell(bundle), LONG).expect_success();
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    schema::check("debug-bundle", &printed);
+    let hosts = printed["hosts"].list();
+    assert_eq!((hosts.len(), &hosts[0]["problem"]), (2, &Value::Null), "{hosts:?}");
+    let problem = hosts[1]["problem"].text();
+    assert!(problem.contains("cannot reach host 10.0.0.2 by ssh"), "{problem}");
+    let unpack = "mkdir /srv/all /srv/one; tar xf /srv/bundle.tar -C /srv/all\n\
+                  tar xf /srv/all/*/hosts/10.0.0.1.tar -C /srv/one";
+    admin.run(unpack).expect_success();
+    let log = admin.run("cat /srv/one/*/logs/mounts/*").expect_success();
+    assert!(log.starts_with("planted: xxxx"), "{log}");
+    let settings = admin.run("cat /srv/one/*/settings/storage-a.toml").expect_success();
+    assert!(settings.contains("password") && !settings.contains("planted"), "{settings}");
+    admin.run("grep MemTotal /srv/one/*/host/proc/meminfo").expect_success();
+    let search = format!("! grep -r {secret} /srv/all /srv/one");
+    admin.run(&search).expect_success();
+    finish(&mut admin.shell("skep down --data-dir /srv/data"), LONG).expect_success();
 }

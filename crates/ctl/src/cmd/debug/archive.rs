@@ -3,6 +3,7 @@
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -40,7 +41,20 @@ impl Archive {
             ),
             _ => Error::from(error).within(path.display()),
         })?;
-        Ok(Self { file, modified_s, members: Vec::new(), bytes: 0 })
+        Ok(Self::new(file, modified_s))
+    }
+
+    /// Creates an archive that this process writes to its standard output.
+    ///
+    /// # Errors
+    /// The errors of the system call that duplicates the descriptor.
+    pub(super) fn to_standard_output(modified_s: u64) -> Result<Self> {
+        let output = std::io::stdout().as_fd().try_clone_to_owned()?;
+        Ok(Self::new(File::from(output), modified_s))
+    }
+
+    fn new(file: File, modified_s: u64) -> Self {
+        Self { file, modified_s, members: Vec::new(), bytes: 0 }
     }
 
     /// Adds a file to the archive. In its name, characters other than letters, digits and `/._-`
@@ -70,7 +84,11 @@ impl Archive {
     /// The errors of the file system.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.file.write_all(&[0; 2 * BLOCK])?;
-        Ok(self.file.sync_all()?)
+        // A pipe cannot be synced.
+        if self.file.metadata()?.is_file() {
+            self.file.sync_all()?;
+        }
+        Ok(())
     }
 }
 

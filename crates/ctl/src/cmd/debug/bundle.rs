@@ -1,10 +1,12 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
 //! The bundle contains the output of read-only commands, the figures of all services, and the logs,
-//! settings and kernel facts of this host. Secrets are removed ([`super::redaction`]). If something
-//! cannot be read, the bundle contains the reason in its place.
+//! settings and kernel facts of this host. It can contain an archive of each other host
+//! ([`super::hosts`]). Secrets are removed ([`super::redaction`]). If something cannot be read, the
+//! bundle contains the reason in its place.
 
 use super::archive::Archive;
+use super::hosts::{HostResult, OtherHosts, hide};
 use super::redaction::redacted;
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::mount::LOGS_OF_ROOT;
@@ -12,7 +14,12 @@ use crate::help::{Example, examples};
 use crate::output::{print, size, utc};
 use crate::program::program;
 use serde::Serialize;
+use serde_json::Value;
+use skep_deploy::hosts::Deployment;
+use skep_deploy::ondemand::deployment;
+use skep_types::text::escape_controls;
 use skep_types::{Error, Result};
+use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +30,11 @@ const EXAMPLES: &[Example] = &[
         "add another log to the bundle, and name the file of the bundle",
         "skep debug bundle --log /var/log/mount.log --file /tmp/problem.tar",
     ),
+    (
+        "add the logs and kernel facts of all hosts of the hosts file of skep deploy",
+        "skep debug bundle --hosts hosts.toml",
+    ),
+    ("add the logs and kernel facts of two other hosts", "skep debug bundle --ssh root@s1,root@s2"),
 ];
 
 /// Number of bytes that a bundle contains of each log. The bundle has the end of a longer log.
@@ -56,6 +68,11 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("stats-user", &["stats", "--total", "--by", "user"]),
 ];
 
+/// Maximum number of slow operations that a bundle explains. `skep why` lists no more.
+const MAX_OPERATIONS: usize = 3;
+/// Maximum number of hosts that the output names.
+const SHOWN_HOSTS: usize = 20;
+
 /// Files of this host with facts about it and its kernel.
 const FACTS: &[&str] = &[
     "/proc/version",
@@ -83,10 +100,12 @@ const FACTS: &[&str] = &[
 
 /// Write configuration without secrets, map, logs, figures and kernel facts to one archive
 ///
-/// Logs, settings and kernel facts come from this host; run the command on each host that has a
-/// problem. A bundle has the logs of `skep up`, or the journal of the services under systemd and
-/// the logs of the mounts of root; name other logs with --log. The figures of all services that can
-/// be reached are in every bundle.
+/// Logs, settings and kernel facts come from this host. With --hosts or --ssh, a bundle also has an
+/// archive of each of these hosts, at most 32 MiB of each; otherwise run the command on each host
+/// that has a problem. A bundle has the logs of `skep up`, or the journal of the services under
+/// systemd and the logs of the mounts of root; name other logs with --log. The figures of all
+/// services that can be reached, the requests that wait, and the explanation of the slowest
+/// operations are in every bundle.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BundleArgs {
@@ -98,6 +117,15 @@ pub(crate) struct BundleArgs {
     /// Another log to add; may be repeated
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
+    /// Hosts file of `skep deploy`: add an archive of each of its hosts, written over ssh as root
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Add an archive of each of these hosts, written over ssh as the user who logs in
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', conflicts_with = "hosts")]
+    ssh: Vec<String>,
+    /// Write the archive of this host to standard output. It has no facts about the cluster
+    #[arg(long, hide = true, conflicts_with_all = ["hosts", "ssh", "file"])]
+    of_host: bool,
 }
 
 /// The JSON output about a written bundle.
@@ -106,30 +134,49 @@ struct Bundle {
     file: String,
     bytes: u64,
     members: Vec<String>,
+    /// The hosts of `--hosts` or `--ssh`.
+    hosts: Vec<HostResult>,
+    /// Other hosts of services. The bundle has no archive of these hosts, because the command names
+    /// no hosts.
+    missing_hosts: Vec<String>,
 }
 
 pub(crate) fn run(args: &BundleArgs) -> Result<()> {
-    let access = args.query.access(None)?;
     let now = skep_env::wall_time();
     let seconds = u64::try_from(now.seconds).unwrap_or(0);
     let stamp: String = utc(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
-    let default = || PathBuf::from(format!("skep-debug-{stamp}.tar"));
-    let path = args.file.clone().unwrap_or_else(default);
-    let mut writer = Writer {
-        archive: Archive::create(&path, seconds)?,
-        secret: secret_of(&access),
-        folder: format!("skep-debug-{stamp}"),
-    };
-    let written = writer.write_all(args, &access);
-    if let Err(error) = written {
-        // Removes the file, because readers would take an archive without its end for a complete
-        // one.
-        let _ = std::fs::remove_file(&path);
-        return Err(error.within(path.display()));
+    let folder = format!("skep-debug-{stamp}");
+    if args.of_host {
+        let archive = Archive::to_standard_output(seconds)?;
+        return Writer { archive, secret: String::new(), folder }.write_host(args);
     }
+    let others = other_hosts(args)?;
+    let access = args.query.access(None)?;
+    let path = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{folder}.tar")));
+    let archive = Archive::create(&path, seconds)?;
+    let mut writer = Writer { archive, secret: secret_of(&access), folder };
+    let (hosts, missing_hosts) = match writer.write_all(args, &access, others.as_ref()) {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            // Removes the file, because readers would take an archive without its end for a
+            // complete one.
+            let _ = std::fs::remove_file(&path);
+            return Err(error.within(path.display()));
+        }
+    };
     let Archive { members, bytes, .. } = writer.archive;
-    let bundle = Bundle { file: path.display().to_string(), bytes, members };
-    print(&bundle, as_text)
+    let file = path.display().to_string();
+    print(&Bundle { file, bytes, members, hosts, missing_hosts }, as_text)
+}
+
+/// Returns the hosts of `--hosts` or `--ssh`. `None` means that the bundle is about this host only.
+fn other_hosts(args: &BundleArgs) -> Result<Option<OtherHosts>> {
+    if let Some(file) = &args.hosts {
+        let deployment = Deployment::read(file)?;
+        return Ok(Some(OtherHosts { deployment, as_root: true }));
+    }
+    let deployment = deployment("bundle", "", &args.ssh);
+    Ok((!args.ssh.is_empty()).then_some(OtherHosts { deployment, as_root: false }))
 }
 
 fn as_text(bundle: &Bundle) -> String {
@@ -141,13 +188,30 @@ fn as_text(bundle: &Bundle) -> String {
              each file with --log FILE, and write the bundle again."
         }
     };
-    format!(
+    let mut text = format!(
         "Wrote {} with {} files ({}). It has no secrets of the cluster, but names of hosts, users \
          and paths; check its contents before you pass it on.{missing}",
         bundle.file,
         bundle.members.len(),
         size(bundle.bytes)
-    )
+    );
+    for HostResult { host, problem } in &bundle.hosts {
+        if let Some(problem) = problem {
+            text += &format!("\nHost {host}: {}", escape_controls(problem));
+        }
+    }
+    if !bundle.missing_hosts.is_empty() {
+        let shown = bundle.missing_hosts.iter().take(SHOWN_HOSTS);
+        let shown: Vec<_> = shown.map(|host| escape_controls(host).into_owned()).collect();
+        let shown = shown.join(",");
+        let count = bundle.missing_hosts.len();
+        text += &format!(
+            "\nIt has no logs of {count} other hosts of services: {shown}. Add them with \
+             --hosts FILE (the hosts file of skep deploy) or --ssh HOST,..., or run the command on \
+             these hosts."
+        );
+    }
+    text
 }
 
 /// Returns the secret of the cluster in hexadecimal digits, as it may appear in texts.
@@ -164,21 +228,75 @@ struct Writer {
 }
 
 impl Writer {
-    fn write_all(&mut self, args: &BundleArgs, access: &Access) -> Result<()> {
+    /// Writes the whole bundle. Returns the results of the hosts in `others`. If there is no
+    /// `others`, also returns the other hosts of services.
+    fn write_all(
+        &mut self,
+        args: &BundleArgs,
+        access: &Access,
+        others: Option<&OtherHosts>,
+    ) -> Result<(Vec<HostResult>, Vec<String>)> {
+        self.add_about(&access.token.cluster.to_string())?;
+        let mut missing_hosts = Vec::new();
+        for (name, words) in COMMANDS {
+            let output = self.add_command(name, words, args, access)?;
+            if *name == "node-list" && others.is_none() {
+                missing_hosts = other_hosts_in(&output, &skep_service::host_name());
+            }
+        }
+        let why = self.add_command("why", &["why"], args, access)?;
+        for trace in slowest_in(&why) {
+            let words = ["why", "--op", trace.as_str()];
+            self.add_command(&format!("why-op-{trace}"), &words, args, access)?;
+        }
+        self.add_facts()?;
+        let of_up = files_in(&Path::new(&access.name).join("logs"), &["log", "old"]);
+        self.add_logs_and_settings(of_up, args)?;
+        let mut hosts = Vec::new();
+        if let Some(others) = others {
+            hosts = others.collect(|host, mut archive| {
+                hide(&mut archive, &self.secret);
+                self.archive.add(&format!("{}/hosts/{host}.tar", self.folder), &archive)
+            })?;
+        }
+        self.archive.finish()?;
+        Ok((hosts, missing_hosts))
+    }
+
+    /// Writes an archive with logs, settings and kernel facts of this host.
+    fn write_host(mut self, args: &BundleArgs) -> Result<()> {
+        self.add_about("-")?;
+        self.add_facts()?;
+        self.add_logs_and_settings(Vec::new(), args)?;
+        self.archive.finish()
+    }
+
+    fn add_about(&mut self, cluster: &str) -> Result<()> {
         let about = format!(
-            "program: skep {}\ncluster: {}\nhost: {}\nuser: {}\n",
+            "program: skep {}\ncluster: {cluster}\nhost: {}\nuser: {}\n",
             skep_service::PROGRAM_VERSION,
-            access.token.cluster,
-            std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim(),
+            skep_service::host_name(),
             rustix::process::geteuid().as_raw()
         );
-        self.add("about.txt", &about)?;
-        for (name, words) in COMMANDS {
-            let mut command = program();
-            command.args(*words).args(["--output", "json"]);
-            name_cluster(&mut command, args, access);
-            self.add_output(&format!("commands/{name}.json"), &mut command)?;
-        }
+        self.add("about.txt", &about)
+    }
+
+    /// Adds the output of a command of Skep, and returns it.
+    fn add_command(
+        &mut self,
+        name: &str,
+        words: &[&str],
+        args: &BundleArgs,
+        access: &Access,
+    ) -> Result<String> {
+        let mut command = program();
+        command.args(words).args(["--output", "json"]);
+        name_cluster(&mut command, args, access);
+        self.add_output(&format!("commands/{name}.json"), &mut command)
+    }
+
+    /// Adds the facts about this host and its kernel.
+    fn add_facts(&mut self) -> Result<()> {
         let mut command = program();
         command.args(["tune", "check", "--output", "json"]);
         self.add_output("host/tune-check.json", &mut command)?;
@@ -187,7 +305,12 @@ impl Writer {
         }
         let mut kernel = Command::new("dmesg");
         self.add_output("host/dmesg.txt", &mut kernel)?;
-        let of_up = files_in(&Path::new(&access.name).join("logs"), &["log", "old"]);
+        Ok(())
+    }
+
+    /// Adds the logs of `skep up`, or those of the services and mounts of this host. Also adds the
+    /// logs in the arguments, and the settings files.
+    fn add_logs_and_settings(&mut self, of_up: Vec<PathBuf>, args: &BundleArgs) -> Result<()> {
         if of_up.is_empty() {
             self.add_logs_of_host()?;
         }
@@ -199,7 +322,7 @@ impl Writer {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.add_file(&format!("settings/{name}"), &file)?;
         }
-        self.archive.finish()
+        Ok(())
     }
 
     /// Adds the lines of the services in the journal of systemd, and the logs of the mounts of
@@ -235,8 +358,9 @@ impl Writer {
         self.add(name, &text)
     }
 
-    /// Adds the output of a command, or the reason why it failed.
-    fn add_output(&mut self, name: &str, command: &mut Command) -> Result<()> {
+    /// Adds the output of a command, or the reason why it failed. Returns the added text with its
+    /// secrets.
+    fn add_output(&mut self, name: &str, command: &mut Command) -> Result<String> {
         let text = match command.stdin(Stdio::null()).output() {
             Ok(output) => {
                 let out = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -245,8 +369,25 @@ impl Writer {
             }
             Err(error) => format!("cannot run the command: {error}\n"),
         };
-        self.add(name, &text)
+        self.add(name, &text)?;
+        Ok(text)
     }
+}
+
+/// Returns the hosts of services in the output of `skep node list`, without the host `own`.
+fn other_hosts_in(nodes: &str, own: &str) -> Vec<String> {
+    let nodes: Value = serde_json::from_str(nodes).unwrap_or_default();
+    let hosts = nodes.as_array().into_iter().flatten().filter_map(|node| node["host"].as_str());
+    let hosts: BTreeSet<_> = hosts.filter(|host| *host != own).map(str::to_owned).collect();
+    hosts.into_iter().collect()
+}
+
+/// Returns the trace ids of the slowest operations in the output of `skep why`.
+fn slowest_in(why: &str) -> Vec<String> {
+    let why: Value = serde_json::from_str(why).unwrap_or_default();
+    let slowest = why["slowest"].as_array().into_iter().flatten();
+    let traces = slowest.filter_map(|it| it["trace"].as_str()).take(MAX_OPERATIONS);
+    traces.map(str::to_owned).collect()
 }
 
 fn name_cluster(command: &mut Command, args: &BundleArgs, access: &Access) {
@@ -285,11 +426,41 @@ fn end_of(path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
+    fn bundle(members: Vec<String>) -> Bundle {
+        let (hosts, missing_hosts) = (Vec::new(), Vec::new());
+        Bundle { file: "a.tar".into(), bytes: 9, members, hosts, missing_hosts }
+    }
+
+    #[test]
+    fn output_names_hosts_without_logs_and_how_to_add_them() {
+        let nodes = r#"[{"host": "s2"}, {"host": null}, {"host": "own"}, {"host": "s1"},
+            {"host": "s2"}]"#;
+        let missing_hosts = other_hosts_in(nodes, "own");
+        assert_eq!(missing_hosts, ["s1", "s2"]);
+        assert!(other_hosts_in("cannot reach management", "own").is_empty());
+        let text = as_text(&Bundle { missing_hosts, ..bundle(Vec::new()) });
+        assert!(text.contains("2 other hosts of services: s1,s2. Add them with --hosts"), "{text}");
+        let problem = Some("cannot reach host s1 by ssh".to_owned());
+        let hosts = vec![
+            HostResult { host: "s1".into(), problem },
+            HostResult { host: "s2".into(), problem: None },
+        ];
+        let text = as_text(&Bundle { hosts, ..bundle(Vec::new()) });
+        assert!(text.ends_with("\nHost s1: cannot reach host s1 by ssh"), "{text}");
+    }
+
+    #[test]
+    fn bundle_explains_the_slowest_operations() {
+        let why = r#"{"slowest": [{"trace": "1a"}, {"trace": "2b"}]}"#;
+        assert_eq!(slowest_in(why), ["1a", "2b"]);
+        assert!(slowest_in("cannot reach management").is_empty());
+    }
+
     #[test]
     fn bundle_without_a_log_of_a_service_leads_to_the_log_option() {
         let text = |log: &str| {
             let members = vec!["skep-debug-1/about.txt".into(), format!("skep-debug-1/{log}")];
-            as_text(&Bundle { file: "a.tar".into(), bytes: 9, members })
+            as_text(&bundle(members))
         };
         assert!(text("logs/mounts/0-mount-mnt.log").contains("--log FILE"));
         assert!(!text("logs/storage.log").contains("--log FILE"));

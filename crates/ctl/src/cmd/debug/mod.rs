@@ -2,6 +2,7 @@
 
 mod archive;
 mod bundle;
+mod hosts;
 mod redaction;
 
 use crate::cmd::done;
