@@ -114,6 +114,12 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "page", about: "the page of the monitor under load, in Chromium, with axe",
+        test: "external", case: "external::page",
+        programs: &[("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "s3", about: "copies from and to the object store of moto, over TLS",
         test: "external", case: "external::s3",
         programs: &[("moto_server", "pip install 'moto[s3,server,s3crc32c]'"),

@@ -10,6 +10,7 @@ mod copies;
 mod dbench;
 mod mpi;
 mod object_stores;
+mod page;
 mod postgres;
 mod prometheus;
 mod slurm;
@@ -30,6 +31,7 @@ const CASES: &[Case<()>] = &[
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
     Case { name: "copies", body: copies::arrive_in_prometheus_and_ganglia },
     Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
+    Case { name: "page", body: page::has_no_problem_under_load },
     Case { name: "s3", body: object_stores::copies_to_another_implementation_and_back },
     Case { name: "slurm", body: slurm::jobs_get_a_file_system_on_demand },
     Case { name: "static", body: static_program::runs_without_libraries_of_the_host },

@@ -156,7 +156,7 @@ fn queries(targets: &[u64]) -> Vec<Query> {
 }
 
 /// Writes, syncs, reads and creates files until the test ends, as a job of a batch system does.
-fn work(directory: &Path, is_done: &AtomicBool) {
+pub(crate) fn work(directory: &Path, is_done: &AtomicBool) {
     let data = vec![7; 1 << 20];
     let path = directory.join("file");
     let mut round = 0_u64;
@@ -180,7 +180,7 @@ fn work(directory: &Path, is_done: &AtomicBool) {
 }
 
 /// Sets a flag when this value is dropped, so that the threads of a failed test end.
-struct Done<'a>(&'a AtomicBool);
+pub(crate) struct Done<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
