@@ -49,8 +49,8 @@ pub use mailbox::{Mailbox, MailboxSender};
 pub use network::{HostAddress, host_addresses};
 pub use number_map::{NumberHasher, NumberMap};
 pub use process::{
-    outlive_parent, replace_output, restrict_new_files, send_group_signal, send_signal,
-    spawn_child, spawn_detached, spawn_detaching,
+    outlive_parent, process_parent, process_start_time, replace_output, restrict_new_files,
+    send_group_signal, send_signal, spawn_child, spawn_detached, spawn_detaching,
 };
 pub use shared_notify::{SharedNotify, SharedWait};
 pub use signals::{Signals, UntilSignal};

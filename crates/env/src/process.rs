@@ -1,5 +1,6 @@
-//! Starts child processes of a supervisor, and sends signals to processes. Children start with all
-//! signals unblocked. Most kinds of children are terminated when the supervisor ends.
+//! Starts child processes of a supervisor, sends signals to processes, and detects the end of
+//! processes. Children start with all signals unblocked. Most kinds of children are terminated when
+//! the supervisor ends.
 
 use crate::signals::Signals;
 use std::io;
@@ -152,10 +153,57 @@ pub fn send_group_signal(leader: u32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the fields in `/proc/PID/stat` after the name of the process. The name itself may
+/// contain any characters, including blanks and parentheses.
+fn stat_fields(process: u32) -> Option<Vec<String>> {
+    let bytes = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Index of the field with the state of the process, in the fields after the name. The other
+/// indexes below are counted in the same way.
+const STATE_FIELD: usize = 0;
+const PARENT_FIELD: usize = 1;
+const START_FIELD: usize = 19;
+
+/// Returns the start time of a process, in ticks of the kernel's clock since boot. If a later
+/// process gets the same id, it has a different start time. `None` means that no process with this
+/// id is running. A process that has ended does not count as running, even if its parent has not
+/// collected its exit status yet.
+pub fn process_start_time(process: u32) -> Option<u64> {
+    let fields = stat_fields(process)?;
+    let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
+    // A process whose main thread has ended may still have other threads, so it is still running.
+    let threads = || std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    if has_ended && threads() < 2 {
+        return None;
+    }
+    fields.get(START_FIELD)?.parse().ok()
+}
+
+/// Returns the id of the parent of a process. `None` means that there is no process with this id.
+pub fn process_parent(process: u32) -> Option<u32> {
+    stat_fields(process)?.get(PARENT_FIELD)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn process_has_a_start_time_until_it_ends() {
+        let mut child = spawn_child(Command::new("sleep").arg("1000")).unwrap();
+        let start = process_start_time(child.id());
+        assert!(start.is_some() && process_start_time(child.id()) == start);
+        assert_eq!(process_parent(child.id()), Some(std::process::id()));
+        send_signal(child.id(), libc::SIGKILL).unwrap();
+        child.wait().unwrap();
+        assert_eq!(process_start_time(child.id()), None);
+        assert_eq!(process_parent(child.id()), None);
+    }
 
     #[test]
     fn child_receives_signals_that_its_parent_blocks() {

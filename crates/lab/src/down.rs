@@ -102,7 +102,7 @@ pub fn down(lab: &str) -> Result<Removed> {
         let _ = skep_env::send_signal(maker.pid, libc::SIGSTOP);
         let started = children(maker.pid);
         processes += kill_all(|| maker.runs().then_some(maker.pid).into_iter().collect())?;
-        let still = |pid: &u32| crate::process::start_time(*pid).is_some();
+        let still = |pid: &u32| skep_env::process_start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
     // The first search ended before the process that starts the lab was killed. So the search may

@@ -24,43 +24,17 @@ pub struct Process {
     pub start_time: u64,
 }
 
-/// Returns the fields in `/proc/<pid>/stat` after the name of the process. The name itself may
-/// contain any characters, including blanks and parentheses.
-fn stat_fields(pid: u32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = text.rsplit_once(')')?;
-    Some(fields.split_whitespace().map(str::to_owned).collect())
-}
-
-/// Index of the field with the state of the process, in the fields after the name. The other
-/// indexes below are counted in the same way.
-const STATE_FIELD: usize = 0;
-const PARENT_FIELD: usize = 1;
-const START_FIELD: usize = 19;
-
-/// Returns the start time of a process. `None` means that no process with this id is running.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let fields = stat_fields(pid)?;
-    let has_ended = matches!(fields.get(STATE_FIELD)?.as_str(), "Z" | "X");
-    // A process whose main thread has ended may still have other threads, so it is still running.
-    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    if has_ended && threads() < 2 {
-        return None;
-    }
-    fields.get(START_FIELD)?.parse().ok()
-}
-
 impl Process {
     /// Returns the process with the id `pid`, which has just been started. `None` means that it has
     /// already ended.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
-        let start_time = start_time(pid)?;
+        let start_time = skep_env::process_start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
     }
 
     /// Whether the process is still running.
     pub fn runs(&self) -> bool {
-        start_time(self.pid) == Some(self.start_time)
+        skep_env::process_start_time(self.pid) == Some(self.start_time)
     }
 }
 
@@ -101,18 +75,15 @@ pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     found.retain(|pid| {
         *pid != std::process::id()
             && (is_inside(*pid) || is_marked(*pid, lab))
-            && start_time(*pid).is_some()
+            && skep_env::process_start_time(*pid).is_some()
     });
     found
 }
 
 /// Returns the ids of the child processes of a process.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
-    let parent = parent.to_string();
     let mut found = all();
-    found.retain(|pid| {
-        stat_fields(*pid).is_some_and(|fields| fields.get(PARENT_FIELD) == Some(&parent))
-    });
+    found.retain(|pid| skep_env::process_parent(*pid) == Some(parent));
     found
 }
 
