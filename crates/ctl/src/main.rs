@@ -17,6 +17,7 @@ mod help;
 mod in_time;
 mod local;
 mod monitor_address;
+mod mount_process;
 mod mounts;
 mod near_misses;
 mod output;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
-        program::set_process_name("skep-mount");
+        program::set_process_name(program::MOUNT_PROCESS);
         return cmd::mount::helper::run(arguments);
     }
     let cli = match cli::parse() {

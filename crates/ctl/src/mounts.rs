@@ -16,32 +16,27 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
 /// Returns the mount point above an absolute path, and the cluster that is mounted there. Reads
 /// only the mount table. `None` if the path is not in a mount of Skep.
 pub(crate) fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
     // If several mount points contain the path, the longest one is taken. If several mounts are on
     // one mount point, the last one is taken.
-    let (point, kind, source) = lines
-        .filter(|(point, ..)| path.starts_with(point))
-        .max_by_key(|(point, ..)| point.as_os_str().len())?;
-    if kind != SKEP {
-        return None;
-    }
-    Some((point, source))
+    let above = mounts_of("self")
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.point))
+        .max_by_key(|mount| mount.point.as_os_str().len())?;
+    above.is_of_skep().then_some((above.point, above.source))
 }
 
 /// Whether a mount of Skep is on exactly this directory. Reads only the mount table, since access
 /// to a dead mount would fail or hang.
 pub(crate) fn is_mount_point(directory: &Path) -> bool {
-    kind_at(directory).is_some_and(|kind| kind == SKEP)
+    mount_on(directory).is_some_and(|mount| mount.is_of_skep())
 }
 
 /// Returns the mount points of Skep on this host, beginning with the mount of the working
 /// directory. Reads only the mount table.
 pub(crate) fn mount_points() -> Vec<PathBuf> {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    let of_skep = lines.filter(|(_, kind, _)| kind == SKEP).map(|(point, ..)| point);
-    let mut points: Vec<_> = of_skep.collect();
+    let mounts = mounts_of("self").into_iter();
+    let mut points: Vec<_> =
+        mounts.filter(MountEntry::is_of_skep).map(|mount| mount.point).collect();
     let here = std::env::current_dir().unwrap_or_default();
     points.sort_by_key(|point| !here.starts_with(point));
     points
@@ -50,12 +45,35 @@ pub(crate) fn mount_points() -> Vec<PathBuf> {
 /// Type of Skep's mounts in the mount table.
 const SKEP: &str = "fuse.skep";
 
-/// Returns the type of the uppermost mount whose mount point is exactly this directory. `None` if
-/// nothing is mounted there.
-fn kind_at(directory: &Path) -> Option<String> {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount).rev();
-    lines.find(|(point, ..)| point == directory).map(|(_, kind, _)| kind)
+/// One line of a mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountEntry {
+    /// `major:minor` of the device of the file system.
+    pub(crate) device: String,
+    pub(crate) point: PathBuf,
+    /// Type of the file system with its subtype, such as `fuse.skep`.
+    kind: String,
+    source: String,
+}
+
+impl MountEntry {
+    /// Whether the file system is Skep.
+    pub(crate) fn is_of_skep(&self) -> bool {
+        self.kind == SKEP
+    }
+}
+
+/// Returns the mount table of a process: `self` or a process id. The result is empty if this
+/// process may not read it.
+pub(crate) fn mounts_of(process: &str) -> Vec<MountEntry> {
+    let mounts = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+    mounts.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
+}
+
+/// Returns the uppermost mount whose mount point is exactly this directory. `None` if nothing is
+/// mounted there.
+fn mount_on(directory: &Path) -> Option<MountEntry> {
+    mounts_of("self").into_iter().rfind(|mount| mount.point == directory)
 }
 
 /// Returns the path of a directory in the form in which the mount table contains it. Does not
@@ -69,29 +87,38 @@ fn in_mount_table(directory: &Path) -> PathBuf {
     }
 }
 
-/// Unmounts a mount of Skep. Refuses mounts of other file systems.
+/// Maximum number of symbolic links that [`resolved`] follows, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// Returns the path of a directory in the form in which the mount table contains it, and follows
+/// symbolic links to the directory. Does not access the directory itself, because a dead mount may
+/// be on it.
+pub(crate) fn resolved(directory: &Path) -> PathBuf {
+    let mut path = in_mount_table(directory);
+    for _ in 0..MAX_LINKS {
+        // For the root directory of a mount, this call fails without a request to the mount.
+        let Ok(link) = std::fs::read_link(&path) else { break };
+        path = in_mount_table(&path.parent().unwrap_or(&path).join(link));
+    }
+    path
+}
+
+/// Returns the mount of Skep on a directory. Refuses mounts of other file systems.
 ///
 /// # Errors
 /// - `NotFound` if nothing is mounted on the directory.
 /// - `InvalidArgument` if another file system is mounted there.
-/// - Errors of [`unmount`].
-pub(crate) fn unmount_skep(directory: &Path, is_lazy: bool) -> Result<()> {
-    let mut point = in_mount_table(directory);
-    let mut kind = kind_at(&point);
+pub(crate) fn mount_of_skep(directory: &Path) -> Result<MountEntry> {
     // The user may have named a symbolic link that points to a mount point.
-    if kind.is_none()
-        && let Ok(path) = directory.canonicalize()
-    {
-        kind = kind_at(&path);
-        point = path;
-    }
+    let linked = || mount_on(&directory.canonicalize().ok()?);
+    let mount = mount_on(&in_mount_table(directory)).or_else(linked);
     let shown = directory.display();
-    match kind.as_deref() {
-        Some(SKEP) => unmount(&point, is_lazy),
-        Some(other) => Err(Error::new(
+    match mount {
+        Some(mount) if mount.is_of_skep() => Ok(mount),
+        Some(MountEntry { kind, .. }) => Err(Error::new(
             ErrorCode::InvalidArgument,
             format!(
-                "cannot unmount {shown}: its file system has the type {other}, and this command \
+                "cannot unmount {shown}: its file system has the type {kind}, and this command \
                  unmounts only Skep; use `umount {shown}`"
             ),
         )),
@@ -105,17 +132,19 @@ pub(crate) fn unmount_skep(directory: &Path, is_lazy: bool) -> Result<()> {
     }
 }
 
-/// Returns the mount point, type and source from a line of `mountinfo`.
-fn parse_mount(line: &[u8]) -> Option<(PathBuf, String, String)> {
+/// Parses a line of `mountinfo`.
+fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = unescape(fields.nth(4)?);
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
-    Some((
-        PathBuf::from(std::ffi::OsString::from_vec(point)),
-        text(rest.next()?)?,
-        text(rest.next()?)?,
-    ))
+    let device = text(fields.nth(2)?)?;
+    let point = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    Some(MountEntry {
+        device,
+        point: PathBuf::from(std::ffi::OsString::from_vec(point)),
+        kind: text(rest.next()?)?,
+        source: text(rest.next()?)?,
+    })
 }
 
 /// Decodes the octal escapes (`\040`) in `mountinfo`.
@@ -179,10 +208,26 @@ mod tests {
     #[test]
     fn lines_of_mountinfo_are_parsed() {
         let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse.skep /data/x\\040y rw";
-        assert_eq!(
-            parse_mount(line),
-            Some(("/mnt/a b".into(), "fuse.skep".into(), "/data/x y".into()))
-        );
+        let expected = MountEntry {
+            device: "98:0".into(),
+            point: "/mnt/a b".into(),
+            kind: "fuse.skep".into(),
+            source: "/data/x y".into(),
+        };
+        assert_eq!(parse_mount(line), Some(expected));
         assert_eq!(parse_mount(b""), None);
+    }
+    #[test]
+    fn symbolic_links_to_a_mount_point_are_resolved() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = scratch.path().canonicalize().unwrap();
+        std::fs::create_dir(place.join("mnt")).unwrap();
+        std::os::unix::fs::symlink("mnt", place.join("first")).unwrap();
+        std::os::unix::fs::symlink(place.join("first"), place.join("second")).unwrap();
+        std::os::unix::fs::symlink("loop", place.join("loop")).unwrap();
+        assert_eq!(resolved(&place.join("mnt")), place.join("mnt"));
+        assert_eq!(resolved(&place.join("second")), place.join("mnt"));
+        assert_eq!(resolved(&place.join("loop")), place.join("loop"));
+        assert_eq!(resolved(&place.join("absent")), place.join("absent"));
     }
 }

@@ -6,6 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+/// Name of the processes that serve mounts, see [`set_process_name`].
+pub(crate) const MOUNT_PROCESS: &str = "skep-mount";
+
 /// Whether the program was started under one of the names of the mount helper.
 pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
     let name = Path::new(program).file_name().unwrap_or_default();

@@ -83,14 +83,36 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
             cluster.processes(role).iter().for_each(Process::kill);
         }
         finish(Command::new("umount").arg(&ways[0]), UMOUNT_PATIENCE).expect_success();
-        finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), UMOUNT_PATIENCE)
+        // `skep umount` also waits for the process, which tries to reach the servers.
+        finish(Command::new(cluster::program()).arg("umount").arg(&ways[1]), PATIENCE)
             .expect_success();
+        assert!(!processes[1].runs(), "skep umount returned before the process had ended");
         processes[2].signal(Signal::TERM);
         for (process, path) in processes.iter().zip(&ways) {
             ends(process, path);
         }
         cluster.kill_all();
     }
+}
+
+/// A bind mount keeps the file system in use, so `skep umount` must not wait for the process.
+#[test]
+fn umount_names_the_bind_mount_that_keeps_a_process() {
+    let cluster = small();
+    let scratch = Scratch::new();
+    let (path, bound) = (scratch.join("mnt"), scratch.directory("bound"));
+    let process = detach(&cluster, Transport::Device, &path);
+    finish(Command::new("mount").arg("--bind").arg(&path).arg(&bound), PATIENCE).expect_success();
+    let umount =
+        |path: &Path| finish(Command::new(cluster::program()).arg("umount").arg(path), PATIENCE);
+    let unmounted = umount(&path);
+    let expected = format!("still mounted on {}", bound.display());
+    assert!(unmounted.stderr.contains(&expected), "{}", unmounted.stderr);
+    unmounted.expect_success();
+    assert!(process.runs() && !is_mounted(&path));
+    umount(&bound).expect_success();
+    ends(&process, &bound);
+    cluster.stop();
 }
 
 /// A program that locks a whole file and prints when it has the lock. It releases the lock at the
@@ -317,7 +339,8 @@ fn mounts_end_while_the_services_are_suspended() {
         run(Command::new("setpriv").args(of_user).arg(used));
         processes[2].signal(Signal::TERM);
         run(Command::new("umount").arg(fresh));
-        run(Command::new(cluster::program()).arg("umount").arg(used));
+        finish(Command::new(cluster::program()).arg("umount").arg(used), PATIENCE).expect_success();
+        assert!(!processes[1].runs(), "skep umount returned before the process had ended");
         let reader = Reader::of(&busy.join("file"));
         reader.waits();
         let printed = finish(Command::new("umount").arg(busy), SILENT_PATIENCE).expect_failure();

@@ -40,6 +40,7 @@ mod up;
 mod why;
 
 use crate::access::block_on;
+use crate::program::MOUNT_PROCESS;
 use clap::{Command, Subcommand};
 use skep_types::Result;
 use std::process::ExitCode;
@@ -113,7 +114,7 @@ impl Verb {
             Self::Metadata(_) => "skep-metadata",
             Self::Storage(_) => "skep-storage",
             Self::Monitor(_) => "skep-monitor",
-            Self::Mount(_) => "skep-mount",
+            Self::Mount(_) => MOUNT_PROCESS,
             Self::Up(_) => "skep-up",
             _ => "skep",
         }

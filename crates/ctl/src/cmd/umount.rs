@@ -1,26 +1,100 @@
-//! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE.
+//! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE,
+//! and waits for the end of the process that served the mount.
 
 use crate::help::{Example, examples};
-use crate::mounts::unmount_skep;
-use skep_types::Result;
-use std::path::PathBuf;
+use crate::mount_process::{MountProcess, OtherPlace, still_mounted};
+use crate::mounts::{mount_of_skep, unmount};
+use crate::output::{is_for_people, warn};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     ("unmount", "skep umount /mnt/skep"),
     ("unmount even while programs use it", "skep umount --lazy /mnt/skep"),
 ];
 
-/// Unmount a cluster
+/// Unmount a cluster, and wait for the end of the process of the mount
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UmountArgs {
     /// The mount point of the cluster
     directory: PathBuf,
-    /// Detach the mount even while programs use it
+    /// Detach the mount even while programs use it, and do not wait: the process of the mount ends
+    /// after the last program has closed its files
     #[arg(long)]
     lazy: bool,
 }
 
+/// Time limit for the process of a mount to end. If no server replies, the process ends after about
+/// ten seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which the command prints for what it waits.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Interval between checks whether the process has ended.
+const PAUSE: Duration = Duration::from_millis(20);
+
 pub(super) fn run(args: &UmountArgs) -> Result<()> {
-    unmount_skep(&args.directory, args.lazy)
+    let mount = mount_of_skep(&args.directory)?;
+    // After the unmount, the process may have ended before it is found.
+    let process = MountProcess::of(&mount.point).filter(|_| !args.lazy);
+    unmount(&mount.point, args.lazy)?;
+    let Some(process) = process else { return Ok(()) };
+    if let Some(other) = still_mounted(&mount) {
+        if is_for_people() {
+            warn(&continuation(&mount.point, process, &other));
+        }
+        return Ok(());
+    }
+    super::block_on(await_end(process, mount.point))
+}
+
+/// Returns the message about a process that continues, because its file system is still mounted at
+/// another place.
+fn continuation(point: &Path, process: MountProcess, other: &OtherPlace) -> String {
+    let holder = match other.process {
+        Some(id) => format!("in the mount table of process {id}"),
+        None => "on this host".to_owned(),
+    };
+    format!(
+        "{} is unmounted; its process (process {}) continues, because the file system is still \
+         mounted on {} {holder}",
+        point.display(),
+        process.id,
+        other.point.display()
+    )
+}
+
+/// Waits until the process of a mount has ended.
+///
+/// # Errors
+/// Returns `TimedOut` if the process still runs after [`PATIENCE`].
+async fn await_end(process: MountProcess, point: PathBuf) -> Result<()> {
+    let start = skep_env::now();
+    let mut is_announced = false;
+    while !process.has_ended() {
+        let waited = skep_env::now().saturating_sub(start);
+        if waited > PATIENCE {
+            let what = format!(
+                "cannot end the mount on {}: it is unmounted, but its process (process {}) still \
+                 runs after {} s; its log has the reason, and `kill -9 {1}` ends it unless a \
+                 container still uses the mount",
+                point.display(),
+                process.id,
+                PATIENCE.as_secs()
+            );
+            return Err(Error::new(ErrorCode::TimedOut, what));
+        }
+        if waited > SILENCE && !is_announced && is_for_people() {
+            is_announced = true;
+            warn(&format!(
+                "{} is unmounted; waiting for the end of its process (process {}), which reports \
+                 to the servers",
+                point.display(),
+                process.id
+            ));
+        }
+        skep_env::sleep(PAUSE).await;
+    }
+    Ok(())
 }
