@@ -234,24 +234,20 @@ impl fmt::Display for Finding {
             Self::SameName { directory, name } => {
                 write!(f, "{} is stored twice", Entry(*directory, name))
             }
-            Self::NoOwner { inode, what } => {
-                write!(
-                    f,
-                    "inode {inode} has {what}, but this inode does not exist or is of a kind \
-                     without them"
-                )
-            }
+            Self::NoOwner { inode, what } => write!(
+                f,
+                "inode {inode} has {what}, but this inode does not exist or is of a kind without \
+                 them"
+            ),
             Self::WrongLinks { inode, stored, counted } => write!(
                 f,
                 "inode {inode} has a link count of {stored}, but {counted} entries refer to it"
             ),
-            Self::WrongSize { directory, stored, counted } => {
-                write!(
-                    f,
-                    "directory {directory} has a stored count of {stored} entries, but contains \
-                     {counted}"
-                )
-            }
+            Self::WrongSize { directory, stored, counted } => write!(
+                f,
+                "directory {directory} has a stored count of {stored} entries, but contains \
+                 {counted}"
+            ),
             Self::WrongParent { directory, parent, entries } => write!(
                 f,
                 "directory {directory} names {parent} as its parent, but has entries in {}",

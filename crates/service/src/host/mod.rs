@@ -3,12 +3,13 @@
 //!
 //! The main thread opens the directories ([`init`]), registers with management, and listens. It
 //! passes each authenticated connection to the thread of the target that the peer names
-//! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
-//! does not reply at the start, the main thread starts the targets that are in the cached cluster
-//! map ([`crate::cached_map`]). An administrator can add targets while the node runs
-//! ([`target_requests`]). A target that cannot be opened, or whose thread ends with an error, does
-//! not stop the other targets, and the node tries again to serve it ([`unserved`], [`retries`]).
-//! The main thread probes the target threads and reports their health to management ([`health`]).
+//! ([`connections`]), starts and watches the target threads ([`targets`]), and stops them
+//! ([`stopping`]). If management does not reply at the start, the main thread starts the targets
+//! that are in the cached cluster map ([`crate::cached_map`]). An administrator can add targets
+//! while the node runs ([`target_requests`]). A target that cannot be opened, or whose thread ends
+//! with an error, does not stop the other targets, and the node tries again to serve it
+//! ([`unserved`], [`retries`]). The main thread probes the target threads and reports their health
+//! to management ([`health`]).
 //!
 //! This module does not handle the requests to targets. Each kind of service passes to
 //! [`Host::run`] its own function that serves a target. If a target's thread panics, the process
@@ -20,6 +21,7 @@ mod connections;
 mod health;
 mod init;
 mod retries;
+mod stopping;
 mod target_requests;
 mod targets;
 mod unserved;

@@ -1,5 +1,6 @@
 //! The targets of a running node. The main thread starts a thread for each target, and sends
-//! changes of the cluster map to the threads. It stops all threads when the service ends.
+//! changes of the cluster map to the threads. When the service ends, it stops all threads
+//! (`stopping`).
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). The service ends if no target is left, unless the disk of the last
@@ -36,9 +37,6 @@ use std::time::Duration;
 /// Maximum number of events in one target's mailbox. Also the maximum number of reports, from all
 /// targets together, in the main task's mailbox.
 pub(super) const MAILBOX_ITEMS: usize = 10_000;
-/// Time limit for the targets to stop when the service ends. The targets need time to sync their
-/// data, but service managers kill a process after 90 seconds.
-const STOP_TIMEOUT: Duration = Duration::from_secs(80);
 
 /// The function that runs on a target's thread and serves the target.
 pub(super) type Serve = Arc<dyn Fn(TargetStart) -> Result<()> + Send + Sync>;
@@ -92,7 +90,7 @@ pub(super) struct RunningTarget {
     pause: Option<Duration>,
     is_ready: Cell<bool>,
     /// Whether an administrator is removing the target from the node.
-    is_leaving: Cell<bool>,
+    pub(super) is_leaving: Cell<bool>,
     probes: Probes,
     /// Whether the last report declared the target hung.
     is_hung: Cell<bool>,
@@ -238,8 +236,7 @@ impl ServingNode {
     /// Starts the thread of a target. If an earlier start has failed, `pause` is the pause before
     /// this start.
     pub(super) fn start(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
-        let target = directory.identity().target;
-        let path = directory.path().to_owned();
+        let (target, path) = (directory.identity().target, directory.path());
         if self.serves(target) {
             let what = format!(
                 "cannot serve {}: this node serves target {target} from another directory already; \
@@ -257,6 +254,13 @@ impl ServingNode {
             );
             return Err(Error::new(ErrorCode::NotReady, what));
         }
+        self.start_thread(directory, pause)
+    }
+
+    /// Starts the thread of a target that has none.
+    pub(super) fn start_thread(&self, directory: Directory, pause: Option<Duration>) -> Result<()> {
+        let target = directory.identity().target;
+        let path = directory.path().to_owned();
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
         let metrics = self.figures_of(target, &path);
@@ -388,13 +392,19 @@ impl ServingNode {
         result
     }
 
-    /// Records that a target is unserved, because its thread has ended. If no other target is left,
-    /// returns the target's error, unless the disk of a target that has served is full.
-    fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
+    /// Removes a target whose thread has ended from the running targets.
+    pub(super) fn remove_ended(&self, target: TargetId) -> RunningTarget {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);
         let ended = running.remove(at.expect("a target that ends was running"));
         self.target_ended.notify();
+        ended
+    }
+
+    /// Records that a target is unserved, because its thread has ended. If no other target is left,
+    /// returns the target's error, unless the disk of a target that has served is full.
+    fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
+        let ended = self.remove_ended(target);
         if ended.is_leaving.get() {
             if let Err(error) = result {
                 tracing::error!(
@@ -415,7 +425,8 @@ impl ServingNode {
             self.unserved.borrow_mut().push(UnservedTarget::to_reopen(&ended.path, &error));
             return Ok(());
         }
-        let is_last = running.is_empty() && self.waiting.borrow().iter().all(Option::is_none);
+        let is_last =
+            self.running.borrow().is_empty() && self.waiting.borrow().iter().all(Option::is_none);
         // After a start, an administrator gets the error of a full disk at once. Later, the service
         // may run without a service manager that would start it again.
         let has_served = ended.is_ready.get() || ended.pause.is_some();
@@ -451,38 +462,6 @@ impl ServingNode {
         let names: Vec<_> = serving.map(|it| format!("target {}", it.target)).collect();
         if !names.is_empty() {
             tracing::info!("this service serves {}", names.join(", "));
-        }
-    }
-
-    /// Stops all running targets.
-    async fn stop_targets(&self, inbox: &Mailbox<Report>) {
-        self.is_stopping.set(true);
-        for running in self.running.borrow().iter() {
-            let _ = running.sender.send(TargetEvent::Stop);
-        }
-        let ending = async {
-            let mut ended = 0;
-            while ended < self.running.borrow().len() {
-                if let Ok(Report::Ended(target, result)) = inbox.receive().await {
-                    ended += 1;
-                    match result {
-                        // The service would open the target again in its new role.
-                        Err(error) if error.code() == ErrorCode::Deposed => {
-                            tracing::info!("target {target} stopped: {error}");
-                        }
-                        Err(error) => {
-                            tracing::error!("target {target} stopped with an error: {error}");
-                        }
-                        Ok(()) => {}
-                    }
-                }
-            }
-        };
-        if skep_env::timeout(STOP_TIMEOUT, ending).await.is_none() {
-            tracing::error!(
-                "the thread of a target did not stop within {STOP_TIMEOUT:?}; this service ends \
-                 without it"
-            );
         }
     }
 }

@@ -80,6 +80,11 @@ impl UnservedTarget {
         Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: now, logged_at: now }
     }
 
+    /// Whether the node opens the target again only because its role in its group has changed.
+    pub(super) fn is_reopening(&self) -> bool {
+        self.problem == TargetHealth::REOPENS
+    }
+
     /// Returns the reason why the target is not served.
     pub(super) fn problem(&self) -> &str {
         &self.problem

@@ -1,0 +1,111 @@
+//! The stop of the targets when the service ends.
+//!
+//! A primary of a metadata group that stops hands its group over to another member. Then its thread
+//! ends with `Deposed`, as after each change of its role. The node opens such a target once more,
+//! and stops it in its new role: as a backup it releases the lease of the primary, so that the new
+//! primary need not wait. The same applies to a target whose role has changed just before the
+//! signal.
+//!
+//! The module `targets` starts and watches the threads.
+
+use super::TargetEvent;
+use super::targets::{Report, RunningTarget, ServingNode};
+use super::unserved::UnservedTarget;
+use skep_env::Mailbox;
+use skep_types::{Error, ErrorCode, Result, TargetId};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time limit for the targets to stop when the service ends. The targets need time to sync their
+/// data, but service managers kill a process after 90 seconds.
+const STOP_TIMEOUT: Duration = Duration::from_secs(80);
+
+impl ServingNode {
+    /// Stops all targets, and waits until their threads have ended.
+    pub(super) async fn stop_targets(&self, inbox: &Mailbox<Report>) {
+        self.is_stopping.set(true);
+        let running: Vec<_> = self.running.borrow().iter().map(|it| it.target).collect();
+        for target in running {
+            self.send(target, TargetEvent::Stop);
+        }
+        // Each target is opened at most once, so that the stop ends also if roles change again and
+        // again.
+        let mut reopened = BTreeSet::new();
+        for path in self.take_reopening() {
+            reopened.extend(self.stop_in_new_role(&path));
+        }
+        let ending = async {
+            while !self.running.borrow().is_empty() {
+                if let Ok(Report::Ended(target, result)) = inbox.receive().await {
+                    let ended = self.remove_ended(target);
+                    self.on_stopped(&ended, result, &mut reopened);
+                }
+            }
+        };
+        if skep_env::timeout(STOP_TIMEOUT, ending).await.is_none() {
+            tracing::error!("a target did not stop within {STOP_TIMEOUT:?}");
+        }
+    }
+
+    /// Removes the targets that wait only for their next role from the unserved targets. Returns
+    /// their directories.
+    fn take_reopening(&self) -> Vec<PathBuf> {
+        let mut unserved = self.unserved.borrow_mut();
+        let all = std::mem::take(&mut *unserved);
+        let (reopening, left): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(UnservedTarget::is_reopening);
+        *unserved = left;
+        reopening.into_iter().map(|it| it.path).collect()
+    }
+
+    /// Handles the end of a target's thread. If the role of the target has changed, opens the
+    /// target once more. `reopened` are the targets that were opened before.
+    fn on_stopped(
+        &self,
+        ended: &RunningTarget,
+        result: Result<()>,
+        reopened: &mut BTreeSet<TargetId>,
+    ) {
+        let Err(error) = result else { return };
+        let target = ended.target;
+        if error.code() != ErrorCode::Deposed {
+            tracing::error!("target {target} stopped with an error: {error}");
+        } else if ended.is_leaving.get() || !reopened.insert(target) {
+            tracing::info!("target {target} stopped: {error}");
+        } else {
+            self.stop_in_new_role(&ended.path);
+        }
+    }
+
+    /// Opens a target whose role has changed, and stops it in its new role. Returns the target. If
+    /// the target cannot be opened, logs the error and returns `None`.
+    fn stop_in_new_role(&self, path: &Path) -> Option<TargetId> {
+        let opened = self.host.open_target(path, &self.node.borrow()).and_then(|directory| {
+            let target = directory.identity().target;
+            self.start_thread(directory, None)?;
+            Ok(target)
+        });
+        match opened {
+            Ok(target) => {
+                tracing::info!(
+                    "target {target} has another role in its group now, and stops in it"
+                );
+                self.send(target, TargetEvent::Stop);
+                Some(target)
+            }
+            Err(error) => {
+                log_failure(path, &error);
+                None
+            }
+        }
+    }
+}
+
+fn log_failure(path: &Path, error: &Error) {
+    tracing::warn!(
+        "cannot open {} again, whose role in its group has changed: {error}; operations of the \
+         group may wait for a few seconds",
+        path.display()
+    );
+}
