@@ -12,6 +12,7 @@ mod leaving;
 mod log_reads;
 mod members;
 mod opening;
+mod primary_stop;
 mod restored;
 mod roles;
 

@@ -30,8 +30,8 @@ impl HandOver {
     ) -> Option<GroupChange> {
         let began = *self.began.get_or_insert(now);
         let group = membership.map.group(membership.group)?;
-        let target =
-            successor(&membership.map, group, own).filter(|_| now < began + HAND_OVER_LIMIT)?;
+        let found = successor(&membership.map, group, |it| it != own);
+        let target = found.filter(|_| now < began + HAND_OVER_LIMIT)?;
         let (group, epoch) = (group.id, group.epoch);
         Some(GroupChange { group, epoch, change: MemberChange::HandOver, target })
     }
@@ -42,11 +42,15 @@ impl HandOver {
     }
 }
 
-/// Returns the other serving member that has the most free space. `None` means that no other
-/// serving member has enough free space.
-fn successor(map: &ClusterMap, group: &Group, own: TargetId) -> Option<TargetId> {
+/// Returns the serving member that has the most free space among the members for which `is_fit`
+/// holds. `None` means that none of these members serves and has enough free space.
+pub(super) fn successor(
+    map: &ClusterMap,
+    group: &Group,
+    is_fit: impl Fn(TargetId) -> bool,
+) -> Option<TargetId> {
     let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
-    let others = serving.map(|it| it.target).filter(|it| *it != own);
+    let others = serving.map(|it| it.target).filter(|it| is_fit(*it));
     let fit = others.filter_map(|id| map.target(id)).filter(|target| {
         target.reachability == Reachability::Online
             && target.capacity_pool != CapacityPool::Emergency

@@ -10,21 +10,65 @@
 //! The member does not ask management itself. Only a running primary can ask, so a primary that has
 //! died never becomes the only serving member by the end of a backup.
 //!
+//! # A former primary
+//! A primary that stops hands its group over first ([`super::primary_stop`]), and then its target
+//! is opened once more as a backup. The new primary replies to no client before this backup has
+//! acknowledged a request, which releases the lease of the former primary
+//! ([`crate::shipping::succession`]). So a backup that stops first waits until its process has
+//! acknowledged a request of the primary.
+//!
 //! # Invariants
 //! - After the first refusal, the member confirms no record in this process. Otherwise the primary
 //!   could count it again before it ends.
-//! - The member stops after [`LEAVE_LIMIT`] at the latest.
+//! - The member stops after [`RELEASE_LIMIT`] and [`LEAVE_LIMIT`] at the latest.
 
 use super::Shell;
+use crate::engine::fjall_engine::FjallEngine;
+use crate::shipping::backup::Backup;
 use crate::target::Event;
 use crate::term::Membership;
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, MapVersion, Result};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum time for which a member that stops waits until it does not serve. The primary of an idle
 /// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+/// Maximum time for which a backup that stops waits for a request that it can acknowledge. A new
+/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, it
+/// waits somewhat longer than this time.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The last acknowledgement of a backup whose service stops.
+#[derive(Debug, Default)]
+pub(super) struct LastAcknowledgement {
+    /// End of the wait. `None` means that the wait has not begun.
+    until: Option<Duration>,
+}
+
+impl LastAcknowledgement {
+    /// Whether the backup continues in its role, because its process has not acknowledged a request
+    /// of the primary yet. `membership` names the target.
+    pub(super) fn is_due(
+        &mut self,
+        shell: &Shell,
+        backup: &Backup<FjallEngine>,
+        membership: &Membership,
+    ) -> bool {
+        let newest = Membership { map: Arc::clone(backup.map()), ..membership.clone() };
+        let is_done = backup.has_acknowledged_primary();
+        let is_due = !is_done && self.waits(&newest, skep_env::now());
+        shell.membership.is_leaving.set(is_due);
+        is_due
+    }
+
+    /// Whether the wait for the first request of the primary lasts at the time `now`.
+    fn waits(&mut self, membership: &Membership, now: Duration) -> bool {
+        let until = *self.until.get_or_insert(now + RELEASE_LIMIT);
+        now < until && is_expected(membership)
+    }
+}
 
 /// Refuses all requests until the target does not serve in its group. Returns at once if no primary
 /// waits for the target. `membership` names the target.
@@ -76,7 +120,6 @@ mod tests {
         ClusterId, ClusterMap, Group, GroupId, GroupMember, MemberState, NodeId, Target, TargetId,
         TargetKind,
     };
-    use std::sync::Arc;
 
     /// Returns target 2 as a member in the state `state` of a group whose primary is target 1.
     fn backup(state: MemberState, primary: Reachability) -> Membership {
@@ -106,5 +149,19 @@ mod tests {
         assert!(!is_expected(&primary), "the primary itself");
         let removed = Membership { target: TargetId::new(9), ..backup(serving, online) };
         assert!(!is_expected(&removed), "not a member");
+    }
+
+    #[test]
+    fn wait_for_a_last_acknowledgement_has_a_limit() {
+        let now = Duration::from_secs(9);
+        let serving = backup(MemberState::Serving, Reachability::Online);
+        let mut last = LastAcknowledgement::default();
+        assert!(last.waits(&serving, now));
+        assert!(last.waits(&serving, now + RELEASE_LIMIT / 2));
+        assert!(!last.waits(&serving, now + RELEASE_LIMIT));
+        let ended = backup(MemberState::Serving, Reachability::Offline);
+        assert!(!LastAcknowledgement::default().waits(&ended, now), "the primary has stopped");
+        let waiting = backup(MemberState::Waiting, Reachability::Online);
+        assert!(!LastAcknowledgement::default().waits(&waiting, now), "no reply waits for it");
     }
 }

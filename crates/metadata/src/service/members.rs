@@ -33,7 +33,8 @@ pub(super) struct MembershipState {
     pub(super) is_backlogged: Cell<bool>,
     /// Whether a request to management about the group is in flight.
     is_changing: Cell<bool>,
-    /// Whether this member waits, before its process ends, until it does not serve.
+    /// Whether this member still handles events although its service stops. A primary hands its
+    /// group over, and a backup leaves its group.
     pub(super) is_leaving: Cell<bool>,
     /// The members whose newest reply is that they stop.
     stopping: RefCell<BTreeSet<TargetId>>,
@@ -56,6 +57,11 @@ impl MembershipState {
             Err(error) if error.code() == ErrorCode::NotReady => _ = stopping.insert(member),
             Err(_) => {}
         }
+    }
+
+    /// Returns the members whose newest reply is that they stop.
+    pub(super) fn stopping(&self) -> BTreeSet<TargetId> {
+        self.stopping.borrow().clone()
     }
 }
 
@@ -114,10 +120,20 @@ pub(super) fn note_counted(
 
 /// Asks management for a change of the group that this target leads.
 pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
+    let is_stopping = shell.is_stopping.get();
+    let stops = match change.change {
+        MemberChange::HandOver => is_stopping,
+        _ => shell.membership.stopping.borrow().contains(&change.target),
+    };
+    if is_stopping && stops && change.change == MemberChange::Drop {
+        // This primary stops too. If all members stop, each of them stays a serving member, so that
+        // after their next start any of them can become the primary. Otherwise a new primary has
+        // the member dropped.
+        return;
+    }
     if shell.membership.is_changing.replace(true) {
         return;
     }
-    let stops = shell.membership.stopping.borrow().contains(&change.target);
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
         let asked = async {
@@ -149,7 +165,8 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
 }
 
 /// Logs a change of the group that management has made at the primary's request. `stops` is whether
-/// the changed member has reported that its service stops.
+/// the changed member has reported that its service stops. After a hand-over, `stops` is whether
+/// the service of this primary stops.
 fn log_change(change: &GroupChange, stops: bool) {
     let GroupChange { group, target, .. } = change;
     match change.change {
@@ -160,6 +177,10 @@ fn log_change(change: &GroupChange, stops: bool) {
         MemberChange::Drop => tracing::warn!(
             "target {target} does not answer its primary: metadata group {group} continues without \
              it, and target {target} catches up when its service answers again"
+        ),
+        MemberChange::HandOver if stops => tracing::info!(
+            "the service of the primary of metadata group {group} stops: target {target} becomes \
+             the primary"
         ),
         MemberChange::HandOver => tracing::warn!(
             "the disk of the primary of metadata group {group} is almost full: target {target} \
@@ -194,9 +215,9 @@ fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     }
 }
 
-/// Asks management to make this member the primary.
+/// Asks management to make this member the primary, unless its service stops.
 pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
-    if shell.membership.is_changing.replace(true) {
+    if shell.is_stopping.get() || shell.membership.is_changing.replace(true) {
         return;
     }
     let AskTakeOver { group, target, .. } = request;

@@ -29,7 +29,9 @@
 //! ([`crate::target`], [`crate::shipping::backup`]).
 
 use super::hand_over::HandOver;
+use super::leaving::LastAcknowledgement;
 use super::opening::{Contents, open_whole};
+use super::primary_stop::{OtherMembers, PrimaryStop, StopStep};
 use super::restored::RestoredMarks;
 use super::{Shell, copying, leaving, log_reads, members, open_engine};
 use crate::engine::fjall_engine::FjallEngine;
@@ -325,7 +327,8 @@ impl Parts<'_> {
         membership: &Membership,
     ) -> Result<bool> {
         let shell = Rc::clone(&self.shell);
-        while !shell.is_stopping.get() {
+        let mut last = LastAcknowledgement::default();
+        while !shell.is_stopping.get() || last.is_due(&shell, backup, membership) {
             let membership = membership.check_same(Arc::clone(backup.map()))?;
             if self.may_lead(&membership, backup.newest_epoch()) {
                 return Ok(true);
@@ -390,6 +393,42 @@ impl Parts<'_> {
         None
     }
 
+    /// Whether the primary continues to serve although its service stops, until another member is
+    /// the primary.
+    fn hands_over(
+        &self,
+        stop: &mut PrimaryStop,
+        target: &mut MetadataTarget<FjallEngine>,
+        membership: &Membership,
+    ) -> bool {
+        let (shell, now) = (&self.shell, skep_env::now());
+        let newest = Membership { map: Arc::clone(target.map()), ..membership.clone() };
+        let others = OtherMembers {
+            stopping: shell.membership.stopping(),
+            complete: target.complete_members(stop.settled_at(now)),
+        };
+        let step = stop.step(&newest, &others, now);
+        if step == StopStep::End {
+            if newest.has_others(self.target, true) {
+                tracing::info!(
+                    "target {} stops as the primary of metadata group {}, and no other member has \
+                     become the primary: operations of the group may wait for a few seconds",
+                    self.target,
+                    membership.group
+                );
+            }
+            return false;
+        }
+        if let StopStep::HandOver(change) = step {
+            members::change_group(shell, change);
+        }
+        if stop.must_ask_members(now) {
+            target.ask_members();
+        }
+        shell.membership.is_leaving.set(true);
+        true
+    }
+
     /// Runs the primary until the service ends.
     async fn run_primary(
         &mut self,
@@ -398,9 +437,10 @@ impl Parts<'_> {
     ) -> Result<()> {
         let shell = Rc::clone(&self.shell);
         let mut known = MapVersion::default();
-        let mut hand_over = HandOver::default();
-        while !shell.is_stopping.get() {
-            let mut events = self.next_events(membership.group, target.next_tick()).await?;
+        let (mut hand_over, mut stop) = (HandOver::default(), PrimaryStop::default());
+        while !shell.is_stopping.get() || self.hands_over(&mut stop, &mut target, membership) {
+            let until = stop.next_due(target.next_tick());
+            let mut events = self.next_events(membership.group, until).await?;
             let map = shell.router.map();
             if map.version != known {
                 known = map.version;

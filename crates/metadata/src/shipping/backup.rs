@@ -218,6 +218,12 @@ impl<E: Engine> Backup<E> {
         self.silence.promise_left(self.now)
     }
 
+    /// Whether this process has acknowledged a request of the primary that the newest map names. If
+    /// this member was the primary before, it has so released its lease ([`super::succession`]).
+    pub fn has_acknowledged_primary(&self) -> bool {
+        self.own.entry().is_some_and(|group| self.silence.has_acknowledged(group))
+    }
+
     /// Returns the times of leases in the settings of the newest cluster map.
     pub fn lease_times(&self) -> LeaseTimes {
         self.limits.members.lease_times(self.own.map())

@@ -1,8 +1,7 @@
 //! The primary's link to one other member. It has the progress of the member in this epoch, the
 //! requests in flight, and the next record to ship.
 //!
-//! The module `record_window` owns the records. The caller sends the requests that the link
-//! returns.
+//! The module `record_window` owns the records. The caller sends the requests of the link.
 //!
 //! # Lease
 //! If there is nothing else to send, the link still returns a request every [`LEASE_RENEWAL`].
@@ -12,8 +11,8 @@
 //! A member that was absent gets the records that the primary still has in memory. If it lacks
 //! older ones, the primary reads them back from its log on disk ([`super::old_records`]). When the
 //! member lacks only a few records, the primary begins to *count* the member: replies then wait for
-//! it as for a serving member. When the counted member has all records, the primary asks management
-//! to mark it as in sync.
+//! it as for a serving member. When the counted member has all records, and has synced the *safe*
+//! ones, the primary asks management to mark it as in sync.
 //!
 //! A member that lacks records that the log on disk no longer has gets a copy of the store instead
 //! ([`super::copy_sender`]). Until the copy is complete, the link ships no records.
@@ -70,6 +69,10 @@ pub(crate) struct GroupLog {
 struct UnderWay {
     number: u64,
     first: Lsn,
+    /// The last record of the log when the primary sent the request.
+    last: Lsn,
+    /// The process of the member that the request names.
+    process: u64,
     sent: Duration,
     records: usize,
     bytes: usize,
@@ -218,6 +221,11 @@ impl MemberLink {
             } else {
                 self.is_compared = true;
                 self.standing.confirm();
+                let has_all =
+                    |it: &UnderWay| it.process == held.process && it.last <= held.appended;
+                if let Some(complete) = shipped.filter(has_all) {
+                    self.standing.note_complete(complete.sent);
+                }
                 self.next = self.next.max(following(self.progress.appended));
             }
         }
@@ -340,6 +348,11 @@ impl MemberLink {
         self.progress
     }
 
+    /// Makes the renewal of the lease due now.
+    pub(super) fn renew_lease(&mut self) {
+        self.sent_at = self.sent_at.saturating_sub(LEASE_RENEWAL);
+    }
+
     /// Whether the member has made the progress `needed`.
     pub(super) fn has_all(&self, needed: Progress) -> bool {
         let Progress { appended, synced } = self.progress;
@@ -455,7 +468,9 @@ impl MemberLink {
         if self.under_way.is_empty() {
             self.replied_at = now;
         }
-        self.under_way.push(UnderWay { number, first, sent: now, records: records.len(), bytes });
+        let (last, process, count) = (window.last(), self.process, records.len());
+        let sent = UnderWay { number, first, last, process, sent: now, records: count, bytes };
+        self.under_way.push(sent);
         self.standing.request_sent(now);
         (self.sent_at, self.sent_safe) = (now, log.safe);
         ShipLog {

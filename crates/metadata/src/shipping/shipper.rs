@@ -143,6 +143,22 @@ impl Shipper {
         counted.all(|link| link.standing.holds_lease(lease, now))
     }
 
+    /// Returns the serving members that have confirmed the whole log after a request that the
+    /// primary sent at the time `since` or later, and whose service does not stop.
+    pub(crate) fn complete_since(&self, since: Duration) -> Vec<TargetId> {
+        let is_complete = |link: &MemberLink| {
+            let standing = &link.standing;
+            standing.role == LinkRole::Serving && standing.is_complete_since(since)
+        };
+        let complete = self.links.iter().filter(|(_, link)| is_complete(link));
+        complete.map(|(member, _)| *member).collect()
+    }
+
+    /// Sends each member a request in the next batch, also if no request is due yet.
+    pub(crate) fn renew_leases(&mut self) {
+        self.links.values_mut().for_each(MemberLink::renew_lease);
+    }
+
     /// Begins a batch at the time `now`. If this process was stopped since the previous batch,
     /// gives the members time to reply.
     pub(crate) fn begin_batch(&mut self, now: Duration) {

@@ -27,6 +27,9 @@ pub(super) struct Silence {
     /// The term of the last request of a primary. `None` means that this process has received no
     /// request.
     term: Option<ReceivedTerm>,
+    /// The term of the last request that this process has acknowledged. `None` means that it has
+    /// acknowledged no request.
+    acknowledged: Option<ReceivedTerm>,
     /// Time at which the primary's silence began.
     began: Duration,
     /// Earliest time at which the member asks management again to make it the primary.
@@ -38,7 +41,8 @@ impl Silence {
     /// have acknowledged a request of the primary just before that time, with a promise for at most
     /// the time `promise`.
     pub(super) fn new(now: Duration, promise: Duration) -> Self {
-        Self { promised_until: now + promise, term: None, began: now, ask_at: now }
+        let promised_until = now + promise;
+        Self { promised_until, term: None, acknowledged: None, began: now, ask_at: now }
     }
 
     /// Begins a batch at the time `now`. `before` is the time of the previous batch.
@@ -73,6 +77,13 @@ impl Silence {
     /// member sends an acknowledgement with this promise.
     pub(super) fn promise(&mut self, until: Duration) {
         self.promised_until = self.promised_until.max(until);
+        self.acknowledged = self.term;
+    }
+
+    /// Whether this process has acknowledged a request of the present primary of `group`, in the
+    /// term that the map names.
+    pub(super) fn has_acknowledged(&self, group: &Group) -> bool {
+        self.acknowledged.is_some_and(|term| term.is_of(group))
     }
 
     /// Returns when the member may reply to clients, if it becomes the primary in the group epoch

@@ -39,6 +39,9 @@ pub(super) struct Standing {
     unconfirmed_since: Option<Duration>,
     /// Whether the member has replied that its service stops, and has confirmed no records since.
     stops: bool,
+    /// Time at which the primary sent the newest request after which the member had all records of
+    /// the log. `None` means that there was no such request in this epoch.
+    complete_at: Option<Duration>,
     /// Whether the member lacks records that the primary no longer has, neither in memory nor in
     /// its log on disk.
     pub(super) needs_copy: bool,
@@ -57,6 +60,7 @@ impl Standing {
             granted_until: Duration::ZERO,
             unconfirmed_since: None,
             stops: false,
+            complete_at: None,
             needs_copy: false,
             may_serve: false,
             change_at: Duration::ZERO,
@@ -98,6 +102,18 @@ impl Standing {
     /// wait until the member has been silent for some time.
     pub(super) fn note_stop(&mut self) {
         self.stops = true;
+    }
+
+    /// Handles a reply in which the member confirms all records that the log had when the primary
+    /// sent the request, at the time `sent`. The request named the process that replies.
+    pub(super) fn note_complete(&mut self, sent: Duration) {
+        self.complete_at = self.complete_at.max(Some(sent));
+    }
+
+    /// Whether the member has confirmed the whole log after a request that the primary sent at the
+    /// time `since` or later, and has not replied since then that its service stops.
+    pub(super) fn is_complete_since(&self, since: Duration) -> bool {
+        !self.stops && self.complete_at.is_some_and(|sent| sent >= since)
     }
 
     /// Whether the member stops, or has confirmed no records for the time `after`, although the

@@ -42,8 +42,13 @@ impl ReceivedTerm {
     /// request.
     pub(super) fn after_request(before: Option<Self>, group: &Group) -> Self {
         let Group { primary, primary_since: since, epoch, .. } = *group;
-        let same = before.filter(|it| (it.primary, it.since) == (primary, since));
+        let same = before.filter(|it| it.is_of(group));
         Self { primary, since, epoch, earlier_end: same.and_then(|it| it.earlier_end) }
+    }
+
+    /// Whether this is the term of the primary of `group`.
+    pub(super) fn is_of(&self, group: &Group) -> bool {
+        (self.primary, self.since) == (group.primary, group.primary_since)
     }
 
     /// Handles the rest of the primary's wait in a request that arrived at `now`. The earliest end

@@ -11,9 +11,10 @@ use crate::target::{Action, MetadataTarget};
 use crate::tx::operation::ConnectionId;
 use skep_types::codec::Codec;
 use skep_types::group_change::GroupChange;
-use skep_types::{Epoch, Lsn, Result};
+use skep_types::{ClusterMap, Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl<E: Engine> MetadataTarget<E> {
@@ -33,6 +34,22 @@ impl<E: Engine> MetadataTarget<E> {
     /// Returns the time from the last batch until the leases of all earlier primaries have ended.
     pub fn wait_left(&self) -> Duration {
         self.shipper.answers_from().saturating_sub(self.shared.now)
+    }
+
+    /// Returns the newest cluster map that the target has handled.
+    pub(crate) fn map(&self) -> &Arc<ClusterMap> {
+        &self.shared.map
+    }
+
+    /// Returns the serving members that have confirmed the whole log after a request that the
+    /// target sent at the time `since` or later, and whose service does not stop.
+    pub(crate) fn complete_members(&self, since: Duration) -> Vec<TargetId> {
+        self.shipper.complete_since(since)
+    }
+
+    /// Sends each other member a request in the next batch, also if no request is due yet.
+    pub(crate) fn ask_members(&mut self) {
+        self.shipper.renew_leases();
     }
 
     /// Whether the target may reply to clients now. If not, another member may be the primary

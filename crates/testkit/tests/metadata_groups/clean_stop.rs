@@ -1,18 +1,30 @@
-//! Clean stops of backups, as in an upgrade. A backup that stops leaves the serving members of its
-//! group before its process ends, so no operation waits until the primary counts it as silent.
+//! Clean stops of members, as in an upgrade. A backup that stops leaves the serving members of its
+//! group before its process ends, so no operation waits until the primary counts it as silent. A
+//! primary that stops first makes the backup the primary, and then leaves the group in the same
+//! way.
 
 use crate::pair::{Pair, after};
+use rustix::process::Signal;
 use skep_testkit::{PATIENCE, files, wait_for};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time of one operation while a backup stops. Without the clean stop, operations wait for
-/// the time of a lease, which is 2 s.
+/// Maximum time of one operation while a backup stops, and of the longest operation in most stops
+/// of a primary. Without the clean stop, operations wait for the time of a lease, which is 2 s.
 const LONGEST_OPERATION: Duration = Duration::from_secs(1);
-/// Number of clean stops of the backup under load.
+/// Maximum time of one operation while a primary stops. Without the clean stop, the new primary
+/// replies 2.5 s after the last request of the former one.
+const LONGEST_AT_A_MOVE: Duration = Duration::from_millis(1_900);
+/// Number of clean stops of a member under load.
 const STOPS: usize = 3;
+/// Maximum time in which all members stop at once. Each of them waits for less than a second for
+/// the others.
+const STOP_OF_ALL: Duration = Duration::from_secs(4);
+/// Maximum time in which a primary stops while management does not reply. The primary waits 2 s for
+/// a new primary, and its node 5 s for management's confirmation that it leaves.
+const STOP_WITHOUT_MANAGEMENT: Duration = Duration::from_secs(15);
 
 /// The longest operation of a program, in microseconds, and the number of its rounds.
 #[derive(Default)]
@@ -96,6 +108,132 @@ fn backup_that_stops_cleanly_delays_no_operation() {
     let log = files::read_to_string(pair.scratch.join(&format!("{}.log", pair.roles().0)));
     assert!(log.contains(" stops: metadata group g"), "the primary logs the stop: {log}");
     assert!(!log.contains("does not answer its primary"), "{log}");
+}
+
+#[test]
+fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
+    let mut pair = Pair::begin();
+    let root = pair.mount_point();
+    let (end, operations) = (AtomicBool::new(false), Operations::default());
+    let mut table = Vec::new();
+    std::thread::scope(|scope| {
+        let _end = EndGuard(&end);
+        scope.spawn(|| {
+            while !end.load(Ordering::SeqCst) {
+                write_and_sync(&root, &operations);
+            }
+        });
+        for _ in 0..STOPS {
+            after(Duration::from_secs(1));
+            let (primary, backup) = pair.roles();
+            operations.take();
+            let began = Instant::now();
+            pair.stop_service(primary);
+            let stopped = began.elapsed();
+            assert_eq!(pair.roles().0, backup, "the backup has become the primary");
+            assert_eq!(pair.serving(), 1, "the former primary has left before its process ended");
+            after(Duration::from_millis(500));
+            let at_stop = operations.take();
+            pair.start_service("metadata", primary);
+            pair.wait_for_serving(2);
+            assert_eq!(pair.roles().0, backup, "a member that returns does not take over");
+            table.push((at_stop, stopped, operations.take()));
+        }
+    });
+    eprintln!("longest operation at the stop, time of the stop, at the return: {table:?}");
+    table.sort();
+    assert!(table[STOPS / 2].0 < LONGEST_OPERATION, "{table:?}");
+    assert!(table.iter().all(|(at_stop, ..)| *at_stop < LONGEST_AT_A_MOVE), "{table:?}");
+}
+
+#[test]
+fn primary_that_stops_in_an_idle_group_has_handed_it_over() {
+    let mut pair = Pair::begin();
+    let root = pair.mount_point();
+    files::write(root.join("before"), "x");
+    after(Duration::from_secs(1));
+    let (primary, backup) = pair.roles();
+    pair.stop_service(primary);
+    assert_eq!((pair.roles().0, pair.serving()), (backup, 1));
+    let operations = Operations::default();
+    write_and_sync(&root, &operations);
+    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
+    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+    assert_eq!(files::read_to_string(root.join("before")), "x");
+    let log = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
+    assert!(log.contains("the service of the primary of metadata group g"), "{log}");
+    pair.start_service("metadata", primary);
+    pair.wait_for_serving(2);
+}
+
+/// An administrator may move the primary and stop its service at once.
+///
+/// Command: skep group move.
+#[test]
+fn former_primary_that_stops_after_a_move_releases_its_lease() {
+    let mut pair = Pair::begin();
+    let root = pair.mount_point();
+    files::write(root.join("before"), "x");
+    after(Duration::from_secs(1));
+    let (primary, backup) = pair.roles();
+    let group = pair.group();
+    let members = group["members"].as_array().expect("members");
+    let other = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
+    let (id, target) = (group["id"].to_string(), other["target"].to_string());
+    pair.ask(&["group", "move", &id, &target]).expect_success();
+    pair.stop_service(primary);
+    assert_eq!((pair.roles().0, pair.serving()), (backup, 1));
+    let operations = Operations::default();
+    write_and_sync(&root, &operations);
+    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
+    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+    pair.start_service("metadata", primary);
+    pair.wait_for_serving(2);
+}
+
+#[test]
+fn group_whose_members_all_stop_at_once_ends_in_time() {
+    let mut pair = Pair::begin();
+    let root = pair.mount_point();
+    files::write(root.join("before"), "x");
+    let epoch = |pair: &Pair| pair.group()["epoch"].as_u64().expect("an epoch");
+    for round in 0..STOPS {
+        after(Duration::from_secs(1));
+        let (before, (primary, backup)) = (epoch(&pair), pair.roles());
+        // The order of the signals differs, as their arrival does on real hosts.
+        let names = if round % 2 == 0 { [primary, backup] } else { [backup, primary] };
+        let began = Instant::now();
+        pair.stop_services(&names);
+        let took = began.elapsed();
+        let changes = epoch(&pair) - before;
+        eprintln!("all members have stopped after {took:?}, with {changes} changes of the group");
+        assert!(took < STOP_OF_ALL, "{took:?}");
+        // If one signal arrives late, the group moves once, and its new primary drops the other.
+        assert!(changes <= 2, "the members do not hand the group to each other in turn");
+        for name in names {
+            pair.start_service("metadata", name);
+        }
+        pair.wait_for_serving(2);
+        assert_eq!(files::read_to_string(root.join("before")), "x");
+    }
+}
+
+#[test]
+fn primary_stops_in_time_although_management_is_suspended() {
+    let mut pair = Pair::begin();
+    let root = pair.mount_point();
+    files::write(root.join("before"), "x");
+    let (primary, backup) = pair.roles();
+    pair.signal("management", Signal::STOP);
+    let began = Instant::now();
+    pair.stop_service(primary);
+    let took = began.elapsed();
+    pair.signal("management", Signal::CONT);
+    assert!(took < STOP_WITHOUT_MANAGEMENT, "{took:?}");
+    pair.wait_for_primary(backup);
+    assert_eq!(files::read_to_string(root.join("before")), "x");
+    pair.start_service("metadata", primary);
+    pair.wait_for_serving(2);
 }
 
 #[test]

@@ -224,7 +224,8 @@ impl Pair {
         })
     }
 
-    /// Unmounts the file systems, and stops all services.
+    /// Unmounts the file systems, and stops all services. Stops the primary after the backup, so
+    /// that it remains the primary.
     pub(crate) fn stop(&mut self) {
         for name in MOUNTS {
             let point = self.scratch.join(name);
@@ -234,16 +235,26 @@ impl Pair {
         for mut mount in std::mem::take(&mut self.mounts) {
             mount.wait().expect("our own child");
         }
-        for name in [METADATA[0], METADATA[1], "storage", "management"] {
+        let (primary, backup) = self.roles();
+        for name in [backup, primary, "storage", "management"] {
             self.stop_service(name);
         }
     }
 
     /// Stops a service cleanly, and waits until its process has ended.
-    pub(crate) fn stop_service(&mut self, name: &str) {
-        self.signal(name, Signal::TERM);
-        let process = self.services.remove(name).expect("a running service");
-        assert_eq!(self.launcher.wait(process), 0, "{name} ends");
+    pub(crate) fn stop_service(&mut self, name: &'static str) {
+        self.stop_services(&[name]);
+    }
+
+    /// Stops services cleanly at the same time, and waits until their processes have ended.
+    pub(crate) fn stop_services(&mut self, names: &[&'static str]) {
+        for name in names {
+            self.signal(name, Signal::TERM);
+        }
+        for name in names {
+            let process = self.services.remove(name).expect("a running service");
+            assert_eq!(self.launcher.wait(process), 0, "{name} ends");
+        }
     }
 
     /// Starts a stopped cluster.

@@ -342,6 +342,25 @@ fn lease_release_is_valid_after_the_wait_of_the_primary() {
     assert_eq!(succession.answers_from(), later);
 }
 
+#[test]
+fn lease_is_released_by_a_reply_in_the_present_term() {
+    let mut member = with_log(&[3, 3]);
+    let of_former = ShipLog { epoch: Epoch::new(2), ..ship(3..3, 3, 0) };
+    assert_eq!(ask(&mut member, &of_former).unwrap_err(), ErrorCode::StaleMap);
+    assert!(!member.backup.has_acknowledged_primary(), "a refusal releases nothing");
+    ask(&mut member, &ship(3..3, 3, 0)).unwrap();
+    assert!(member.backup.has_acknowledged_primary());
+    member.handle(vec![Event::Map(map(4))], NOW);
+    assert!(member.backup.has_acknowledged_primary(), "a later epoch of the same term");
+    let mut next = ClusterMap::clone(&map(5));
+    next.groups[0].primary_since = Epoch::new(5);
+    member.handle(vec![Event::Map(Arc::new(next))], NOW);
+    assert!(!member.backup.has_acknowledged_primary(), "another term has begun");
+    let beat = ShipLog { epoch: Epoch::new(5), ..ship(3..3, 3, 0) };
+    member.handle(vec![arrival(1, 5, &beat)], NOW);
+    assert!(member.backup.has_acknowledged_primary());
+}
+
 /// The member replies to `AwaitLogSync` later than it receives the request.
 #[test]
 fn promise_begins_with_the_reply_that_grants_the_lease() {

@@ -56,6 +56,17 @@ impl Primary {
         }
     }
 
+    /// Replies to all requests as the process `process` of a member, which has all records up to
+    /// `appended` and appends no others.
+    fn confirm_as(&mut self, requests: &[MemberRequest], process: u64, appended: u64) {
+        let (epoch, last) = (Epoch::new(4), Lsn::new(appended));
+        let (appended, synced, ship_after) = (last, last, last);
+        let held = LogHeld { epoch, appended, synced, ship_after, process, ..LogHeld::default() };
+        for request in requests {
+            self.shipper.on_reply(BACKUP, request.number, &Ok(held), self.now);
+        }
+    }
+
     pub(super) fn holds_lease(&self) -> bool {
         self.shipper.holds_lease(LEASE, self.now)
     }
@@ -103,6 +114,38 @@ fn stopping_member_is_dropped_at_once() {
     refuse_as_stopping(&mut primary, &requests);
     assert_eq!(primary.changes(), [MemberChange::Drop]);
     assert_eq!(primary.shipper.counted(), [BACKUP], "until management has dropped it");
+}
+
+/// A former primary that stops confirms one request, which does not name its process, before it
+/// refuses all others.
+#[test]
+fn member_is_complete_after_a_request_that_names_its_process() {
+    let mut primary = Primary::begin(3);
+    primary.shipper.set_members(&[BACKUP], &[]);
+    let since = primary.now;
+    let requests = primary.requests();
+    primary.confirm_as(&requests, 7, 3);
+    assert_eq!(primary.shipper.complete_since(since), [], "the request names no process");
+    for (process, appended, is_complete) in [(8, 3, false), (8, 2, false), (8, 3, true)] {
+        primary.now += LEASE_RENEWAL;
+        let requests = primary.requests();
+        primary.confirm_as(&requests, process, appended);
+        let complete = primary.shipper.complete_since(since) == [BACKUP];
+        assert_eq!(complete, is_complete, "process {process} has record {appended}");
+    }
+    let later = primary.now + Duration::from_millis(1);
+    assert_eq!(primary.shipper.complete_since(later), [], "only after an earlier request");
+    primary.now = later;
+    assert_eq!(primary.requests().len(), 0);
+    primary.shipper.renew_leases();
+    let requests = primary.requests();
+    assert_eq!(requests.len(), 1, "although no renewal is due");
+    primary.confirm_as(&requests, 8, 3);
+    assert_eq!(primary.shipper.complete_since(later), [BACKUP]);
+    primary.now += LEASE_RENEWAL;
+    let requests = primary.requests();
+    refuse_as_stopping(&mut primary, &requests);
+    assert_eq!(primary.shipper.complete_since(later), [], "its service stops");
 }
 
 #[test]

@@ -1,0 +1,244 @@
+//! The end of a primary whose service stops: the primary hands its group over to another serving
+//! member before its process ends.
+//!
+//! If the process of a primary only ended, programs would wait until another member has waited for
+//! the end of the primary's lease. So a primary that stops continues to serve, and asks management
+//! to make another member the primary. The cluster map with the new primary ends the thread of the
+//! target. The node then opens the target once more as a backup, which releases the lease and
+//! leaves its group ([`super::leaving`]).
+//!
+//! Owns the choice of the member and of the time. Management makes the change, by compare-and-set
+//! on the epoch of the group.
+//!
+//! # Members that stop at the same time
+//! If all services of a cluster stop, no member should take over. So the primary hands the group
+//! over only to a member that has confirmed the whole log after a request that the primary sent
+//! [`SETTLE`] after the beginning of its own stop. A member that stops refuses such a request. A
+//! former primary that stops confirms only requests that do not name its process, and such a
+//! confirmation does not count. So two members that stop never hand a group to each other in turn.
+//!
+//! # Invariants
+//! - The primary serves until it gets the map with another primary, or until [`STOP_LIMIT`].
+//! - The primary asks only for a member that can act as the primary: the member has all records,
+//!   and a disk with free space.
+
+use super::hand_over::successor;
+use crate::term::Membership;
+use skep_types::TargetId;
+use skep_types::group_change::{GroupChange, MemberChange};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Maximum time for which a primary that stops waits until another member is the primary. It
+/// includes an election of management. Meanwhile the primary serves, so programs do not notice this
+/// time.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// Time after which the primary asks whether the other members stop too. A service manager and
+/// `skep down` send the signal to all services of a host within some milliseconds.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Pause before the primary asks management again, for example after an election.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+/// Interval at which a primary that stops decides again, also if no event arrives.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The stop of a primary.
+#[derive(Debug, Default)]
+pub(super) struct PrimaryStop {
+    began: Option<Duration>,
+    /// Time of the last decision.
+    looked: Duration,
+    /// Whether the primary has asked the other members whether they stop too.
+    has_asked_members: bool,
+    /// Earliest time of the next request to management.
+    ask_at: Duration,
+}
+
+/// The other members of the group, as a primary that stops sees them.
+#[derive(Debug, Default)]
+pub(super) struct OtherMembers {
+    /// The members whose newest reply is that their service stops.
+    pub(super) stopping: BTreeSet<TargetId>,
+    /// The members that have confirmed the whole log after a request that the primary sent at
+    /// [`PrimaryStop::settled_at`] or later.
+    pub(super) complete: Vec<TargetId>,
+}
+
+/// The next step of a primary that stops.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum StopStep {
+    /// The primary serves until the next decision.
+    Serve,
+    /// The primary asks management for this change, and serves until the next decision.
+    HandOver(GroupChange),
+    /// The role ends now.
+    End,
+}
+
+impl PrimaryStop {
+    /// Begins the stop at the time `now`, unless it has begun before. Returns the time from which
+    /// confirmations of other members count.
+    pub(super) fn settled_at(&mut self, now: Duration) -> Duration {
+        *self.began.get_or_insert(now) + SETTLE
+    }
+
+    /// Returns whether the primary must send each other member a request now. Returns `true` once.
+    pub(super) fn must_ask_members(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.settled_at(now) && !self.has_asked_members;
+        self.has_asked_members |= is_due;
+        is_due
+    }
+
+    /// Returns the time of the next decision. `tick` is the time at which the target needs its next
+    /// batch.
+    pub(super) fn next_due(&self, tick: Duration) -> Duration {
+        if self.began.is_some() { tick.min(self.looked + LOOK) } else { tick }
+    }
+
+    /// Returns the next step at the time `now`. `membership` is that of the primary in the newest
+    /// cluster map.
+    pub(super) fn step(
+        &mut self,
+        membership: &Membership,
+        others: &OtherMembers,
+        now: Duration,
+    ) -> StopStep {
+        self.looked = now;
+        let began = *self.began.get_or_insert(now);
+        let own = membership.target;
+        let Some(group) = membership.map.group(membership.group) else { return StopStep::End };
+        let may_serve = |member: TargetId| member != own && !others.stopping.contains(&member);
+        let has_any = successor(&membership.map, group, may_serve).is_some();
+        if !has_any || now >= began + STOP_LIMIT {
+            return StopStep::End;
+        }
+        let is_complete = |member: TargetId| may_serve(member) && others.complete.contains(&member);
+        match successor(&membership.map, group, is_complete) {
+            Some(target) if now >= self.ask_at => {
+                self.ask_at = now + ASK_PAUSE;
+                let (group, epoch) = (group.id, group.epoch);
+                let change = MemberChange::HandOver;
+                StopStep::HandOver(GroupChange { group, epoch, change, target })
+            }
+            _ => StopStep::Serve,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::{Capacity, CapacityPool, Reachability};
+    use skep_types::{
+        ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MemberState, NodeId, Target,
+        TargetKind,
+    };
+    use std::sync::Arc;
+
+    const NOW: Duration = Duration::from_secs(9);
+    const PRIMARY: TargetId = TargetId::new(1);
+    const SECOND: TargetId = TargetId::new(2);
+    const THIRD: TargetId = TargetId::new(3);
+
+    fn others(stopping: &[TargetId], complete: &[TargetId]) -> OtherMembers {
+        OtherMembers { stopping: stopping.iter().copied().collect(), complete: complete.to_vec() }
+    }
+
+    /// Returns the membership of the primary in a group of three serving members. Target 3 has the
+    /// most free space.
+    fn membership() -> Membership {
+        let target = |id: TargetId| Target {
+            reachability: Reachability::Online,
+            capacity_pool: CapacityPool::Normal,
+            capacity: Capacity { free_bytes: u64::from(id.raw()) << 30, ..Capacity::default() },
+            ..Target::new(id, TargetKind::Metadata, NodeId::new(id.raw()), "/t")
+        };
+        let ids = [PRIMARY, SECOND, THIRD];
+        let member = |target| GroupMember { target, state: MemberState::Serving };
+        let group = Group {
+            members: ids.into_iter().map(member).collect(),
+            epoch: Epoch::new(4),
+            ..Group::of_one(GroupId::new(5), TargetKind::Metadata, PRIMARY)
+        };
+        let map = ClusterMap {
+            targets: ids.into_iter().map(target).collect(),
+            groups: vec![group],
+            ..ClusterMap::empty(ClusterId::default())
+        };
+        Membership { group: GroupId::new(5), target: PRIMARY, map: Arc::new(map) }
+    }
+
+    fn hand_over(target: TargetId) -> StopStep {
+        let (group, epoch) = (GroupId::new(5), Epoch::new(4));
+        StopStep::HandOver(GroupChange { group, epoch, change: MemberChange::HandOver, target })
+    }
+
+    #[test]
+    fn group_goes_to_a_member_that_has_confirmed_the_log() {
+        let (mut stop, membership) = (PrimaryStop::default(), membership());
+        assert_eq!(stop.step(&membership, &others(&[], &[]), NOW), StopStep::Serve);
+        let found = stop.step(&membership, &others(&[], &[SECOND]), NOW + LOOK);
+        assert_eq!(found, hand_over(SECOND), "target 3 has more free space, but may be silent");
+        let again = stop.step(&membership, &others(&[], &[SECOND, THIRD]), NOW + 2 * LOOK);
+        assert_eq!(again, StopStep::Serve, "not again at once");
+        let later = NOW + LOOK + ASK_PAUSE;
+        let found = stop.step(&membership, &others(&[], &[SECOND, THIRD]), later);
+        assert_eq!(found, hand_over(THIRD));
+    }
+
+    #[test]
+    fn members_that_stop_get_no_group() {
+        let (mut stop, membership) = (PrimaryStop::default(), membership());
+        let both = [SECOND, THIRD];
+        assert_eq!(stop.step(&membership, &others(&[THIRD], &both), NOW), hand_over(SECOND));
+        let later = NOW + ASK_PAUSE;
+        assert_eq!(stop.step(&membership, &others(&both, &both), later), StopStep::End);
+    }
+
+    #[test]
+    fn primary_ends_when_nothing_has_happened_for_its_limit() {
+        let (mut stop, membership) = (PrimaryStop::default(), membership());
+        assert_eq!(stop.step(&membership, &others(&[], &[]), NOW), StopStep::Serve);
+        let nearly = NOW + STOP_LIMIT - LOOK;
+        assert_eq!(stop.step(&membership, &others(&[], &[]), nearly), StopStep::Serve);
+        let late = NOW + STOP_LIMIT;
+        assert_eq!(stop.step(&membership, &others(&[], &[SECOND]), late), StopStep::End);
+    }
+
+    #[test]
+    fn primary_without_a_fit_member_ends_at_once() {
+        fn unfit(change: fn(&mut ClusterMap)) -> StopStep {
+            let mut membership = membership();
+            change(Arc::make_mut(&mut membership.map));
+            let both = others(&[], &[SECOND, THIRD]);
+            PrimaryStop::default().step(&membership, &both, NOW)
+        }
+        let ends = [
+            unfit(|map| map.groups[0].members.truncate(1)),
+            unfit(|map| {
+                let members = map.groups[0].members.iter_mut().skip(1);
+                members.for_each(|it| it.state = MemberState::Waiting);
+            }),
+            unfit(|map| {
+                map.targets.iter_mut().for_each(|it| it.reachability = Reachability::Offline);
+            }),
+            unfit(|map| {
+                map.targets.iter_mut().for_each(|it| it.capacity_pool = CapacityPool::Emergency);
+            }),
+            unfit(|map| map.groups.clear()),
+        ];
+        assert!(ends.iter().all(|it| *it == StopStep::End), "{ends:?}");
+    }
+
+    #[test]
+    fn members_are_asked_once_after_the_signals_have_arrived() {
+        let mut stop = PrimaryStop::default();
+        assert_eq!(stop.next_due(2 * NOW), 2 * NOW, "no stop has begun");
+        assert_eq!(stop.settled_at(NOW), NOW + SETTLE);
+        assert!(!stop.must_ask_members(NOW + SETTLE / 2));
+        assert_eq!(stop.settled_at(NOW + SETTLE), NOW + SETTLE, "counted from the beginning");
+        assert!(stop.must_ask_members(NOW + SETTLE));
+        assert!(!stop.must_ask_members(NOW + 2 * SETTLE));
+        stop.step(&membership(), &others(&[], &[]), NOW + SETTLE);
+        assert_eq!(stop.next_due(2 * NOW), NOW + SETTLE + LOOK);
+    }
+}
