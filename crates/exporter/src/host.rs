@@ -111,15 +111,24 @@ fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
         shown += 1;
         let mut figures: Vec<(&'static Definition, u64)> = vec![
             (&catalog::DISK_READS, numbers[0]),
+            (&catalog::DISK_READ_MERGES, numbers[1]),
             (&catalog::DISK_READ_BYTES, numbers[2] * SECTOR_BYTES),
             (&catalog::DISK_READ_SECONDS, ns_of_ms(numbers[3])),
             (&catalog::DISK_WRITES, numbers[4]),
+            (&catalog::DISK_WRITE_MERGES, numbers[5]),
             (&catalog::DISK_WRITTEN_BYTES, numbers[6] * SECTOR_BYTES),
             (&catalog::DISK_WRITE_SECONDS, ns_of_ms(numbers[7])),
             (&catalog::DISK_IN_FLIGHT, numbers[8]),
             (&catalog::DISK_BUSY_SECONDS, ns_of_ms(numbers[9])),
             (&catalog::DISK_QUEUE_SECONDS, ns_of_ms(numbers[10])),
         ];
+        // Older kernels than Linux 4.18 do not count discards.
+        if let [discards, merges, sectors, ms, ..] = numbers.get(11..).unwrap_or_default() {
+            figures.push((&catalog::DISK_DISCARDS, *discards));
+            figures.push((&catalog::DISK_DISCARD_MERGES, *merges));
+            figures.push((&catalog::DISK_DISCARDED_BYTES, *sectors * SECTOR_BYTES));
+            figures.push((&catalog::DISK_DISCARD_SECONDS, ns_of_ms(*ms)));
+        }
         // Older kernels than Linux 5.5 do not count flushes.
         if let [flushes, flush_ms, ..] = numbers.get(15..).unwrap_or_default() {
             figures.push((&catalog::DISK_FLUSHES, *flushes));
@@ -175,7 +184,7 @@ mod tests {
     #[test]
     fn disk_figures_equal_those_of_iostat_and_omit_partitions() {
         let text = "\
-   8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 0 0 0 0 11 13
+   8       0 sda 100 5 2000 30 200 6 4000 70 3 90 160 7 8 24 9 11 13
    8       1 sda1 90 5 1900 29 190 6 3900 69 0 80 150 0 0 0 0 0 0
  259       0 nvme0n1 1 0 8 1 0 0 0 0 0 1 1 0 0 0 0
  259       1 nvme0n1p1 1 0 8 1 0 0 0 0 0 1 1 0 0 0 0
@@ -190,6 +199,12 @@ mod tests {
         assert_eq!(number(&found, "skep_host_disk_in_flight", "sda"), 3);
         assert_eq!(number(&found, "skep_host_disk_queue_seconds", "sda"), 160_000_000);
         assert_eq!(number(&found, "skep_host_disk_flush_seconds", "sda"), 13_000_000);
+        assert_eq!(number(&found, "skep_host_disk_read_merges", "sda"), 5);
+        assert_eq!(number(&found, "skep_host_disk_write_merges", "sda"), 6);
+        assert_eq!(number(&found, "skep_host_disk_discards", "sda"), 7);
+        assert_eq!(number(&found, "skep_host_disk_discard_merges", "sda"), 8);
+        assert_eq!(number(&found, "skep_host_disk_discarded_bytes", "sda"), 24 * 512);
+        assert_eq!(number(&found, "skep_host_disk_discard_seconds", "sda"), 9_000_000);
         assert_eq!(number(&found, "skep_host_disk_reads", "nvme0n1"), 1);
         let names: std::collections::BTreeSet<_> = found.iter().map(|it| it.1.as_str()).collect();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["nvme0n1", "sda"]);

@@ -281,6 +281,25 @@ definitions! {
     /// Sum of the durations of all flushes of a disk.
     DISK_FLUSH_SECONDS = Definition::counter("skep_host_disk_flush_seconds", Unit::Seconds, DEVICE,
         "Sum of the durations of all flushes of a disk.");
+    /// Number of reads that the kernel merged with a queued read.
+    DISK_READ_MERGES = Definition::counter("skep_host_disk_read_merges", Unit::Count, DEVICE,
+        "Reads that the kernel merged with a queued read of the disk (rrqm/s of iostat).");
+    /// Number of writes that the kernel merged with a queued write.
+    DISK_WRITE_MERGES = Definition::counter("skep_host_disk_write_merges", Unit::Count, DEVICE,
+        "Writes that the kernel merged with a queued write of the disk (wrqm/s of iostat).");
+    /// Number of discards of a disk.
+    DISK_DISCARDS = Definition::counter("skep_host_disk_discards", Unit::Count, DEVICE,
+        "Discards that a disk of the host has completed (d/s of iostat).");
+    /// Number of discards that the kernel merged with a queued discard.
+    DISK_DISCARD_MERGES = Definition::counter("skep_host_disk_discard_merges", Unit::Count, DEVICE,
+        "Discards that the kernel merged with a queued discard of the disk (drqm/s of iostat).");
+    /// Bytes that a disk has discarded.
+    DISK_DISCARDED_BYTES = Definition::counter("skep_host_disk_discarded_bytes", Unit::Bytes,
+        DEVICE, "Bytes discarded on a disk of the host (dkB/s of iostat).");
+    /// Sum of the durations of all discards of a disk.
+    DISK_DISCARD_SECONDS = Definition::counter("skep_host_disk_discard_seconds", Unit::Seconds,
+        DEVICE, "Sum of the durations of all discards of a disk. Divided by the number of \
+         discards, it is d_await of iostat.");
     /// Number of requests that a disk is processing.
     DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
         "Requests in progress at a disk of the host.");
