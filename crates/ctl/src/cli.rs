@@ -4,7 +4,7 @@
 use crate::cmd::Verb;
 use crate::output::OutputFormat;
 use crate::table_layout::TableLayout;
-use clap::{Command, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 
 /// A parallel file system: many clients, many servers, one POSIX namespace.
 #[derive(Debug, Parser)]
@@ -15,13 +15,16 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// Output format: a table for people, or JSON for programs
+    /// Output format: a table for people, or JSON, CSV or XML for programs
     #[arg(long, value_enum, global = true, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
     #[command(flatten)]
     pub(crate) tables: TableLayout,
     #[command(subcommand)]
     pub(crate) verb: Verb,
+    /// The command with dashes, such as `skep-node-list`.
+    #[arg(skip)]
+    pub(crate) path: String,
 }
 
 /// Returns the definition of the command line with all commands.
@@ -35,7 +38,20 @@ pub(crate) fn command() -> Command {
 /// The error of the parser: an invalid argument, or the requested help or version text.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     let mut matches = command().try_get_matches()?;
-    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
+    let path = path(&matches);
+    let cli = Cli::from_arg_matches_mut(&mut matches);
+    cli.map(|cli| Cli { path, ..cli }).map_err(|error| error.format(&mut command()))
+}
+
+/// Returns the names of the program and of the parsed commands, joined by dashes.
+fn path(matches: &ArgMatches) -> String {
+    let mut path = String::from("skep");
+    let mut below = matches.subcommand();
+    while let Some((name, matches)) = below {
+        path = path + "-" + name;
+        below = matches.subcommand();
+    }
+    path
 }
 
 #[cfg(test)]
@@ -58,6 +74,12 @@ mod tests {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|why| panic!("{line}: {why}"));
         }
         below + 1
+    }
+
+    #[test]
+    fn path_has_the_names_of_all_commands() {
+        let matches = command().try_get_matches_from(["skep", "node", "list"]).unwrap();
+        assert_eq!(path(&matches), "skep-node-list");
     }
 
     #[test]

@@ -106,12 +106,15 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(WRONG_USE)
 }
 
-/// Whether a command line that the parser has rejected requests JSON.
+/// Whether a command line that the parser has rejected requests a format for programs. Errors are
+/// JSON in all these formats.
 fn wants_json() -> bool {
     let arguments: Vec<_> = std::env::args_os().collect();
-    let is_json = |text: &std::ffi::OsStr| text == "json" || text == "ndjson";
-    let apart = arguments.windows(2).any(|it| it[0] == "--output" && is_json(&it[1]));
-    apart || arguments.iter().any(|it| it == "--output=json" || it == "--output=ndjson")
+    let is_json = |text: &str| ["json", "ndjson", "csv", "xml"].contains(&text);
+    let apart =
+        arguments.windows(2).any(|it| it[0] == "--output" && it[1].to_str().is_some_and(is_json));
+    let joined = |it: &std::ffi::OsString| it.to_str()?.strip_prefix("--output=").map(is_json);
+    apart || arguments.iter().any(|it| joined(it) == Some(true))
 }
 
 fn print(code: &str, message: &str, exit_code: u8) {

@@ -31,6 +31,7 @@ mod uses;
 mod values;
 mod view;
 mod wait_chain;
+mod xml;
 
 use std::process::ExitCode;
 
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),
     };
-    output::choose(cli.output);
+    output::choose(cli.output, cli.path);
     table_layout::choose(cli.tables);
     program::set_process_name(cli.verb.process_name());
     cli.verb.run(cli::command).unwrap_or_else(|error| failure::report(&error))

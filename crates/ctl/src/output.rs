@@ -1,6 +1,6 @@
-//! Prints results: as tables for people, or as JSON for programs.
+//! Prints results: as tables for people, or as JSON, CSV or XML for programs.
 
-use crate::table_layout;
+use crate::{table_layout, xml};
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
@@ -22,6 +22,8 @@ pub(crate) enum OutputFormat {
     Ndjson,
     /// Comma-separated values (RFC 4180) with a line of titles, for spreadsheets; errors are JSON
     Csv,
+    /// One XML document, for programs; errors are JSON
+    Xml,
 }
 
 /// Creates a table without ruled lines. Titles are in capital letters, except for units. Columns
@@ -53,11 +55,16 @@ fn in_capitals(title: &str) -> String {
 /// the functions that print are many calls away from the command line.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
-/// Sets the output format of this process.
-pub(crate) fn choose(format: OutputFormat) {
+/// The command of this process with dashes, such as `skep-node-list`. It is the name of the root
+/// element of XML documents.
+static COMMAND: OnceLock<String> = OnceLock::new();
+
+/// Sets the output format and the command of this process.
+pub(crate) fn choose(format: OutputFormat, command: String) {
     // `set` fails only at a second call, which would set the same value, since there is only one
     // command line.
     let _ = FORMAT.set(format);
+    let _ = COMMAND.set(command);
 }
 
 /// Returns the output format of this process.
@@ -68,6 +75,12 @@ pub(crate) fn format() -> OutputFormat {
 /// Whether the output format is the table for people.
 pub(crate) fn is_for_people() -> bool {
     FORMAT.get().is_none_or(|format| *format == OutputFormat::Table)
+}
+
+/// Whether the output is one value for programs, so that a command must print all its results at
+/// once: JSON is one value, CSV is one table, and XML is one document.
+pub(crate) fn is_one_value() -> bool {
+    matches!(format(), OutputFormat::Json | OutputFormat::Csv | OutputFormat::Xml)
 }
 
 /// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD, because JSON cannot
@@ -116,6 +129,10 @@ fn in_form<T: Serialize>(
             serde_json::Value::Array(things) => csv(&things),
             one => csv(&[one]),
         },
+        OutputFormat::Xml => {
+            let root = COMMAND.get().map_or("skep", String::as_str);
+            xml::document(root, &serde_json::to_value(value).map_err(unwritable)?)
+        }
     };
     Ok(text.trim_end().to_owned())
 }
@@ -378,6 +395,12 @@ mod tests {
         let expected = "name,parts,size\n\"a,\"\"b\"\"\nc\",\"[1,2]\",-5\n'=1+1,[],";
         assert_eq!(text, expected);
         assert_eq!(in_form(OutputFormat::Csv, &Vec::<u32>::new(), |_| "x".into()), Ok("".into()));
+    }
+
+    #[test]
+    fn xml_of_an_empty_list_has_a_root_element() {
+        let text = in_form(OutputFormat::Xml, &Vec::<u32>::new(), |_| "none".into()).unwrap();
+        assert_eq!(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<skep>\n</skep>");
     }
 
     #[test]

@@ -293,3 +293,13 @@ fn every_error_code_has_a_name_and_a_meaning() {
         check_phrases(meaning);
     }
 }
+
+#[test]
+fn usage_errors_are_json_in_each_format_for_programs() {
+    for format in ["--output=json", "--output=ndjson", "--output=csv", "--output=xml"] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_skep"));
+        let output = command.args([format, "node", "list", "--unknown"]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.starts_with("{\"error\":{\"code\":\"Usage\""), "{format}: {errors}");
+    }
+}

@@ -107,7 +107,7 @@ fn completion_scripts_suggest_commands_options_and_values() {
         ("skep up --transport ", "auto uring device"),
         ("skep mount --log d", "debug"),
         ("skep node log-level all def", "default"),
-        ("skep node list --output ", "table json ndjson csv"),
+        ("skep node list --output ", "table json ndjson csv xml"),
         (
             "skep entry set --chooser random",
             "randomized randomrobin randominternode randomintranode",

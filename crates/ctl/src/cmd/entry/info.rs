@@ -2,7 +2,7 @@
 
 use crate::access::{Access, ClusterArgs, block_on, entry_at};
 use crate::help::{Example, examples};
-use crate::output::{self, OutputFormat, print, size, utc};
+use crate::output::{self, print, size, utc};
 use crate::tree_walk::walk;
 use crate::{through_mount, view};
 use serde::Serialize;
@@ -122,7 +122,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
     if let ([path], false) = (&paths[..], is_recursive) {
         return print(&source.info(path)?, |info| as_text(info, verbose));
     }
-    let is_list = matches!(output::format(), OutputFormat::Json | OutputFormat::Csv);
+    let is_list = output::is_one_value();
     let mut list = Vec::new();
     let mut is_first = true;
     walk(&paths, is_recursive, &mut |path| {

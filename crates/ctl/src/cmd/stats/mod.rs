@@ -13,7 +13,7 @@ mod show;
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, print, say, warn};
+use crate::output::{OutputFormat, format, is_one_value, print, say, warn};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
@@ -169,8 +169,8 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         let report = Report::of(by, None, &before);
         return report.print();
     }
-    // JSON is one value and CSV is one table, so these formats show only one interval.
-    let is_once = span.once || matches!(format(), OutputFormat::Json | OutputFormat::Csv);
+    // Formats with one value show only one interval.
+    let is_once = span.once || is_one_value();
     if !is_once {
         announce_series(span.interval);
     }

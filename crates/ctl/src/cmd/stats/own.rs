@@ -7,7 +7,7 @@
 use super::{Division, Report, SpanArgs, announce_series};
 use crate::access::entry_at;
 use crate::mounts::mount_points;
-use crate::output::{OutputFormat, format, warn};
+use crate::output::{is_one_value, warn};
 use crate::through_mount;
 use skep_fuse::{MERGED_LOAD, UserLoad, UserLoadRow};
 use skep_metrics::HistogramValue;
@@ -53,7 +53,7 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
         load.ok_or_else(|| no_load(&place))
     };
     let mut before = ask()?;
-    let is_once = span.once || matches!(format(), OutputFormat::Json | OutputFormat::Csv);
+    let is_once = span.once || is_one_value();
     if !is_once {
         announce_series(span.interval);
     }
