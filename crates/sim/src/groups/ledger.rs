@@ -85,6 +85,9 @@ impl Ledger {
                 "target {target}, primary since {term}, replied after {by}, primary since {newest}"
             ));
         }
+        if term == newest && target != by {
+            return Err(format!("targets {by} and {target} replied as the primary since {term}"));
+        }
         self.answered = (term, target);
         Ok(())
     }
