@@ -125,6 +125,15 @@ impl LogDisk {
         (begins, records, bytes_after)
     }
 
+    /// Returns the records from `first` to `last` that the log has. Reads only the segments from the
+    /// one with `first`.
+    pub(crate) fn records_within(&self, first: Lsn, last: Lsn) -> Vec<Record> {
+        let skipped = self.segments.iter().rposition(|it| it.first <= first).unwrap_or_default();
+        let read = |it: &Segment| complete_records(self.owner, it.first, &it.bytes).records;
+        let all = self.segments[skipped..].iter().flat_map(read);
+        all.filter(|it| first <= it.lsn && it.lsn <= last).collect()
+    }
+
     /// Removes the whole log.
     pub(crate) fn clear(&mut self) {
         self.not_needed = Lsn::default();
@@ -265,6 +274,16 @@ mod tests {
             disk.cut(Lsn::new(last));
             let records = disk.recover().expect("an undamaged log");
             assert_eq!(records.len() as u64, last.min(20));
+        }
+    }
+
+    #[test]
+    fn records_within_bounds_come_from_all_their_segments() {
+        let disk = filled(20);
+        for (first, last) in [(1, 20), (3, 17), (9, 9), (18, 30), (21, 30)] {
+            let found = disk.records_within(Lsn::new(first), Lsn::new(last));
+            let expected: Vec<_> = (first..=last.min(20)).collect();
+            assert_eq!(found.iter().map(|it| it.lsn.raw()).collect::<Vec<_>>(), expected);
         }
     }
 

@@ -8,10 +8,13 @@
 //! over the log of this primary. The witness reverts the records that the primary lacks, and
 //! reports a violation if a client has got a reply about one of them. Records of the primary that
 //! the ledger lacks come from a term in which no client got a reply. The ledger adds these records.
+//!
+//! When a member confirms records to the writer, the records in its log must be equal to those of
+//! the ledger.
 
 use super::authority::{GROUP, group_of, serves};
 use super::cluster::Cluster;
-use super::member::Role;
+use super::member::{Member, Role};
 use crate::witness::Witness;
 use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key};
@@ -23,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+/// The number of a member's process, and the process of the primary that it confirms records to.
+type Confirmation = (u64, Option<(TargetId, u64)>);
 
 /// The log of the group, and the state of the checks.
 pub(super) struct Ledger {
@@ -38,6 +43,8 @@ pub(super) struct Ledger {
     /// Epochs of terms that have begun after all serving members had lost power, so that their
     /// primaries may lack changes without a durable reply.
     excused: BTreeSet<Epoch>,
+    /// The last record of each member that the ledger has compared after a confirmation.
+    compared: BTreeMap<TargetId, (Confirmation, Lsn)>,
 }
 
 impl Ledger {
@@ -49,6 +56,7 @@ impl Ledger {
             term: Epoch::default(),
             answered: (Epoch::default(), TargetId::default()),
             excused: BTreeSet::new(),
+            compared: BTreeMap::new(),
         }
     }
 
@@ -151,6 +159,30 @@ impl Ledger {
         own.is_some_and(|(epoch, payload)| *epoch == record.epoch && *payload == record.payload)
     }
 
+    /// Compares the records in a member's log with the log of the group. The member has confirmed
+    /// to the writer that it has all records up to `appended`. Skips records that an earlier
+    /// confirmation of the same process to the same writer has covered.
+    ///
+    /// Does not report missing records. If they matter, a take-over or a power loss shows them.
+    fn check_confirmed(&mut self, member: &Member, appended: Lsn) -> Result<(), String> {
+        let confirmation = (member.life, self.writer);
+        let before = self.compared.get(&member.target).filter(|it| it.0 == confirmation);
+        let first = Lsn::new(before.map_or(0, |it| it.1.raw()) + 1);
+        let last = appended.min(self.last());
+        if last < first {
+            return Ok(());
+        }
+        let records = member.disk.records_within(first, last);
+        if let Some(record) = records.iter().find(|it| !self.has(it)) {
+            let (target, lsn, epoch) = (member.target, record.lsn, record.epoch);
+            return Err(format!(
+                "the log of {target} differs at record {lsn} of epoch {epoch}, which it confirmed"
+            ));
+        }
+        self.compared.insert(member.target, (confirmation, last));
+        Ok(())
+    }
+
     /// Checks that a store equals the store of the group at the same record.
     pub(super) fn check_store(
         &self,
@@ -203,6 +235,14 @@ impl Cluster {
     pub(super) fn all_serving_lost_power(&self) -> bool {
         let serving = self.members.iter().filter(|it| serves(self.map(), it.target));
         serving.into_iter().all(|it| it.lost_power)
+    }
+
+    /// Checks the log of a member that confirms records to the process `life` of member `to`.
+    pub(super) fn check_held(&mut self, index: usize, (to, life): (usize, u64), appended: Lsn) {
+        if self.ledger.is_writer(self.members[to].target, life) {
+            let result = self.ledger.check_confirmed(&self.members[index], appended);
+            self.check(result);
+        }
     }
 
     /// Checks a member when management marks it as in sync.

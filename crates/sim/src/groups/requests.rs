@@ -105,6 +105,9 @@ impl Cluster {
             CopyStore::ID => MemberReply::Copy(result.and_then(|it| StoreCopied::from_bytes(&it))),
             _ => MemberReply::Log(result.and_then(|it| LogHeld::from_bytes(&it))),
         };
+        if let MemberReply::Log(Ok(held)) = &reply {
+            self.check_held(index, to, held.appended);
+        }
         let now = self.now;
         let process = &mut self.members[index];
         if matches!(&reply, MemberReply::Log(Ok(held)) if held.lease_ms > 0) {
