@@ -291,3 +291,47 @@ impl Cluster {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::authority::first_map;
+    use super::super::knobs::GroupKnobs;
+    use super::*;
+    use crate::random::Random;
+
+    const TERM: Epoch = Epoch::new(3);
+    const ONE: TargetId = TargetId::new(1);
+    const OTHER: TargetId = TargetId::new(2);
+
+    fn ledger_and_member() -> (Ledger, Member) {
+        let mut random = Random::new(1);
+        let knobs = GroupKnobs::draw(&mut random, None);
+        let map = Arc::new(first_map(&knobs));
+        (Ledger::new(Arc::clone(&map)), Member::new(OTHER, &knobs, &map, &mut random))
+    }
+
+    #[test]
+    fn two_primaries_in_one_term_are_reported() {
+        let (mut ledger, _) = ledger_and_member();
+        for _ in 0..2 {
+            assert_eq!(ledger.check_reply(TERM, ONE), Ok(()));
+        }
+        let what = ledger.check_reply(TERM, OTHER).expect_err("another target in the term");
+        assert!(what.contains("replied as the primary since"), "{what}");
+    }
+
+    #[test]
+    fn confirmed_records_that_differ_are_reported() {
+        let (mut ledger, mut member) = ledger_and_member();
+        ledger.writer = Some((ONE, 1));
+        for (lsn, own) in [(1, b"one"), (2, b"bad")] {
+            let payload = if lsn == 1 { b"one" } else { b"two" };
+            ledger.records.push((TERM, payload.to_vec()));
+            let appended = member.disk.append(TERM, Lsn::new(lsn), Lsn::default(), own);
+            appended.expect("a small record");
+        }
+        assert_eq!(ledger.check_confirmed(&member, Lsn::new(1)), Ok(()));
+        let what = ledger.check_confirmed(&member, Lsn::new(2)).expect_err("another record");
+        assert!(what.contains("differs at record"), "{what}");
+    }
+}
