@@ -12,7 +12,7 @@ const TARGET: &[&str] = &["target"];
 const DEVICE: &[&str] = &["device"];
 const LOAD: &[&str] = &["service", "target", "by", "id"];
 const LOAD_STAGE: &[&str] = &["service", "target", "by", "id", "stage"];
-const ALERT_LABELS: &[&str] = &["rule", "severity", "object"];
+const ALERT_LABELS: &[&str] = &["rule", "severity", "object", "fault", "skep_cluster", "skep_name"];
 const HOLDER: &[&str] = &["target", "client"];
 
 /// Declares the metrics of one table of operations.
@@ -204,7 +204,8 @@ definitions! {
         "Always 1. The labels describe the process.");
     /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
-        "Always 1, for each alert of the monitor that holds, at most 200. The monitor's page and \
+        "Always 1, for each alert of the monitor that holds, at most 200. `fault` is the object of \
+         the alert from which this one follows, or else the own object. The monitor's page and \
          `skep health check` show the facts and the remedy.");
     /// Version of the newest cluster map of the process.
     NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],

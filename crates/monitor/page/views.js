@@ -148,18 +148,31 @@ function phaseTable() {
   ], (row) => `${row.target} ${row.stage}`);
 }
 
+/** Returns whether a problem follows from another problem, which lists it. */
+const follows = (finding) => finding.cause !== null;
+
+/** Returns the name of a problem: its rule and its object. */
+const problem = (finding) => `${finding.rule} ${finding.object}`;
+
+/** Lists problems that follow from one problem. Returns null if there are none. */
+function consequences(found) {
+  if (!found || !found.length) return null;
+  return h("ul", { class: "consequences", "aria-label": "What follows from this problem" }, found.map((it) => h("li", {}, it.what)));
+}
+
 function findingList() {
   const list = h("ul", { class: "findings" });
   const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, queues, latencies and clients each second.");
   return { element: h("div", {}, list, none), update(live) {
-    const since = new Map(live.alerts.map((alert) => [`${alert.rule} ${alert.object}`, alert.since_ms]));
-    const shown = live.findings.map((finding) => {
-      const start = since.get(`${finding.rule} ${finding.object}`);
+    const since = new Map(live.alerts.map((alert) => [problem(alert), alert.since_ms]));
+    const shown = live.findings.filter((finding) => !follows(finding)).map((finding) => {
+      const start = since.get(problem(finding));
+      const following = live.findings.filter((it) => follows(it) && problem(it.cause) === problem(finding));
       return h("li", { class: finding.severity },
         h("span", { class: "dot " + finding.severity, "aria-label": finding.severity, role: "img" }),
         h("span", { class: "what" }, finding.what),
         h("span", { class: "time" }, start ? `for ${ago(live.now_ms - start)}` : "just now"),
-        h("span", { class: "remedy" }, prose(finding.remedy)));
+        h("span", { class: "remedy" }, prose(finding.remedy)), consequences(following));
     });
     list.replaceChildren(...shown);
     none.hidden = shown.length > 0;
@@ -208,8 +221,9 @@ export function overview() {
       setText(tiles.space.note, `${bytes(used)} of ${bytes(live.capacity.size_bytes)}`);
       tiles.clients.set(String(live.clients), `${live.services.length} services, ${live.targets.length} targets`);
       const critical = live.findings.filter((finding) => finding.severity === "critical").length;
-      health.className = `pill ${critical ? "critical" : live.findings.length ? "warning" : "good"}`;
-      setText(health.lastChild, live.findings.length ? `${live.findings.length} problem${live.findings.length > 1 ? "s" : ""}` : "Healthy");
+      const problems = live.findings.filter((finding) => !follows(finding)).length;
+      health.className = `pill ${critical ? "critical" : problems ? "warning" : "good"}`;
+      setText(health.lastChild, problems ? `${problems} problem${problems > 1 ? "s" : ""}` : "Healthy");
       findings.update(live);
       phases.update(live.phases ?? []);
       slow.update(live.slowest ?? []);
@@ -392,7 +406,7 @@ export function alerts() {
       list.replaceChildren(...ended.map((alert) => h("li", { class: "over" },
         h("span", { class: "dot" }), h("span", { class: "what" }, alert.what),
         h("span", { class: "time" }, `${moment(alert.since_ms, 1e9)} ${moment(alert.since_ms, 600)}, for ${ago(alert.ended_ms - alert.since_ms)}`),
-        h("span", { class: "remedy" }, prose(alert.remedy)))));
+        h("span", { class: "remedy" }, prose(alert.remedy)), consequences(alert.consequences))));
       none.hidden = ended.length > 0;
     },
   };

@@ -1,13 +1,17 @@
 //! Alerts: findings that have lasted for a while.
 //!
 //! The module is pure, because the caller passes the time. It decides when an alert begins and
-//! ends. [`crate::notify`] sends the notifications.
+//! ends, and which alerts are parts of another alert. [`crate::notify`] sends the notifications.
+//!
+//! A finding that follows from another one raises no alert of its own while the alert of its cause
+//! exists. The alert of the cause lists it. If it still exists after the end of its cause, it
+//! becomes an alert.
 
-use crate::findings::Finding;
-use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS};
+use crate::findings::{Finding, FindingKey};
+use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES};
 use serde::Serialize;
 use skep_cluster::problems::Severity;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An alert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,19 +25,72 @@ pub(crate) struct Alert {
     pub(crate) since_ms: u64,
     /// Time at which the finding ended. `None` means that the finding still exists.
     pub(crate) ended_ms: Option<u64>,
+    /// Problems that follow from this alert, in the order in which they were found. At most
+    /// [`MAX_CONSEQUENCES`].
+    pub(crate) consequences: Vec<Consequence>,
+}
+
+/// A problem that follows from an alert. No notification is sent for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Consequence {
+    pub(crate) rule: &'static str,
+    pub(crate) severity: &'static str,
+    pub(crate) object: String,
+    pub(crate) what: String,
+    /// Time at which the finding began, in milliseconds since 1970.
+    pub(crate) since_ms: u64,
+    /// Time at which the finding ended. `None` means that the finding still exists, or that it
+    /// existed when the alert ended.
+    pub(crate) ended_ms: Option<u64>,
+}
+
+impl Alert {
+    /// Updates the consequences at the time `now_ms`: `present` are those that exist.
+    fn set_consequences(&mut self, present: Vec<Consequence>, now_ms: u64) {
+        for former in &mut self.consequences {
+            former.ended_ms.get_or_insert(now_ms);
+        }
+        for new in present {
+            let is_same = |it: &&mut Consequence| it.rule == new.rule && it.object == new.object;
+            if let Some(former) = self.consequences.iter_mut().find(is_same) {
+                *former = new;
+            } else if self.consequences.len() < MAX_CONSEQUENCES {
+                self.consequences.push(new);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Active {
     alert: Alert,
     last_seen_ms: u64,
+    /// The active finding from which this one follows.
+    cause: Option<FindingKey>,
+    /// Time since which the finding follows from no other one.
+    independent_since_ms: u64,
+    /// Whether the caller has received the alert.
     is_announced: bool,
+}
+
+impl Active {
+    /// Returns the finding, which exists, as a part of the alert of its cause.
+    fn as_consequence(&self) -> Consequence {
+        Consequence {
+            rule: self.alert.rule,
+            severity: self.alert.severity,
+            object: self.alert.object.clone(),
+            what: self.alert.what.clone(),
+            since_ms: self.alert.since_ms,
+            ended_ms: None,
+        }
+    }
 }
 
 /// All current alerts, and the alerts that ended recently.
 #[derive(Debug, Default)]
 pub(crate) struct AlertBook {
-    active: BTreeMap<(&'static str, String), Active>,
+    active: BTreeMap<FindingKey, Active>,
     ended: VecDeque<Alert>,
 }
 
@@ -53,32 +110,40 @@ impl AlertBook {
     /// Updates the alerts by the findings of one moment. Returns the alerts that begin or end at
     /// this moment.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
-        let mut changes = Vec::new();
-        for finding in findings {
-            let key = (finding.rule, finding.object.clone());
-            let active = self.active.entry(key).or_insert_with(|| Active {
-                alert: Alert {
-                    rule: finding.rule,
-                    severity: "",
-                    object: finding.object.clone(),
-                    what: String::new(),
-                    remedy: String::new(),
-                    since_ms: now_ms,
-                    ended_ms: None,
-                },
-                last_seen_ms: now_ms,
-                is_announced: false,
-            });
-            active.last_seen_ms = now_ms;
-            active.alert.severity = severity_word(finding.severity);
-            active.alert.what = finding.what;
-            active.alert.remedy = finding.remedy;
-            let lasts = now_ms.saturating_sub(active.alert.since_ms) >= ms(ALERT_AFTER);
-            if lasts && !active.is_announced {
-                active.is_announced = true;
-                changes.push(active.alert.clone());
-            }
-        }
+        findings.into_iter().for_each(|finding| self.note(now_ms, finding));
+        let mut changes = self.end_old(now_ms);
+        changes.extend(self.begin_new(now_ms));
+        changes
+    }
+
+    /// Notes that a finding exists at this moment.
+    fn note(&mut self, now_ms: u64, finding: Finding) {
+        let active = self.active.entry(finding.key()).or_insert_with(|| Active {
+            alert: Alert {
+                rule: finding.rule,
+                severity: "",
+                object: finding.object.clone(),
+                what: String::new(),
+                remedy: String::new(),
+                since_ms: now_ms,
+                ended_ms: None,
+                consequences: Vec::new(),
+            },
+            last_seen_ms: now_ms,
+            cause: None,
+            independent_since_ms: now_ms,
+            is_announced: false,
+        });
+        active.last_seen_ms = now_ms;
+        active.alert.severity = severity_word(finding.severity);
+        active.alert.what = finding.what;
+        active.alert.remedy = finding.remedy;
+        // If the finding of the cause has ended, the alert of the cause still exists for a moment.
+        active.cause = finding.cause.or(active.cause.take());
+    }
+
+    /// Removes the findings that no longer exist. Returns the alerts that end.
+    fn end_old(&mut self, now_ms: u64) -> Vec<Alert> {
         // A finding that ends before it has become an alert is removed at once.
         let is_over = |active: &Active| {
             let patience = if active.is_announced { ms(ALERT_ENDS_AFTER) } else { 0 };
@@ -86,6 +151,7 @@ impl AlertBook {
         };
         let over: Vec<_> =
             self.active.iter().filter(|(_, it)| is_over(it)).map(|(key, _)| key.clone()).collect();
+        let mut changes = Vec::new();
         for key in over {
             let Some(active) = self.active.remove(&key) else { continue };
             if !active.is_announced {
@@ -99,10 +165,39 @@ impl AlertBook {
         changes
     }
 
+    /// Returns the alerts that begin. Updates the consequences of all alerts.
+    fn begin_new(&mut self, now_ms: u64) -> Vec<Alert> {
+        let existing: BTreeSet<FindingKey> = self.active.keys().cloned().collect();
+        let mut following = BTreeMap::<FindingKey, Vec<Consequence>>::new();
+        let mut begun = Vec::new();
+        for (key, active) in &mut self.active {
+            active.cause = active.cause.take().filter(|cause| existing.contains(cause));
+            let lasts = |since_ms: u64| now_ms.saturating_sub(since_ms) >= ms(ALERT_AFTER);
+            if let Some(cause) = active.cause.clone() {
+                active.independent_since_ms = now_ms;
+                if lasts(active.alert.since_ms) {
+                    following.entry(cause).or_default().push(active.as_consequence());
+                }
+            } else if lasts(active.independent_since_ms) && !active.is_announced {
+                active.is_announced = true;
+                begun.push(key.clone());
+            }
+        }
+        for (key, active) in &mut self.active {
+            let present = following.remove(key).unwrap_or_default();
+            active.alert.set_consequences(present, now_ms);
+        }
+        let begun = begun.iter().filter_map(|key| self.active.get(key));
+        begun.map(|active| active.alert.clone()).collect()
+    }
+
     /// Returns the current alerts, sorted by severity (critical first) and then by age (oldest
-    /// first).
+    /// first). Omits the alerts that another alert lists as its consequences.
     pub(crate) fn holding(&self) -> Vec<&Alert> {
-        let announced = self.active.values().filter(|active| active.is_announced);
+        let is_announced =
+            |key: &FindingKey| self.active.get(key).is_some_and(|it| it.is_announced);
+        let is_listed = |active: &Active| active.cause.as_ref().is_some_and(is_announced);
+        let announced = self.active.values().filter(|it| it.is_announced && !is_listed(it));
         let mut all: Vec<&Alert> = announced.map(|active| &active.alert).collect();
         all.sort_by_key(|alert| (alert.severity != "critical", alert.since_ms));
         all
@@ -131,7 +226,13 @@ mod tests {
             object: "t7".into(),
             what: "slow".into(),
             remedy: "wait".into(),
+            cause: None,
         }
+    }
+
+    fn of_rule(rule: &'static str, cause: Option<&'static str>) -> Finding {
+        let cause = cause.map(|rule| (rule, "t7".to_owned()));
+        Finding { rule, cause, ..finding() }
     }
 
     /// Returns the seconds at which an alert begins (`true`) or ends (`false`). The finding exists
@@ -169,5 +270,69 @@ mod tests {
         book.update(60_000, Vec::new());
         assert_eq!(book.holding().len(), 0);
         assert_eq!((book.ended()[0].since_ms, book.ended()[0].ended_ms), (0, Some(9000)));
+    }
+    /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The
+    /// cause exists in the first span of seconds, and the consequence in the second one.
+    fn changes_of_two(
+        cause: std::ops::Range<u64>,
+        consequence: std::ops::Range<u64>,
+    ) -> (Vec<(u64, &'static str, bool)>, AlertBook) {
+        let mut book = AlertBook::default();
+        let mut found = Vec::new();
+        for second in 0..100 {
+            let mut findings = Vec::new();
+            // The order of the findings must not matter.
+            if consequence.contains(&second) {
+                let of_cause = cause.contains(&second).then_some("cause");
+                findings.push(of_rule("consequence", of_cause));
+            }
+            if cause.contains(&second) {
+                findings.push(of_rule("cause", None));
+            }
+            for alert in book.update(second * 1000, findings) {
+                found.push((second, alert.rule, alert.ended_ms.is_none()));
+            }
+        }
+        (found, book)
+    }
+
+    #[test]
+    fn consequence_is_a_part_of_the_alert_of_its_cause() {
+        let (found, book) = changes_of_two(10..40, 20..40);
+        assert_eq!(found, [(15, "cause", true), (55, "cause", false)]);
+        assert_eq!(book.ended().len(), 1);
+        let cause = &book.ended()[0];
+        let [part] = &cause.consequences[..] else { panic!("{cause:?}") };
+        assert_eq!((part.rule, part.since_ms), ("consequence", 20_000));
+        assert_eq!(part.ended_ms, Some(40_000));
+        // A consequence that is found first waits for its cause, which may have begun just now.
+        let (found, _) = changes_of_two(12..40, 10..40);
+        assert_eq!(found, [(17, "cause", true), (55, "cause", false)]);
+    }
+
+    #[test]
+    fn consequence_that_outlives_its_cause_becomes_an_alert() {
+        let (found, _) = changes_of_two(10..40, 20..90);
+        let cause = [(15, "cause", true), (55, "cause", false)];
+        assert_eq!(found, [&cause[..], &[(59, "consequence", true)]].concat());
+    }
+
+    #[test]
+    fn alert_is_listed_under_a_cause_that_begins_later() {
+        let mut book = AlertBook::default();
+        let mut announced = Vec::new();
+        for second in 0..30 {
+            let cause = (second >= 10).then_some("cause");
+            let mut findings = vec![of_rule("consequence", cause)];
+            findings.extend(cause.map(|rule| of_rule(rule, None)));
+            announced.extend(book.update(second * 1000, findings).iter().map(|it| it.rule));
+        }
+        assert_eq!(announced, ["consequence", "cause"]);
+        let holding = book.holding();
+        assert_eq!(holding.iter().map(|it| it.rule).collect::<Vec<_>>(), ["cause"]);
+        assert_eq!(holding[0].consequences[0].since_ms, 0);
+        // The receiver of the first notification also learns that the alert has ended.
+        let ended = book.update(60_000, Vec::new());
+        assert_eq!(ended.len(), 2, "{ended:?}");
     }
 }

@@ -31,13 +31,26 @@ pub(crate) struct Finding {
     /// Name of the rule.
     pub(crate) rule: &'static str,
     pub(crate) severity: Severity,
-    /// The object of the problem: `t7` for a target, `n2` for a node, or a word. The rule and the
-    /// object together identify the finding over time.
+    /// The object of the problem: `t7` for a target, `n2` for a node, `host ADDRESS` for a host, or
+    /// a word. The rule and the object together identify the finding over time.
     pub(crate) object: String,
     /// A description of the problem, with the name of the object.
     pub(crate) what: String,
     /// The effect until the problem is repaired, and the remedy for an administrator.
     pub(crate) remedy: String,
+    /// The finding from which this finding follows, and which itself follows from no other one.
+    /// `None` means that no such finding exists. [`crate::consequences`] sets this field.
+    pub(crate) cause: Option<FindingKey>,
+}
+
+/// The rule and the object of a finding.
+pub(crate) type FindingKey = (&'static str, String);
+
+impl Finding {
+    /// Returns the rule and the object, which together identify the finding.
+    pub(crate) fn key(&self) -> FindingKey {
+        (self.rule, self.object.clone())
+    }
 }
 
 /// All data that the rules use.
@@ -71,6 +84,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             remedy: "read the log of `skep management` on its host; operations on files continue, \
                      but nodes cannot join, and the cluster map does not change"
                 .into(),
+            cause: None,
         });
     }
     if let Some(problem) = history_problem {
@@ -83,6 +97,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
                 "solve this problem with the disk of the monitor's directory; the page and the \
                  alerts work meanwhile, but older figures are missing"
                     .into(),
+            cause: None,
         });
     }
     found.extend(hidden_pages(situation.hidden_pages));
@@ -96,6 +111,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
                 "check the host and the network of this client, and read the log of its mount; its \
                  locks and open files were released"
                     .into(),
+            cause: None,
         });
     }
     if let Some(map) = &collected.map {
@@ -107,6 +123,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
             what: problem.what,
             remedy: problem.remedy.into(),
+            cause: None,
         }));
         let slow = causes(evidence, map, &thresholds(settings));
         found.extend(slow.into_iter().filter(|cause| !cause.is_over).map(|cause| Finding {
@@ -115,6 +132,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             object: cause.object,
             what: cause.what,
             remedy: cause.remedy,
+            cause: None,
         }));
         for target in &map.targets {
             found.extend(growing_queue(map, target, frames, settings));
@@ -145,6 +163,7 @@ fn hidden_pages(services: &[String]) -> Option<Finding> {
                  services, and restart the services; a firewall must block the port for other \
                  hosts"
             .into(),
+        cause: None,
     })
 }
 
@@ -170,6 +189,7 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
                     "read the log of `skep {}` on its host, and start the service there; {effect}",
                     kind_word(node.kind)
                 ),
+                cause: None,
             })
         })
         .collect()
@@ -240,6 +260,7 @@ fn growing_queue(
             "`skep stats --by user` and `--by client` show the users and clients that send the \
              requests; the target gets more requests than it can complete"
                 .into(),
+        cause: None,
     })
 }
 
@@ -268,6 +289,7 @@ fn slow_log_sync(
         remedy: "check the disk of this metadata target, or give the target a faster disk; each \
                  `fsync` waits for such a sync"
             .into(),
+        cause: None,
     })
 }
 

@@ -5,7 +5,8 @@
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
-//! - `findings`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the notifications.
+//! - `findings`, `consequences`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the
+//!   notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -20,6 +21,7 @@ mod alerts;
 mod back_off;
 pub mod codec;
 mod collect;
+mod consequences;
 mod copies;
 mod evictions;
 mod evidence;

@@ -33,6 +33,9 @@ pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
 /// Maximum number of alerts in the metrics of the monitor, the most severe first. Prometheus stores
 /// a series for each of them.
 pub const EXPORTED_ALERTS: usize = 200;
+/// Maximum number of consequences in an alert, such as the targets of a host. A notification with
+/// them fits into the buffer of a pipe, which has 64 KiB.
+pub const MAX_CONSEQUENCES: usize = 64;
 /// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the queue of notifications. If there are more, the monitor drops the oldest

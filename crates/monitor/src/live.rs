@@ -3,6 +3,7 @@
 
 use crate::alerts::{Alert, AlertBook, severity_word};
 use crate::collect::Collected;
+use crate::consequences::{self, HOST};
 use crate::evictions::EvictionWatch;
 use crate::evidence::EvidenceBook;
 use crate::findings::{Finding, Situation, findings, thresholds};
@@ -35,8 +36,8 @@ const PHASES_SPAN_MS: u64 = 10_000;
 const DISCOVERY_MS: u64 = 3_600_000;
 
 /// Rules whose findings mean that requests wait or fail.
-const STOPPING: [&str; 5] =
-    ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable"];
+const STOPPING: [&str; 6] =
+    ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable", HOST];
 
 /// Whether requests of a scope waited or failed during the time of an alert.
 fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
@@ -160,7 +161,7 @@ impl MonitorState {
         self.interval_ms = span_ms;
         let hidden_pages = self.hidden_pages(now_ms);
         let state = self.history.state();
-        self.findings = findings(&Situation {
+        let found = findings(&Situation {
             collected: &self.collected,
             frames: self.history.recent(),
             evidence: &self.evidence.newest(),
@@ -169,6 +170,7 @@ impl MonitorState {
             hidden_pages: &hidden_pages,
             settings: &self.settings,
         });
+        self.findings = consequences::group(found, &self.collected);
         self.alerts.update(now_ms, self.findings.clone())
     }
 
@@ -386,6 +388,10 @@ fn finding_json(finding: &Finding) -> Value {
         "object": finding.object,
         "what": finding.what,
         "remedy": finding.remedy,
+        "cause": finding.cause.as_ref().map(|(rule, object)| json!({
+            "rule": rule,
+            "object": object,
+        })),
     })
 }
 
@@ -402,6 +408,7 @@ mod tests {
             object: "t7".into(),
             what: "storage target t7 is Offline".into(),
             remedy: "check the service".into(),
+            cause: None,
         };
         for second in 100..140 {
             alerts.update(second * 1000, vec![offline()]);

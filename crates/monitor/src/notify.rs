@@ -149,6 +149,7 @@ mod tests {
             remedy: "wait".into(),
             since_ms: 5,
             ended_ms: None,
+            consequences: Vec::new(),
         };
         for _ in 0..2 * MAX_PENDING {
             notifications.add("c", &alert);

@@ -5,6 +5,7 @@
 //! Otherwise, a foreign web page in the browser of a user of this host could make its own host name
 //! resolve to this address (DNS rebinding), and could read the replies.
 
+use crate::consequences::service_of_object;
 use crate::limits::EXPORTED_ALERTS;
 use crate::live::MonitorState;
 use crate::page::FILES;
@@ -118,14 +119,26 @@ pub(crate) fn reply(
 }
 
 /// Returns the metrics of the monitor's process, and its alerts, so that Prometheus and
-/// Alertmanager send them too.
+/// Alertmanager send them too. The label `fault` of a consequence is the object of the alert from
+/// which it follows, so that Alertmanager can leave it out.
 fn metrics(state: &MonitorState, registry: &Registry) -> String {
     let mut snapshot = registry.snapshot();
-    for alert in state.alerts.holding().into_iter().take(EXPORTED_ALERTS) {
+    let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
+    let alerts = state.alerts.holding().into_iter().flat_map(|alert| {
+        let present = alert.consequences.iter().filter(|it| it.ended_ms.is_none());
+        let following = present.map(|it| (it.rule, it.severity, &it.object));
+        let all = std::iter::once((alert.rule, alert.severity, &alert.object)).chain(following);
+        all.map(move |of_alert| (of_alert, &alert.object))
+    });
+    for ((rule, severity, object), fault) in alerts.take(EXPORTED_ALERTS) {
+        let service = map.and_then(|map| service_of_object(object, map));
         let labels = vec![
-            ("rule", alert.rule.to_owned()),
-            ("severity", alert.severity.to_owned()),
-            ("object", alert.object.clone()),
+            ("rule", rule.to_owned()),
+            ("severity", severity.to_owned()),
+            ("object", object.clone()),
+            ("fault", fault.clone()),
+            ("skep_cluster", cluster.clone()),
+            ("skep_name", service.map_or_else(String::new, |node| node.name.clone())),
         ];
         snapshot.number(&catalog::ALERT, labels, 1);
     }

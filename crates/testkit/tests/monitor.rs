@@ -136,18 +136,31 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
     let stopped = &cluster.processes("storage")[0];
     stopped.signal(Signal::STOP);
-    let found = eventually(PATIENCE, || {
-        rules("holding").contains(&"service-unreachable".to_owned()).then_some(())
-    });
+    // The targets of the service are offline as well, but this follows from the same fault.
+    let consequences = |list: &str| -> Vec<String> {
+        let alerts = get(&address, "/api/alerts");
+        let alert = alerts[list].list().iter().find(|it| it["rule"] == "service-unreachable");
+        let found = alert.into_iter().flat_map(|alert| alert["consequences"].list());
+        found.map(|it| it["rule"].text().to_owned()).collect()
+    };
+    let follows = "target-offline".to_owned();
+    let found = eventually(PATIENCE, || consequences("holding").contains(&follows).then_some(()));
+    let holding = rules("holding");
     stopped.signal(Signal::CONT);
     assert!(found.is_some(), "{:?}", get(&address, "/api/alerts"));
-    let states = || -> Vec<String> {
+    assert!(!holding.contains(&follows), "{holding:?}");
+    let sent = || -> Vec<Value> {
         let text = fs::read_to_string(&notified).unwrap_or_default();
-        let alerts = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let of_rule = alerts.filter(|it| it["alert"]["rule"] == "service-unreachable");
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    let states = || -> Vec<String> {
+        let sent = sent();
+        let of_rule = sent.iter().filter(|it| it["alert"]["rule"] == "service-unreachable");
         of_rule.map(|it| it["state"].text().to_owned()).collect()
     };
     wait_for("both notifications", PATIENCE, || (states() == ["began", "ended"]).then_some(()));
+    assert!(sent().iter().all(|it| it["alert"]["rule"] != "target-offline"), "{:?}", sent());
+    assert!(consequences("ended").contains(&follows));
     assert!(rules("ended").contains(&"service-unreachable".to_owned()));
 }
 

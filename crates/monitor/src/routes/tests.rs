@@ -192,6 +192,7 @@ fn alerts_are_metrics_with_rule_severity_and_object() {
         object: "t7".into(),
         what: HOSTILE.into(),
         remedy: "delete files".into(),
+        cause: None,
     };
     let text = |state: &MonitorState| {
         let access = Access { password: None };
@@ -202,7 +203,67 @@ fn alerts_are_metrics_with_rule_severity_and_object() {
     state.alerts.update(NOW, vec![finding()]);
     assert!(!text(&state).contains("skep_alert{"), "{}", text(&state));
     state.alerts.update(NOW + 60_000, vec![finding()]);
-    let line = "skep_alert{rule=\"target-full\",severity=\"critical\",object=\"t7\"} 1\n";
-    assert!(text(&state).contains(line), "{}", text(&state));
+    let line = format!(
+        "skep_alert{{rule=\"target-full\",severity=\"critical\",object=\"t7\",fault=\"t7\",\
+         skep_cluster=\"{}\",skep_name=\"\"}} 1\n",
+        state.cluster()
+    );
+    assert!(text(&state).contains(&line), "{}", text(&state));
     assert!(!text(&state).contains("onerror"), "the text of an alert is not a label");
+}
+
+#[test]
+fn consequence_is_a_metric_with_the_object_of_its_fault() {
+    let (_directory, mut state) = state();
+    let map = state.collected.map.as_mut().unwrap();
+    let storage = Node { id: NodeId::new(3), name: "storage-3".into(), ..map.nodes[0].clone() };
+    map.nodes.push(storage);
+    let target = skep_types::TargetId::new(7);
+    let kind = skep_types::TargetKind::Storage;
+    map.targets.push(skep_types::Target::new(target, kind, NodeId::new(3), "/d"));
+    let of = |rule, object: &str, cause| crate::findings::Finding {
+        rule,
+        severity: skep_cluster::problems::Severity::Critical,
+        object: object.into(),
+        what: String::new(),
+        remedy: String::new(),
+        cause,
+    };
+    for second in 0..10 {
+        let cause = ("service-unreachable", "n3".to_owned());
+        let findings =
+            vec![of("service-unreachable", "n3", None), of("target-offline", "t7", Some(cause))];
+        state.alerts.update(NOW + second * 1000, findings);
+    }
+    let access = Access { password: None };
+    let reply = reply(&request("/metrics"), &access, &state, &Registry::new(), NOW);
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    for (rule, object) in [("service-unreachable", "n3"), ("target-offline", "t7")] {
+        let line = format!(
+            "skep_alert{{rule=\"{rule}\",severity=\"critical\",object=\"{object}\",fault=\"n3\",\
+             skep_cluster=\"{}\",skep_name=\"storage-3\"}} 1\n",
+            state.cluster()
+        );
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
+/// A label or a rule that does not exist would make a rule of Alertmanager have no effect.
+#[test]
+fn inhibit_rules_for_alertmanager_name_existing_labels() {
+    let rules = include_str!("../../../../dashboards/prometheus/inhibit-rules.yml");
+    let lines = || rules.lines().filter(|line| !line.trim_start().starts_with('#'));
+    for rule in [crate::consequences::HOST, "service-unreachable"] {
+        assert!(lines().any(|line| line.contains(rule)), "{rule}");
+    }
+    let of_pages = ["skep_cluster", "skep_name", "instance", "target"];
+    let mut equal = 0;
+    for line in lines().filter_map(|line| line.trim().strip_prefix("equal: [")) {
+        equal += 1;
+        for label in line.trim_end_matches(']').split(", ") {
+            let is_known = catalog::ALERT.labels.contains(&label) || of_pages.contains(&label);
+            assert!(is_known, "{label}");
+        }
+    }
+    assert_eq!(equal, lines().filter(|line| line.contains("source_matchers")).count());
 }
