@@ -7,7 +7,7 @@
 
 use crate::files;
 use crate::program::{clean_up, finish, run};
-use crate::wait::{PATIENCE, eventually};
+use crate::wait::{PATIENCE, eventually, wait_for};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -154,6 +154,10 @@ impl TargetDisk {
     /// Unmounts the file system and mounts it again, as after the repair of a device. No process
     /// may use the disk during this call.
     ///
+    /// Another mount namespace may still contain the mount, and then the file system with its
+    /// failure goes on after `umount`. `mount` would use the loop device of this file system again.
+    /// So this function waits until no loop device has the image.
+    ///
     /// # Panics
     /// Panics if the disk is still in use.
     pub fn mount_again(&self) {
@@ -166,6 +170,9 @@ impl TargetDisk {
             ended.status.success().then_some(())
         });
         assert!(freed.is_some(), "{refusal}");
+        wait_for("no loop device has the image of the disk", PATIENCE, || {
+            run("losetup", ["-j", text(&self.image())]).trim().is_empty().then_some(())
+        });
         self.mount();
     }
 }
