@@ -1,67 +1,152 @@
-//! Checks the linearizability of recorded operations, which several programs performed on one name
-//! of a directory. Each operation must seem to happen at one moment between its call and its
-//! return.
+//! Checks the linearizability of recorded operations, which several programs performed on one
+//! object: a name of a directory, two names between which programs move files, or a register. Each
+//! operation must seem to happen at one moment between its call and its return.
 //!
-//! This module owns the type of an operation, and the check. The caller records the operations. The
+//! This module owns the types of operations, and the check. The caller records the operations. The
 //! caller must mount the file system such that the kernel does not cache names.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::time::Instant;
 
+/// The outcome of an operation on an object.
+pub trait Outcome: Copy + Debug {
+    /// The state of the object. The default is the state before the first operation.
+    type State: Clone + Debug + Default + Ord;
+
+    /// Returns the state of the object after the operation. `None` means that the operation cannot
+    /// have this outcome in the state `before`.
+    fn apply(self, before: &Self::State) -> Option<Self::State>;
+
+    /// Whether the operation may take effect several times before it returns, for example because a
+    /// client sends a write again after a take-over.
+    fn may_repeat(self) -> bool {
+        false
+    }
+}
+
 /// The outcome of an operation on the name that all clients of the test use. A file is identified
-/// by its inode number, because no two files of a file system ever have the same number.
+/// by its inode number, because no two files of a file system ever have the same number. The state
+/// is the file that has the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum NameOutcome {
     /// The operation created this file.
     Created(u64),
     /// The operation created no file because the name existed.
     Exists,
     /// The operation removed the name.
     Removed,
-    /// The name did not exist, so a removal or a lookup failed.
+    /// The name did not exist, so a removal, a rename or a lookup failed.
     Absent,
     /// A lookup found this file.
     Found(u64),
 }
 
-impl Outcome {
-    /// Returns the file that has the name after the operation, or `None` if no file has it. The
-    /// outer `None` means that the operation cannot have this outcome while `file` has the name.
-    fn apply(self, file: Option<u64>) -> Option<Option<u64>> {
-        match (self, file) {
+impl Outcome for NameOutcome {
+    type State = Option<u64>;
+
+    fn apply(self, file: &Option<u64>) -> Option<Option<u64>> {
+        match (self, *file) {
             (Self::Created(new), None) => Some(Some(new)),
-            (Self::Exists, Some(_)) | (Self::Absent, None) => Some(file),
+            (Self::Exists, Some(_)) | (Self::Absent, None) => Some(*file),
             (Self::Removed, Some(_)) => Some(None),
-            (Self::Found(found), Some(known)) if found == known => Some(file),
+            (Self::Found(found), Some(known)) if found == known => Some(*file),
             _ => None,
         }
     }
 }
 
+/// The outcome of an operation on two names, between which programs rename files without replacing
+/// any. The state is the file of each name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairOutcome {
+    /// The outcome of an operation on one of the names, which changed no other name.
+    OfName {
+        /// Index of the name.
+        name: usize,
+        /// The outcome.
+        outcome: NameOutcome,
+    },
+    /// A rename moved the file of the name with the index `from` to the other name.
+    Moved {
+        /// Index of the name that the file had before.
+        from: usize,
+    },
+}
+
+impl Outcome for PairOutcome {
+    type State = [Option<u64>; 2];
+
+    fn apply(self, files: &[Option<u64>; 2]) -> Option<[Option<u64>; 2]> {
+        let mut after = *files;
+        match self {
+            Self::OfName { name, outcome } => after[name] = outcome.apply(&files[name])?,
+            Self::Moved { from } => {
+                let is_possible = files[from].is_some() && files[1 - from].is_none();
+                after.swap(0, 1);
+                return is_possible.then_some(after);
+            }
+        }
+        Some(after)
+    }
+}
+
+/// The outcome of an operation on a register: some bytes that programs read and overwrite as one
+/// number. The first value is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegisterOutcome {
+    /// The operation read this value.
+    Read(u64),
+    /// The operation wrote this value.
+    Written(u64),
+}
+
+impl Outcome for RegisterOutcome {
+    type State = u64;
+
+    fn apply(self, value: &u64) -> Option<u64> {
+        match self {
+            Self::Read(read) => (read == *value).then_some(read),
+            Self::Written(new) => Some(new),
+        }
+    }
+
+    fn may_repeat(self) -> bool {
+        matches!(self, Self::Written(_))
+    }
+}
+
 /// A recorded operation.
 #[derive(Debug, Clone, Copy)]
-pub struct Operation {
+pub struct Operation<O> {
     /// Time at which the program called the operation.
     pub began: Instant,
     /// Time at which the operation returned.
     pub ended: Instant,
     /// The outcome that the operation returned.
-    pub outcome: Outcome,
+    pub outcome: O,
 }
 
-/// A possible state of the name: the file that has the name, and the running operations that have
-/// already taken effect.
-type Past = (Option<u64>, BTreeSet<usize>);
+/// A possible state of the object, and the running operations that have already taken effect.
+type Past<O> = (<O as Outcome>::State, BTreeSet<usize>);
 
 /// Adds all states that are possible if some of the running operations take effect now.
-fn extend(pasts: &mut BTreeSet<Past>, running: &BTreeSet<usize>, operations: &[Operation]) {
+fn extend<O: Outcome>(
+    pasts: &mut BTreeSet<Past<O>>,
+    running: &BTreeSet<usize>,
+    operations: &[Operation<O>],
+) {
     let mut new: Vec<_> = pasts.iter().cloned().collect();
-    while let Some((file, effective)) = new.pop() {
-        for index in running.difference(&effective) {
-            let Some(file) = operations[*index].outcome.apply(file) else { continue };
+    while let Some((state, effective)) = new.pop() {
+        for index in running {
+            let outcome = operations[*index].outcome;
+            if effective.contains(index) && !outcome.may_repeat() {
+                continue;
+            }
+            let Some(state) = outcome.apply(&state) else { continue };
             let mut effective = effective.clone();
             effective.insert(*index);
-            let past = (file, effective);
+            let past = (state, effective);
             if pasts.insert(past.clone()) {
                 new.push(past);
             }
@@ -69,18 +154,18 @@ fn extend(pasts: &mut BTreeSet<Past>, running: &BTreeSet<usize>, operations: &[O
     }
 }
 
-/// Checks the operations on a name that did not exist at first. The run time is proportional to the
-/// number of operations, and to the number of subsets of operations that ran at the same time.
+/// Checks the operations on an object. The run time is proportional to the number of operations,
+/// and to the number of subsets of operations that ran at the same time.
 ///
 /// # Errors
 /// Describes the first operation after which no state is possible, with the operations that
 /// preceded it.
-pub fn check(operations: &[Operation]) -> Result<(), String> {
+pub fn check<O: Outcome>(operations: &[Operation<O>]) -> Result<(), String> {
     let begins = operations.iter().enumerate().map(|(index, it)| (it.began, false, index));
     let ends = operations.iter().enumerate().map(|(index, it)| (it.ended, true, index));
     let mut events: Vec<_> = begins.chain(ends).collect();
     events.sort();
-    let mut pasts = BTreeSet::from([(None, BTreeSet::new())]);
+    let mut pasts = BTreeSet::from([(O::State::default(), BTreeSet::new())]);
     let mut running = BTreeSet::new();
     for (at, (_, is_end, index)) in events.iter().enumerate() {
         if !is_end {
@@ -92,9 +177,9 @@ pub fn check(operations: &[Operation]) -> Result<(), String> {
         pasts.retain(|(_, effective)| effective.contains(index));
         pasts = pasts
             .into_iter()
-            .map(|(file, mut effective)| {
+            .map(|(state, mut effective)| {
                 effective.remove(index);
-                (file, effective)
+                (state, effective)
             })
             .collect();
         running.remove(index);
@@ -105,7 +190,7 @@ pub fn check(operations: &[Operation]) -> Result<(), String> {
                 .filter(|it| it.ended >= first && it.began <= events[at].0)
                 .collect();
             return Err(format!(
-                "operation {index} could not return {:?}: before it the name was one of {before:?}, \
+                "operation {index} could not return {:?}: before it the object was one of {before:?}, \
                  and the operations around it were {close:#?}",
                 operations[*index].outcome
             ));
@@ -119,7 +204,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn operations(listed: &[(u64, u64, Outcome)]) -> Vec<Operation> {
+    fn operations<O: Outcome>(listed: &[(u64, u64, O)]) -> Vec<Operation<O>> {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let listed = listed.iter();
@@ -135,25 +220,25 @@ mod tests {
     #[test]
     fn concurrent_operations_may_take_effect_in_any_order() {
         let listed = operations(&[
-            (0, 10, Outcome::Created(1)),
-            (1, 9, Outcome::Absent),
-            (2, 8, Outcome::Found(1)),
-            (11, 20, Outcome::Removed),
-            (12, 19, Outcome::Absent),
-            (13, 21, Outcome::Created(2)),
-            (22, 23, Outcome::Exists),
+            (0, 10, NameOutcome::Created(1)),
+            (1, 9, NameOutcome::Absent),
+            (2, 8, NameOutcome::Found(1)),
+            (11, 20, NameOutcome::Removed),
+            (12, 19, NameOutcome::Absent),
+            (13, 21, NameOutcome::Created(2)),
+            (22, 23, NameOutcome::Exists),
         ]);
         assert_eq!(check(&listed), Ok(()));
     }
 
     #[test]
     fn a_change_that_returned_may_not_be_lost() {
-        let lost = operations(&[(0, 1, Outcome::Created(1)), (2, 3, Outcome::Absent)]);
+        let lost = operations(&[(0, 1, NameOutcome::Created(1)), (2, 3, NameOutcome::Absent)]);
         assert!(check(&lost).is_err());
         let twice = operations(&[
-            (0, 1, Outcome::Created(1)),
-            (2, 3, Outcome::Removed),
-            (4, 5, Outcome::Removed),
+            (0, 1, NameOutcome::Created(1)),
+            (2, 3, NameOutcome::Removed),
+            (4, 5, NameOutcome::Removed),
         ]);
         assert!(check(&twice).is_err());
     }
@@ -161,9 +246,9 @@ mod tests {
     #[test]
     fn an_effect_that_was_seen_may_not_disappear() {
         let listed = operations(&[
-            (0, 100, Outcome::Created(1)),
-            (10, 20, Outcome::Found(1)),
-            (30, 40, Outcome::Absent),
+            (0, 100, NameOutcome::Created(1)),
+            (10, 20, NameOutcome::Found(1)),
+            (30, 40, NameOutcome::Absent),
         ]);
         assert!(check(&listed).is_err());
     }
@@ -171,11 +256,41 @@ mod tests {
     #[test]
     fn an_earlier_file_may_not_be_found_again() {
         let listed = operations(&[
-            (0, 1, Outcome::Created(1)),
-            (2, 3, Outcome::Removed),
-            (4, 5, Outcome::Created(2)),
-            (6, 7, Outcome::Found(1)),
+            (0, 1, NameOutcome::Created(1)),
+            (2, 3, NameOutcome::Removed),
+            (4, 5, NameOutcome::Created(2)),
+            (6, 7, NameOutcome::Found(1)),
         ]);
         assert!(check(&listed).is_err());
+    }
+
+    #[test]
+    fn a_move_changes_both_names_at_one_moment() {
+        let of_name = |name, outcome| PairOutcome::OfName { name, outcome };
+        let created = (0, 1, of_name(0, NameOutcome::Created(1)));
+        let moved = (2, 10, PairOutcome::Moved { from: 0 });
+        let found = |began: u64, name| (began, began + 1, of_name(name, NameOutcome::Found(1)));
+        let absent = |began: u64, name| (began, began + 1, of_name(name, NameOutcome::Absent));
+        let good = [created, moved, found(3, 0), found(5, 1), absent(7, 0), found(11, 1)];
+        assert_eq!(check(&operations(&good)), Ok(()));
+        assert!(check(&operations(&[created, moved, found(3, 1), found(5, 0)])).is_err());
+        assert!(check(&operations(&[created, moved, absent(3, 0), absent(5, 1)])).is_err());
+        assert!(check(&operations(&[created, moved, found(11, 0)])).is_err());
+        let occupied = (2, 3, of_name(1, NameOutcome::Created(2)));
+        assert!(check(&operations(&[created, occupied, (4, 5, moved.2)])).is_err());
+    }
+
+    #[test]
+    fn a_repeated_write_takes_effect_only_before_it_returns() {
+        use RegisterOutcome::{Read, Written};
+        let twice = [(0, 10, Written(1)), (1, 4, Written(2)), (5, 6, Read(2)), (7, 8, Read(1))];
+        assert_eq!(check(&operations(&twice)), Ok(()));
+        let seen = [(0, 10, Written(1)), (1, 2, Read(1)), (3, 4, Written(2)), (5, 6, Read(2))];
+        let (mut repeated, mut late) = (seen.to_vec(), seen.to_vec());
+        repeated.push((7, 8, Read(1)));
+        assert_eq!(check(&operations(&repeated)), Ok(()));
+        late.extend([(11, 12, Written(3)), (13, 14, Read(1))]);
+        assert!(check(&operations(&late)).is_err());
+        assert!(check(&operations(&[(0, 1, Written(1)), (2, 3, Read(0))])).is_err());
     }
 }

@@ -52,6 +52,7 @@ pub struct Worker {
     log: Log,
     blocks: Blocks,
     operations: Arc<AtomicU64>,
+    longest_us: Arc<AtomicU64>,
 }
 
 /// The result of an operation. The error contains the call and the path.
@@ -93,12 +94,19 @@ impl Worker {
             log,
             blocks,
             operations: Arc::default(),
+            longest_us: Arc::default(),
         }
     }
 
     /// Returns the counter of acknowledged operations, which other threads may read.
     pub fn operations(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.operations)
+    }
+
+    /// Returns the time of the longest finished operation in microseconds. Other threads may read
+    /// it, and set it to 0.
+    pub fn longest_us(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.longest_us)
     }
 
     /// Returns the worker's directory.
@@ -130,7 +138,10 @@ impl Worker {
     /// taken effect, and [`verify`] accepts both.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
             self.step()?;
+            let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.longest_us.fetch_max(took, Ordering::Relaxed);
             self.operations.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

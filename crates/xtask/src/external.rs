@@ -145,7 +145,7 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "faults", about: "200 faults of management and metadata, with histories of names",
+        name: "faults", about: "200 faults of management and metadata, with shared names and locks",
         test: "faults", case: "", programs: &[],
         operations: Some(("SKEP_FAULTS", 200)), in_ci: false,
     },

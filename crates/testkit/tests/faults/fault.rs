@@ -1,12 +1,12 @@
 //! The faults, their random choice, and their effects on a node.
 
-use crate::site::{GROUPS, MANAGEMENT, METADATA, Site, WITH_DISKS};
+use crate::site::{CUT_OFF, GROUPS, MANAGEMENT, METADATA, Site, WITH_DISKS, kind};
 use rustix::process::Signal;
 use skep_testkit::program::run;
 use skep_testkit::{PATIENCE, Random, files, wait_for};
 use std::time::{Duration, Instant};
 
-/// A fault of one node.
+/// A fault of one node, or of the node and the leader of management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// The process of the node is killed, and then started again.
@@ -19,11 +19,27 @@ pub(crate) enum Fault {
     Cut,
     /// The node's disk is full.
     FullDisk,
-    /// The disk of the node's target fails. Then the disk is repaired, and the process is started
+    /// The disk with the node's data fails. Then the disk is repaired, and the process is started
     /// again.
     DiskError,
-    /// The disk of the node's target completes no write, and then continues.
+    /// The disk with the node's data completes no write, and then continues.
     FrozenDisk,
+    /// The processes of the node, the primary of a metadata group, and of the leader of management
+    /// are killed at the same time, and then started again.
+    LeaderAndPrimary,
+    /// The link of a host with a mount is down for longer than the lease of the mount.
+    CutMount,
+}
+
+impl Fault {
+    /// Returns the maximum pause of a program on a mount that has its links.
+    pub(crate) fn longest_pause(self) -> Duration {
+        match self {
+            // The take-over of the group needs the next leader.
+            Self::LeaderAndPrimary => Duration::from_secs(8),
+            _ => Duration::from_secs(5),
+        }
+    }
 }
 
 /// The faults that a run causes.
@@ -39,6 +55,9 @@ pub(crate) enum Plan {
 
 /// Time for which [`Plan::FrozenDisk`] freezes a disk.
 const FROZEN: Duration = Duration::from_secs(3);
+/// Shortest time of a [`Fault::CutMount`] in milliseconds. It is longer than a lease, with the time
+/// in which management finds out.
+const SHORTEST_CUT: usize = 10_000;
 /// Longest time of a [`Fault::Stop`] in milliseconds.
 const LONGEST_STOP: usize = 20_000;
 
@@ -62,24 +81,36 @@ impl Plan {
         site: &Site,
     ) -> (Fault, &'static str, Duration) {
         match self {
-            Self::All => choose_any(random),
+            Self::All => choose_any(random, site),
             Self::StoppedPrimary => {
                 let group = random.below(GROUPS.len());
                 let time = Duration::from_millis(random.below(LONGEST_STOP) as u64);
                 (Fault::Stop, site.primaries()[group], time)
             }
-            Self::FrozenDisk => (Fault::FrozenDisk, random.one_of(&WITH_DISKS), FROZEN),
+            Self::FrozenDisk => {
+                let of_metadata = WITH_DISKS.into_iter().filter(|it| kind(it) == "metadata");
+                let of_metadata: Vec<_> = of_metadata.collect();
+                (Fault::FrozenDisk, random.one_of(&of_metadata), FROZEN)
+            }
         }
     }
 }
 
-fn choose_any(random: &mut Random) -> (Fault, &'static str, Duration) {
-    let names: Vec<_> = MANAGEMENT.into_iter().chain(METADATA).collect();
+fn choose_any(random: &mut Random, site: &Site) -> (Fault, &'static str, Duration) {
+    let names: Vec<_> = MANAGEMENT.into_iter().chain(METADATA).chain([CUT_OFF]).collect();
     let name = random.one_of(&names);
+    if name == CUT_OFF {
+        let time = SHORTEST_CUT + random.below(6_000);
+        return (Fault::CutMount, name, Duration::from_millis(time as u64));
+    }
     let mut faults = vec![Fault::Kill, Fault::Stop, Fault::CutOneWay, Fault::Cut];
     match WITH_DISKS.contains(&name) {
         true => faults.extend([Fault::DiskError, Fault::FrozenDisk]),
         false => faults.push(Fault::FullDisk),
+    }
+    let primaries = site.primaries();
+    if primaries.contains(&name) {
+        faults.push(Fault::LeaderAndPrimary);
     }
     let fault = random.one_of(&faults);
     let longest = if fault == Fault::Stop { LONGEST_STOP } else { 6_000 };
@@ -110,7 +141,19 @@ impl Site {
                 after(time);
                 self.hosts[name].set_outgoing(true);
             }
-            Fault::Cut => {
+            Fault::LeaderAndPrimary => {
+                let leader = self.leader();
+                self.signal(leader, Signal::KILL);
+                self.signal(name, Signal::KILL);
+                for killed in [leader, name] {
+                    self.kill(killed);
+                }
+                after(time);
+                for killed in [leader, name] {
+                    self.start(killed);
+                }
+            }
+            Fault::Cut | Fault::CutMount => {
                 self.hosts[name].set_link(false);
                 after(time);
                 self.hosts[name].set_link(true);

@@ -1,33 +1,34 @@
 //! Many random faults of management and metadata. In the cluster of this test, both have several
 //! members: 3 management nodes, 2 groups of 2 metadata targets, and 1 group of 3 metadata targets.
 //! Each node runs on a host of its own, in a network namespace. Two mounts create, rename and
-//! remove files. They also use the same names in shared directories of all groups.
+//! remove files. They also share objects in directories of all groups: names, pairs of names
+//! between which they rename files, and registers that they read and overwrite under locks. A third
+//! mount has a host of its own, which a fault disconnects for longer than the lease of the mount.
 //!
-//! No acknowledged operation may be lost, and no program may get an error. The operations on shared
-//! names must be linearizable, and no pause of a program may be longer than the limits in this
-//! file. The test prints a table of the pauses. The environment variable `SKEP_FAULTS` sets the
-//! number of faults, `SKEP_FAULT_PLAN` their kind ([`Plan`]), and `SKEP_TEST_SEED` the seed that
-//! determines them.
+//! No acknowledged operation may be lost, and only a program on the third mount may get an error.
+//! The operations on shared objects must be linearizable, no two programs may have one lock, and no
+//! pause of a program on the two mounts may be longer than [`Fault::longest_pause`]. The test
+//! prints a table of the pauses. The environment variable `SKEP_FAULTS` sets the number of faults,
+//! `SKEP_FAULT_PLAN` their kind ([`Plan`]), and `SKEP_TEST_SEED` the seed that determines them.
 
+mod cut_off;
 mod fault;
 mod histories;
+mod objects;
 mod site;
 
+use cut_off::CutOffProgram;
 use fault::{Fault, Plan};
-use histories::{Histories, SHARING};
-use site::{MOUNTS, Site, kind};
+use histories::Histories;
+use objects::SHARING;
+use site::{CUT_OFF, MOUNTS, Site, kind};
 use skep_testkit::Random;
 use skep_testkit::program::run;
 use skep_testkit::workload::{Crash, Worker};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Maximum pause of a program.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Maximum pause of a program if management may have lost its leader.
-const LONGEST_WITHOUT_LEADER: Duration = Duration::from_secs(8);
 /// Maximum number of take-overs of all groups while [`Plan::FrozenDisk`] freezes disks five times.
 const MOST_TAKE_OVERS: usize = 2;
 
@@ -59,7 +60,7 @@ impl Pauses {
 fn suffer_all(
     plan: Plan,
     site: &mut Site,
-    histories: &Histories,
+    (histories, cut_off): (&Histories, &CutOffProgram),
     random: &mut Random,
 ) -> (Pauses, Vec<String>) {
     let count = std::env::var("SKEP_FAULTS").map_or(20, |it| it.parse().expect("a number"));
@@ -71,6 +72,7 @@ fn suffer_all(
         let before = site.primaries();
         site.suffer(fault, name, time);
         site.wait_until_all_serve(histories);
+        cut_off.wait_until_it_goes_on();
         let pause = histories.take_pause();
         let after = site.primaries();
         take_overs
@@ -78,9 +80,7 @@ fn suffer_all(
         let until = run("date", ["-u", "+%T"]);
         let until = until.trim();
         eprintln!("{number}: {fault:?} of {name} for {time:?}, until {until}: pause {pause:?}");
-        let of_management = kind(name) == "management";
-        let limit = if of_management { LONGEST_WITHOUT_LEADER } else { LONGEST_PAUSE };
-        if pause > limit {
+        if pause > fault.longest_pause() {
             long.push(format!("{fault:?} of {name} for {time:?}, until {until}: pause {pause:?}"));
         }
         pauses.0.entry((fault, kind(name).to_owned())).or_default().push(pause);
@@ -100,14 +100,17 @@ fn many_faults_lose_no_data_and_pause_operations_for_seconds() {
     eprintln!("seed {seed}");
     let mut site = Site::new();
     let roots = MOUNTS.map(|name| site.scratch.join(name));
-    let paths = site.make_directories().iter().map(|it| Path::new(it).join("name")).collect();
     let numbered = (0..).zip(&roots);
     let mut workers: Vec<_> =
         numbered.map(|(number, root)| Worker::new(root, number, seed)).collect();
-    let (stop, histories) = (AtomicBool::new(false), Histories::of(paths));
+    let histories = Histories::new(&roots[0], &site.make_directories(), &workers);
+    let (stop, cut_off) = (AtomicBool::new(false), CutOffProgram::new(&roots[0]));
+    let cut_off_root = site.scratch.join(CUT_OFF);
     let mut results = None;
     std::thread::scope(|scope| {
-        let (histories, stop) = (&histories, &stop);
+        let (histories, cut_off, stop) = (&histories, &cut_off, &stop);
+        let cut_off_root = &cut_off_root;
+        scope.spawn(move || cut_off.run(cut_off_root, stop));
         for program in 0..MOUNTS.len() * SHARING {
             let mount = &roots[program / SHARING];
             scope.spawn(move || histories.record(mount, program, stop));
@@ -116,7 +119,8 @@ fn many_faults_lose_no_data_and_pause_operations_for_seconds() {
             workers.iter_mut().map(|worker| scope.spawn(|| worker.run(stop))).collect();
         // The programs must end even if an assertion about the faults fails.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            suffer_all(Plan::of_run(), &mut site, histories, &mut Random::new(seed))
+            let programs = (histories, cut_off);
+            suffer_all(Plan::of_run(), &mut site, programs, &mut Random::new(seed))
         }));
         stop.store(true, Ordering::Relaxed);
         results = Some(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -131,6 +135,7 @@ fn many_faults_lose_no_data_and_pause_operations_for_seconds() {
         assert_eq!(problems, Vec::<String>::new(), "no acknowledged change is lost");
         worker.close();
     }
-    eprintln!("{} operations on shared names are linearizable", histories.check());
+    eprintln!("{} errors on the mount that was cut off", cut_off.check(&roots[0]));
+    eprintln!("{} operations on shared objects are linearizable", histories.check());
     assert_eq!(long, Vec::<String>::new(), "pauses above the limits");
 }

@@ -1,6 +1,6 @@
 //! The cluster of the test: its hosts, disks, services and mounts, and the state of its groups.
 
-use crate::histories::{Histories, NAMES};
+use crate::histories::{Histories, SharedDirectory};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skep_testkit::network::{Host, Switch};
@@ -15,7 +15,10 @@ use std::time::Duration;
 
 /// Time limit for all members to serve again after a fault.
 pub(crate) const LONGEST_RETURN: Duration = Duration::from_secs(120);
+/// The mounts whose programs may not see any error.
 pub(crate) const MOUNTS: [&str; 2] = ["mnt-1", "mnt-2"];
+/// A mount on a host of its own, which faults disconnect for longer than the lease of a client.
+pub(crate) const CUT_OFF: &str = "mnt-3";
 pub(crate) const MANAGEMENT: [&str; 3] = ["management-1", "management-2", "management-3"];
 /// The metadata services. Each service has one target.
 pub(crate) const METADATA: [&str; 7] = [
@@ -30,9 +33,11 @@ pub(crate) const METADATA: [&str; 7] = [
 pub(crate) const STORAGE: &str = "storage";
 /// The metadata groups, as indices in `METADATA`.
 pub(crate) const GROUPS: [&[usize]; 3] = [&[0, 1], &[2, 3], &[4, 5, 6]];
-/// Metadata services whose target is on a disk that can fail. The directories of all other nodes
-/// are so small that a test can fill them.
-pub(crate) const WITH_DISKS: [&str; 2] = ["metadata-2", "metadata-5"];
+/// Number of shared directories in each group.
+const DIRECTORIES: usize = 3;
+/// Nodes whose data is on a disk that can fail: the target of a metadata service, or the directory
+/// of a management node. The directories of all other nodes are so small that a test can fill them.
+pub(crate) const WITH_DISKS: [&str; 3] = ["metadata-2", "metadata-5", "management-3"];
 /// Mount options for the small directory of a node, which a test can fill.
 pub(crate) const SMALL_DISK: &str = "size=1g,huge=never";
 /// A cluster, its hosts and its mounts.
@@ -146,6 +151,26 @@ impl Site {
         })
     }
 
+    /// Moves the data of a stopped node to a disk that can fail, if [`WITH_DISKS`] has the node.
+    fn add_disk(&mut self, name: &'static str) {
+        if WITH_DISKS.contains(&name) {
+            let data = if kind(name) == "management" { "node" } else { "target" };
+            let disk = TargetDisk::under(&self.place(name).join(data), DiskKind::Ext4);
+            self.disks.insert(name, disk);
+        }
+    }
+
+    /// Returns the management node that is the leader.
+    pub(crate) fn leader(&self) -> &'static str {
+        let status = self.json(&["management", "status"]);
+        let nodes = status["nodes"].as_array().expect("a list");
+        let leader = nodes.iter().find(|it| it["id"] == status["leader"]).expect("a leader");
+        let addresses = leader["addresses"].to_string();
+        let has_address =
+            |name: &str| addresses.contains(&format!("\"{}:7400\"", self.hosts[name].address));
+        MANAGEMENT.into_iter().find(|name| has_address(name)).expect("the leader is known")
+    }
+
     pub(crate) fn start_management(&mut self) {
         self.initialise(MANAGEMENT[0], &[]);
         self.start(MANAGEMENT[0]);
@@ -155,6 +180,7 @@ impl Site {
         self.json(&["target", "list"]);
         for name in &MANAGEMENT[1..] {
             self.initialise(name, &["--join", "--token-file", &self.token()]);
+            self.add_disk(name);
             self.start(name);
             let host = self.hosts[name].address.clone();
             let node = wait_for("the node is registered", PATIENCE, || {
@@ -172,7 +198,7 @@ impl Site {
 
     pub(crate) fn new() -> Self {
         let switch = Switch::new();
-        let all = MANAGEMENT.iter().chain(&METADATA).chain(&[STORAGE]);
+        let all = MANAGEMENT.iter().chain(&METADATA).chain(&[STORAGE, CUT_OFF]);
         let hosts: BTreeMap<_, _> = all.map(|name| (*name, switch.host())).collect();
         let addresses = format!("{}:7400", hosts[MANAGEMENT[0]].address);
         let mut site = Self {
@@ -188,10 +214,7 @@ impl Site {
         site.ask(&["config", "set", "metadata-copies", "2"]).expect_success();
         for name in METADATA.iter().chain(&[STORAGE]) {
             site.initialise(name, &["--token-file", &site.token()]);
-            if WITH_DISKS.contains(name) {
-                let target = site.place(name).join("target");
-                site.disks.insert(name, TargetDisk::under(&target, DiskKind::Ext4));
-            }
+            site.add_disk(name);
             site.start(name);
             site.target(name);
         }
@@ -202,14 +225,17 @@ impl Site {
                 .expect_success();
         }
         site.ask(&["cluster", "format"]).expect_success();
-        MOUNTS.iter().for_each(|name| site.mount(name));
+        MOUNTS.iter().chain(&[CUT_OFF]).for_each(|name| site.mount(name));
         site
     }
 
     pub(crate) fn mount(&mut self, name: &str) {
         let point = self.scratch.directory(name);
         let log = File::create(self.scratch.join(&format!("{name}.log"))).expect("a log file");
-        let mut command = Command::new(cluster::program());
+        let mut command = match self.hosts.contains_key(name) {
+            true => self.command(name),
+            false => Command::new(cluster::program()),
+        };
         command.args(["mount", "--foreground", "-o", "attribute_timeout=0"]);
         command.args(["--cluster", &self.addresses, "--token-file", &self.token()]).arg(&point);
         let child = command.stdout(Stdio::null()).stderr(log).spawn();
@@ -221,10 +247,10 @@ impl Site {
     }
 
     /// Creates directories below the first mount point until each group has the same number of
-    /// them. Returns their names.
-    pub(crate) fn make_directories(&self) -> Vec<String> {
+    /// them.
+    pub(crate) fn make_directories(&self) -> Vec<SharedDirectory> {
         let mut of_groups: BTreeMap<u64, usize> = BTreeMap::new();
-        let mut names = Vec::new();
+        let mut directories = Vec::new();
         for number in 0.. {
             let name = format!("shared-{number}");
             let path = self.scratch.join(MOUNTS[0]).join(&name);
@@ -232,23 +258,23 @@ impl Site {
             let info = self.json(&["entry", "info", path.to_str().expect("ASCII")]);
             let group = info["metadata"]["group"].as_u64().expect("a group");
             let count = of_groups.entry(group).or_default();
-            if *count < NAMES / GROUPS.len() {
+            if *count < DIRECTORIES {
                 *count += 1;
-                names.push(name);
+                directories.push(SharedDirectory { name, group });
             }
-            if names.len() == NAMES {
+            if directories.len() == DIRECTORIES * GROUPS.len() {
                 break;
             }
             assert!(number < 1000, "no directories on some groups: {of_groups:?}");
         }
-        names
+        directories
     }
 
     /// Copies the logs of all processes to the directory for results. Without such a directory,
     /// prints the end of each log.
     pub(crate) fn show_logs(&self) {
         let results = std::env::var("SKEP_EXTERNAL_RESULTS").map(PathBuf::from);
-        for name in MANAGEMENT.iter().chain(&METADATA).chain(&[STORAGE]).chain(&MOUNTS) {
+        for name in MANAGEMENT.iter().chain(&METADATA).chain(&[STORAGE, CUT_OFF]).chain(&MOUNTS) {
             let log = self.scratch.join(&format!("{name}.log"));
             if let Ok(results) = &results {
                 let saved = std::fs::create_dir_all(results)
@@ -311,7 +337,7 @@ impl Drop for Site {
         if std::thread::panicking() {
             self.show_logs();
         }
-        for name in MOUNTS {
+        for name in MOUNTS.into_iter().chain([CUT_OFF]) {
             clean_up(Command::new("umount").arg("--lazy").arg(self.scratch.join(name)));
         }
         for child in self.services.values_mut().chain(&mut self.mounts) {
