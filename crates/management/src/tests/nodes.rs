@@ -34,11 +34,16 @@ impl Nodes {
     }
 
     fn admin(&self) -> Rc<Management> {
-        let own = |settings: &ManagementSettings| {
-            let file = settings.node.directory.join("join-token");
+        self.client_of(self.settings.keys())
+    }
+
+    /// Returns a client that has the addresses of these nodes.
+    fn client_of<'a>(&self, ids: impl Iterator<Item = &'a u32>) -> Rc<Management> {
+        let own = |id: &u32| {
+            let file = self.settings[id].node.directory.join("join-token");
             skep_service::directory::read_token(&file).unwrap().addresses[0].clone()
         };
-        let addresses = self.settings.values().map(own).collect();
+        let addresses = ids.map(own).collect();
         Management::new(&JoinToken { addresses, ..self.token.clone() }, NodeKind::Client)
     }
 
@@ -89,6 +94,45 @@ impl Nodes {
 }
 
 const LONG: Duration = Duration::from_secs(20);
+
+/// The cluster maps that subscribers have received.
+#[derive(Default)]
+struct ReceivedMaps {
+    by_version: RefCell<BTreeMap<u64, skep_types::ClusterMap>>,
+    /// Versions of which subscribers have received two different maps.
+    ambiguous: RefCell<Vec<u64>>,
+    is_over: Cell<bool>,
+}
+
+impl ReceivedMaps {
+    /// Asks management for newer maps until the test is over.
+    async fn subscribe(self: Rc<Self>, client: Rc<Management>) {
+        let mut known = MapVersion::new(0);
+        while !self.is_over.get() {
+            match client.call_once(&GetMap { known }, Duration::from_millis(200)).await {
+                Ok(update) => {
+                    let Some(map) = update.map else { continue };
+                    known = map.version;
+                    let mut by_version = self.by_version.borrow_mut();
+                    let first = by_version.entry(known.raw()).or_insert_with(|| map.clone());
+                    if *first != map {
+                        self.ambiguous.borrow_mut().push(known.raw());
+                    }
+                }
+                Err(_) => {
+                    // The subscriber also takes a map that is older than its own, because a former
+                    // leader might still send one.
+                    known = MapVersion::new(0);
+                    skep_env::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        self.by_version.borrow().keys().next_back().copied().unwrap_or_default()
+    }
+}
 
 /// Also tests that no other node is shown as unreachable after the leader has died.
 #[test]
@@ -192,6 +236,62 @@ fn leader_without_a_majority_refuses_all_nodes() {
         }
         let next = nodes.leader().await;
         assert!(nodes.map(next).version > version);
+    });
+}
+
+/// A leader publishes changes of reachability without a commit, so only the versions distinguish
+/// its maps from the maps of the next leader.
+#[test]
+fn maps_of_two_leaders_never_have_the_same_version() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_three(made).await;
+        let received = Rc::new(ReceivedMaps::default());
+        let mut running = Vec::new();
+        for id in nodes.settings.keys() {
+            let client = nodes.client_of(std::iter::once(id));
+            running.push(skep_env::spawn(Rc::clone(&received).subscribe(client)));
+        }
+        let (admin, changed) = (nodes.admin(), Rc::clone(&received));
+        let changing = skep_env::spawn(async move {
+            let mut count = 0_u32;
+            while !changed.is_over.get() {
+                count += 1;
+                let policy = Policy { heartbeat_ms: 500 + count % 400, ..Policy::default() };
+                // The change may be refused while no majority runs.
+                let _refused = admin.call(&SetPolicy { policy }, Some(LONG)).await;
+                skep_env::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        for round in 0..20 {
+            let leader = nodes.leader().await;
+            let before = received.newest();
+            let loses_majority = round % 2 == 1;
+            let ids: Vec<_> = nodes.running.keys().copied().collect();
+            let stopped = ids.into_iter().filter(|id| (*id == leader) != loses_majority);
+            let stopped: Vec<_> = stopped.collect();
+            for id in &stopped {
+                nodes.kill(*id).await;
+            }
+            if loses_majority {
+                let authority = Rc::clone(&nodes.running[&leader].authority);
+                until("the leader has lost its majority", || authority.check_leader().is_err())
+                    .await;
+            } else {
+                nodes.leader().await;
+            }
+            for id in stopped {
+                nodes.start(id).await;
+            }
+            nodes.leader().await;
+            until("a subscriber gets a newer map", || received.newest() > before).await;
+        }
+        received.is_over.set(true);
+        for task in running {
+            task.await;
+        }
+        changing.await;
+        assert_eq!(*received.ambiguous.borrow(), Vec::<u64>::new(), "each version has one map");
     });
 }
 
