@@ -153,6 +153,11 @@ impl Directories {
         all.filter(move |(target, _)| is_primary(*target))
     }
 
+    /// Returns the directory of a metadata target. `None` means that the search did not find it.
+    pub(crate) fn metadata_of(&self, target: TargetId) -> Option<&Directory> {
+        self.metadata.get(&target)
+    }
+
     /// Returns each storage target with its directory.
     pub(crate) fn storage(&self) -> impl Iterator<Item = (TargetId, &Directory)> {
         self.storage.iter().map(|(target, directory)| (*target, directory))

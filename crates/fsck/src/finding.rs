@@ -3,7 +3,7 @@
 //! The module owns the kinds of damage and the texts that describe them. The rules that detect the
 //! damage are in the other modules.
 
-use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, SessionId, ShardId, TargetId};
+use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, Lsn, SessionId, ShardId, TargetId};
 use skep_wire::metadata::TransactionId;
 use std::fmt;
 
@@ -27,6 +27,18 @@ pub enum Finding {
         target: TargetId,
         /// The shard to which the record belongs.
         shard: ShardId,
+    },
+    /// Two members of a metadata group have different stores, although both stores end with the
+    /// same log record.
+    MembersDiffer {
+        /// The metadata group.
+        group: GroupId,
+        /// The two members.
+        targets: [TargetId; 2],
+        /// The last log record in both stores.
+        record: Lsn,
+        /// The first key of which the stores do not have the same value.
+        key: Vec<u8>,
     },
     /// The namespace has no root directory.
     NoRoot,
@@ -183,6 +195,7 @@ impl Finding {
         match self {
             Self::Damaged { .. } => "damaged",
             Self::WrongTarget { .. } => "wrong-target",
+            Self::MembersDiffer { .. } => "members-differ",
             Self::NoRoot => "no-root",
             Self::NoInode { .. } => "no-inode",
             Self::WrongKind { .. } => "wrong-kind",
@@ -213,6 +226,12 @@ impl fmt::Display for Finding {
             Self::WrongTarget { target, shard } => write!(
                 f,
                 "target {target} has records of shard {shard}, which another group serves"
+            ),
+            Self::MembersDiffer { group, targets: [one, other], record, key } => write!(
+                f,
+                "group {group}: the stores of targets {one} and {other} end with the same log \
+                 record {record}, but differ in the key {}",
+                key.escape_ascii()
             ),
             Self::NoRoot => f.write_str("the root directory does not exist"),
             Self::NoInode { directory, name, inode } => write!(

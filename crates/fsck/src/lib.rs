@@ -8,7 +8,8 @@
 //!
 //! - [`directories`] finds and locks the directories of the targets.
 //! - [`records`] reads the store and the log of each metadata target.
-//! - [`namespace`], [`opens`] and [`chunk_files`] have the rules.
+//! - [`members`] compares the stores of the members of each metadata group.
+//! - [`namespace`], [`opens`] and [`chunk_files`] have the other rules.
 //!
 //! # Transactions without a decision
 //! A cluster may stop in the middle of a transaction between metadata targets. Then one target has
@@ -23,6 +24,7 @@
 mod chunk_files;
 mod directories;
 mod finding;
+mod members;
 mod namespace;
 mod opens;
 mod records;
@@ -48,6 +50,7 @@ pub fn check(roots: &[PathBuf]) -> Result<Report> {
     let directories = Directories::open(roots)?;
     let mut findings = Findings::default();
     let records = Records::read(&directories, &mut findings)?;
+    members::check(&directories, &mut findings)?;
     namespace::check(&records, &directories.map, &mut findings);
     opens::check(&records, &mut findings);
     let chunk_files = chunk_files::ChunkFiles::read(&directories)?;

@@ -16,8 +16,9 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::map::ShardRange;
 use skep_types::{
     Attributes, Chooser, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch,
-    ErrorCode, FileKind, Group, GroupId, InodeId, Lsn, MapVersion, NodeId, PatternOrigin,
-    Redundancy, SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp,
+    ErrorCode, FileKind, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion, MemberState,
+    NodeId, PatternOrigin, Redundancy, SessionId, ShardId, StripePattern, TargetId, TargetKind,
+    Timestamp,
 };
 use skep_wire::file_locks::{LockKind, LockMode};
 use skep_wire::metadata::{Step, TransactionId};
@@ -313,6 +314,35 @@ fn each_planted_damage_is_found() {
         damage(&mut records);
         let stopped = Stopped::new(&records, &[]);
         assert_eq!(stopped.words(), *expected, "{number}: {:?}", stopped.check().findings);
+    }
+}
+
+#[test]
+fn different_stores_at_the_same_record_are_found() {
+    let other = TargetId::new(3);
+    let mut renamed = healthy();
+    remove(&mut renamed, &entry(InodeId::ROOT, "a"));
+    put_entry(&mut renamed, InodeId::ROOT, "b", inode(5), FileKind::Regular);
+    let cases: [(Mutations, u64, MemberState, &[&str]); 4] = [
+        (healthy(), 4, MemberState::Serving, &[]),
+        (renamed.clone(), 4, MemberState::Serving, &["members-differ"]),
+        (renamed.clone(), 3, MemberState::Serving, &[]),
+        (renamed, 4, MemberState::Syncing, &[]),
+    ];
+    for (records, last, state, expected) in cases {
+        let stopped = Stopped::new(&healthy(), &[]);
+        let mut map = map();
+        map.groups[0].members.push(GroupMember { target: other, state });
+        let cached = CachedMap { node_uuid: 1, map };
+        std::fs::write(stopped.path("metadata-1/kept-map"), cached.to_file()).unwrap();
+        let path = stopped.path("metadata-1/target-3");
+        let target = identity(DirectoryKind::MetadataTarget, other);
+        drop(Directory::initialise(&path, target).unwrap());
+        let mut engine = FjallEngine::open(&path.join("store"), 1 << 20).unwrap();
+        engine.apply(&records, Lsn::new(last)).unwrap();
+        engine.checkpoint().unwrap();
+        drop(engine);
+        assert_eq!(stopped.words(), expected, "{:?}", stopped.check().findings);
     }
 }
 

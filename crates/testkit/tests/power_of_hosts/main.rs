@@ -204,7 +204,7 @@ fn all_changes_survive_a_power_loss_of_one_member_of_a_group() {
 }
 
 /// docs/semantics.md 3.2, 3.3. A power loss of all members reverts the changes that no member has
-/// synced.
+/// synced. At the end, `skep fsck` compares the stores of both members.
 #[test]
 fn synced_changes_survive_a_power_loss_of_a_whole_group() {
     let shape = Shape { metadata_targets: 2, ..small(&["--metadata-copies", "2"]) };
