@@ -69,6 +69,31 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
     assert!(check.contains("(protocol: TCP)") && check.contains("healthy"), "{check}");
 }
 
+/// Command: skep up, skep group list, skep management status, skep health check.
+#[test]
+fn up_makes_several_nodes_and_copies_of_metadata_together() {
+    let more = ["--management-nodes", "3", "--metadata-copies", "2"].map(str::to_owned).into();
+    let cluster = Cluster::start(Shape { metadata_targets: 4, more, ..Shape::small() });
+    let groups = cluster.skep_list(&["group", "list"]);
+    let of_metadata: Vec<_> = groups.iter().filter(|it| it["kind"] == "metadata").collect();
+    assert_eq!(of_metadata.len(), 2, "{groups:?}");
+    for group in of_metadata {
+        let members = group["members"].list();
+        assert_eq!(members.len(), 2, "{group}");
+        assert!(members.iter().all(|it| it["state"] == "Serving"), "{group}");
+    }
+    let status = cluster.skep(&["management", "status", "--output", "json"]);
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["voters"], 3, "{status}");
+    let mut printed = String::new();
+    let healthy = eventually(PATIENCE, || {
+        let checked = cluster.try_skep(&["health", "check"]);
+        printed = checked.stdout;
+        checked.status.success().then_some(())
+    });
+    assert!(healthy.is_some(), "{printed}");
+}
+
 /// docs/semantics.md 1.15.
 #[test]
 fn free_space_shows_small_changes_of_the_disk() {
