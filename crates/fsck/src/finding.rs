@@ -220,6 +220,7 @@ impl Finding {
 }
 
 impl fmt::Display for Finding {
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged { target, what } => write!(f, "target {target}: {what}"),

@@ -63,7 +63,7 @@ fn cause(
                 let host = host_of(node).and_then(|host| existing(HOST, &host));
                 host.or_else(|| existing(SERVICE, &node.id.to_string()))
             });
-            let of_target = || STOPPED.iter().find_map(|rule| existing(*rule, &finding.object));
+            let of_target = || STOPPED.iter().find_map(|rule| existing(rule, &finding.object));
             of_service.or_else(|| of_target().filter(|_| rule == INCONSISTENT))
         }
         _ => None,
