@@ -73,7 +73,7 @@ fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
 #[test]
 fn up_makes_several_nodes_and_copies_of_metadata_together() {
     let more = ["--management-nodes", "3", "--metadata-copies", "2"].map(str::to_owned).into();
-    let cluster = Cluster::start(Shape { metadata_targets: 4, more, ..Shape::small() });
+    let cluster = Cluster::start(Shape { metadata_targets: 2, more, ..Shape::small() });
     let groups = cluster.skep_list(&["group", "list"]);
     let of_metadata: Vec<_> = groups.iter().filter(|it| it["kind"] == "metadata").collect();
     assert_eq!(of_metadata.len(), 2, "{groups:?}");
