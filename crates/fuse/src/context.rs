@@ -1,6 +1,7 @@
 //! State and settings that the operations of one worker share.
 
 use crate::checked_files::CheckedFiles;
+use crate::close_failures::CloseFailures;
 use crate::following::Following;
 use crate::init::KernelFeatures;
 use crate::repeated_opens::RepeatedOpens;
@@ -44,6 +45,8 @@ pub(crate) struct Context<F> {
     pub(crate) invented_times: Arc<AtomicU32>,
     /// The opens that the kernel repeats, of all workers.
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
+    /// The open files whose failed sync or close is in the log already, of all workers.
+    pub(crate) close_failures: Arc<CloseFailures>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
     /// The requests of all workers to which the mount has not replied.

@@ -21,6 +21,7 @@
 mod abi;
 mod callers;
 mod checked_files;
+mod close_failures;
 mod cluster_mount;
 mod context;
 mod errno;

@@ -5,6 +5,7 @@
 //! the end it unmounts the file system.
 
 use crate::checked_files::CheckedFiles;
+use crate::close_failures::CloseFailures;
 use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
 use crate::following::Following;
@@ -137,6 +138,7 @@ where
     let load = Arc::new(RequestLoad::default());
     let waiting = Arc::new(Waiting::default());
     let repeated_opens = Arc::new(RepeatedOpens::default());
+    let close_failures = Arc::new(CloseFailures::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -152,6 +154,7 @@ where
             load: Arc::clone(&load),
             waiting: Arc::clone(&waiting),
             repeated_opens: Arc::clone(&repeated_opens),
+            close_failures: Arc::clone(&close_failures),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -192,6 +195,7 @@ struct WorkerStart {
     load: Arc<RequestLoad>,
     waiting: Arc<Waiting>,
     repeated_opens: Arc<RepeatedOpens>,
+    close_failures: Arc<CloseFailures>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -227,6 +231,7 @@ where
                 load: start.load,
                 waiting: start.waiting,
                 repeated_opens: start.repeated_opens,
+                close_failures: start.close_failures,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

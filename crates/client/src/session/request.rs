@@ -179,7 +179,6 @@ impl Client {
                      ended too long ago; check the state before you repeat the operation",
                     R::NAME
                 );
-                tracing::error!("{text}");
                 Err(Error::new(ErrorCode::Io, text))
             }
         }

@@ -30,16 +30,20 @@ pub(crate) async fn perform<F: FileSystem>(
         }
         FileRequest::Flush { handle, owner } => {
             let unlocked = fs.unlock_process(handle, owner).await;
-            fs.flush(handle).await?;
-            unlocked?;
+            let flushed = fs.flush(handle).await.and(unlocked);
+            context.close_failures.check(handle, flushed, skep_env::now())?;
             ReplyBody::Empty
         }
         FileRequest::Close { handle } => {
-            fs.close(handle).await?;
+            let closed = fs.close(handle).await;
+            let checked = context.close_failures.check(handle, closed, skep_env::now());
+            context.close_failures.forget(handle);
+            checked?;
             ReplyBody::Empty
         }
         FileRequest::Fsync { handle } => {
-            fs.fsync(handle).await?;
+            let synced = fs.fsync(handle).await;
+            context.close_failures.check(handle, synced, skep_env::now())?;
             ReplyBody::Empty
         }
         // `fsync` of a directory makes all metadata targets sync, because the directory's entries
