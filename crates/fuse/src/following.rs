@@ -78,7 +78,7 @@ record! {
     }
 }
 
-/// A program that requests the records of operations.
+/// A program that requests the records of operations, or the load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Follower {
     pub(crate) uid: u32,

@@ -4,6 +4,7 @@
 //! Owns the encoded reply, and the rule that decides which figures a user may see: the figures of
 //! the user's own requests, or all figures for root. The counts are in `skep_client::RequestLoad`.
 
+use crate::following::Follower;
 use skep_client::{RequestCause, RequestCounts, RequestLoad};
 use skep_metrics::HistogramValue;
 use skep_types::codec::{Codec, record};
@@ -91,10 +92,12 @@ impl Question {
         Some(Self { by, lasts })
     }
 
-    /// Returns the reply to this query if a program of the user `uid` has sent it.
-    pub(crate) fn answer(self, load: &RequestLoad, uid: u32, now: Duration) -> UserLoad {
+    /// Returns the reply to this query of the program `asker`. The mount does not count requests
+    /// that this program causes, since a program that queries an idle mount would show load.
+    pub(crate) fn answer(self, load: &RequestLoad, asker: Follower, now: Duration) -> UserLoad {
+        load.add_asker(asker.pid, self.lasts, now);
         let rows = |incarnation, counts: &BTreeMap<RequestCause, RequestCounts>| {
-            (incarnation, rows(self.by, counts, uid))
+            (incarnation, rows(self.by, counts, asker.uid))
         };
         let (incarnation, rows) = load.ask(self.lasts, now, rows);
         let moment_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

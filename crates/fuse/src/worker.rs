@@ -286,6 +286,8 @@ async fn serve<F: FileSystem, P: Port>(
                 let performing = pin!(async {
                     let origin = worker.origins.of(&header).await.of_next_operation();
                     cause.set(origin);
+                    let load = &worker.context.load;
+                    let _uncounted = load.leave_out_own(pid, origin, skep_env::now);
                     let operation = pin!(ops::perform(&worker.context, parsed, caller));
                     with_origin(origin, operation).await
                 });

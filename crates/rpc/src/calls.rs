@@ -163,7 +163,7 @@ impl RunningCall {
             written_bytes: if is_failed { 0 } else { written_bytes as u64 },
             duration: ended_at.saturating_sub(begun_at),
         };
-        count(&origin.cause(), &ended, ended_at);
+        count(origin, &ended, ended_at);
         let (operation, times_us) = (origin.operation(), reply.and_then(Header::times));
         let ended =
             EndedCall { operation, message, target, begun_at, ended_at, is_failed, times_us };

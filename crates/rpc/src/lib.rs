@@ -39,7 +39,7 @@ pub use membership::{
 };
 pub use origin::{Origin, with_origin};
 pub use outages::failing_groups;
-pub use request_load::{RequestCause, RequestCounts, RequestLoad};
+pub use request_load::{RequestCause, RequestCounts, RequestLoad, UncountedOperation};
 pub use routing::Router;
 pub use secret::{HeldSecret, MAX_SECRETS, Secret, SecretId, Secrets};
 pub use server::{Incoming, IncomingStream, Outbox};

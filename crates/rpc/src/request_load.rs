@@ -3,7 +3,8 @@
 //!
 //! The threads of the mount count requests until the time that the last query of a program names.
 //! At other times, the only cost of a request is the read of one variable. Requests of the mount
-//! itself, which no program has caused, are not counted.
+//! itself, which no program has caused, are not counted. The requests of a program that queries the
+//! load, such as the lookup of a path on the mount, are not counted either.
 //!
 //! Does not own the rule that decides which figures a user may see (`skep_fuse`), or the figures of
 //! services (`skep_metrics`).
@@ -14,7 +15,8 @@
 //! - A thread waits for a reader only while the reader takes over the table of the thread. This
 //!   step copies and allocates nothing.
 
-use skep_metrics::{HistogramValue, Origin};
+use crate::origin::Origin;
+use skep_metrics::HistogramValue;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,9 @@ use std::time::Duration;
 /// Maximum number of causes in a table: ten kinds of requests of six users to 64 targets. Including
 /// the histograms of durations, a table has at most 4 MB.
 const MAX_CAUSES: usize = 4096;
+/// Maximum number of programs that query the load at the same time. The requests of further
+/// programs are counted.
+const MAX_ASKERS: usize = 16;
 
 /// The cause of requests, and the target that received them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -100,6 +105,47 @@ impl ThreadLoad {
     }
 }
 
+/// The programs that query the load. Each has a slot with its process id in the high 32 bits, and
+/// with the time in seconds since the boot of the host until which it is in the list in the low 32
+/// bits. All threads of the mount read the slots for each request while a program queries the load,
+/// so the slots have no lock.
+#[derive(Debug, Default)]
+struct Askers([AtomicU64; MAX_ASKERS]);
+
+impl Askers {
+    /// Returns the process id and the time in a slot.
+    fn read(slot: &AtomicU64) -> (u32, u64) {
+        let slot = slot.load(Ordering::Relaxed);
+        ((slot >> 32) as u32, slot & u64::from(u32::MAX))
+    }
+
+    /// Adds a program to the list until a time. If the list is full, does nothing.
+    fn add(&self, process: u32, until: Duration, now: Duration) {
+        let of_process = || self.0.iter().find(|slot| Self::read(slot).0 == process);
+        let unused = || self.0.iter().find(|slot| Self::read(slot).1 < now.as_secs());
+        if let Some(slot) = of_process().or_else(unused) {
+            let until = until.as_secs().min(u32::MAX.into());
+            slot.store(u64::from(process) << 32 | until, Ordering::Relaxed);
+        }
+    }
+
+    fn contains(&self, process: u32, now: Duration) -> bool {
+        self.0.iter().map(Self::read).any(|it| it.0 == process && now.as_secs() <= it.1)
+    }
+}
+
+/// Leaves the requests of an operation of the calling thread out of the load until the value is
+/// dropped.
+#[derive(Debug)]
+pub struct UncountedOperation(u32);
+
+impl Drop for UncountedOperation {
+    fn drop(&mut self) {
+        // An error means that the thread ends, so it sends no more requests.
+        let _ = UNCOUNTED.try_with(|all| all.borrow_mut().retain(|it| *it != self.0));
+    }
+}
+
 #[derive(Debug, Default)]
 struct Sums {
     /// Random number that changes when counting begins again.
@@ -113,6 +159,7 @@ struct Sums {
 pub struct RequestLoad {
     /// Time until which the threads count requests, in nanoseconds since the boot of the host.
     until_ns: AtomicU64,
+    askers: Askers,
     /// Lock order: the sums, then the table of a thread. A thread that counts a request locks only
     /// its table.
     sums: Mutex<Sums>,
@@ -122,6 +169,8 @@ thread_local! {
     static COUNTED: RefCell<Option<(Arc<RequestLoad>, Arc<ThreadLoad>)>> = const {
         RefCell::new(None)
     };
+    /// Numbers of the operations of this thread whose requests are not counted.
+    static UNCOUNTED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -162,6 +211,34 @@ impl RequestLoad {
         read(*incarnation, table)
     }
 
+    /// Records that a program queries the load, so that its own requests are not counted for the
+    /// time `lasts`. `process` 0 means a program of another container, whose requests are counted.
+    pub fn add_asker(&self, process: u32, lasts: Duration, now: Duration) {
+        if process != 0 {
+            self.askers.add(process, now + lasts, now);
+        }
+    }
+
+    /// Leaves the operation with the given origin out of the load if a program that queries the
+    /// load has caused it. Returns `None` for other programs.
+    pub fn leave_out_own(
+        &self,
+        process: u32,
+        origin: Origin,
+        now: impl FnOnce() -> Duration,
+    ) -> Option<UncountedOperation> {
+        // Without a query, do not read the clock.
+        if process == 0 || self.until_ns.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let now = now();
+        if !self.is_active(now) || !self.askers.contains(process, now) {
+            return None;
+        }
+        UNCOUNTED.with_borrow_mut(|all| all.push(origin.operation()));
+        Some(UncountedOperation(origin.operation()))
+    }
+
     fn is_active(&self, now: Duration) -> bool {
         nanoseconds(now) < self.until_ns.load(Ordering::Relaxed)
     }
@@ -172,19 +249,22 @@ impl RequestLoad {
 }
 
 /// Counts a request of the calling thread that ended at `now`.
-pub(crate) fn count(origin: &Origin, ended: &EndedRequest, now: Duration) {
+pub(crate) fn count(origin: Origin, ended: &EndedRequest, now: Duration) {
     COUNTED.with_borrow(|counted| {
         let Some((_, own)) = counted.as_ref().filter(|(load, _)| load.is_active(now)) else {
             return;
         };
+        let caused_by = origin.cause();
         // A request without a user belongs to the mount itself.
-        if origin.user.is_none() {
+        if caused_by.user.is_none()
+            || UNCOUNTED.with_borrow(|all| all.contains(&origin.operation()))
+        {
             return;
         }
         let cause = RequestCause {
-            user: origin.user,
-            group: origin.group,
-            job: origin.job,
+            user: caused_by.user,
+            group: caused_by.group,
+            job: caused_by.job,
             target: ended.target,
             message: ended.message,
         };
@@ -206,7 +286,10 @@ mod tests {
     const LASTS: Duration = Duration::from_secs(10);
 
     fn request(user: u32, target: u32, now: Duration) {
-        let origin = Origin { user: Some(user), group: Some(5), ..Origin::default() };
+        request_of(Origin::of_program(user, 5, 0), target, now);
+    }
+
+    fn request_of(origin: Origin, target: u32, now: Duration) {
         let ended = EndedRequest {
             target,
             message: 96,
@@ -215,7 +298,7 @@ mod tests {
             written_bytes: 2,
             duration: Duration::from_millis(1),
         };
-        count(&origin, &ended, now);
+        count(origin, &ended, now);
     }
 
     fn counted(load: &RequestLoad, now: Duration) -> (u64, Vec<(Option<u32>, u32, u64)>) {
@@ -254,6 +337,44 @@ mod tests {
         request(1000, 7, START + LASTS);
         let (second, rows) = counted(&load, START + LASTS);
         assert!(second != first && rows.is_empty(), "counting has begun again: {rows:?}");
+    }
+
+    #[test]
+    fn requests_of_programs_that_query_the_load_do_not_count() {
+        const ASKER: u32 = 50;
+        const OTHER: u32 = 51;
+        let load = Arc::new(RequestLoad::default());
+        load.count_this_thread();
+        counted(&load, START);
+        load.add_asker(ASKER, LASTS, START);
+        let send = |process, now| {
+            let origin = Origin::of_program(1000, 5, 0).of_next_operation();
+            let left_out = load.leave_out_own(process, origin, || now);
+            request_of(origin, 7, now);
+            left_out.is_some()
+        };
+        assert!(send(ASKER, START) && send(ASKER, START));
+        assert!(!send(OTHER, START) && !send(0, START));
+        assert_eq!(counted(&load, START).1, [(Some(1000), 7, 2)]);
+        // Other operations of the thread count while one is left out.
+        let origin = Origin::of_program(1000, 5, 0).of_next_operation();
+        let left_out = load.leave_out_own(ASKER, origin, || START);
+        request_of(origin, 7, START);
+        request(1000, 8, START);
+        drop(left_out);
+        request_of(origin, 9, START);
+        let expected = [(Some(1000), 7, 2), (Some(1000), 8, 1), (Some(1000), 9, 1)];
+        assert_eq!(counted(&load, START).1, expected);
+        // The process id of a program that has ended may become the id of another program.
+        let later = START + LASTS + Duration::from_secs(2);
+        counted(&load, later);
+        assert!(!send(ASKER, later));
+        // A program in the list gets no second slot, and unused slots are reused.
+        for process in 1..=100 {
+            load.add_asker(process, LASTS, later + LASTS * 3 * process);
+            load.add_asker(process, LASTS, later + LASTS * 3 * process);
+        }
+        assert!(load.askers.contains(100, later + LASTS * 300));
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8
     let name = std::str::from_utf8(name).ok()?;
     let now = skep_env::now();
     if let Some(question) = name.strip_prefix(LOAD_XATTR) {
-        return Some(Question::parse(question)?.answer(&context.load, by.uid, now).to_bytes());
+        return Some(Question::parse(question)?.answer(&context.load, by, now).to_bytes());
     }
     if name == WAITING_XATTR {
         let groups = skep_client::failing_groups(now);
