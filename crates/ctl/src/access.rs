@@ -15,7 +15,7 @@ use skep_management::DEFAULT_PORT;
 use skep_rpc::{Channel, Connection, Identity, JoinToken, Management, management_addresses};
 use skep_service::advertise::with_port;
 use skep_service::directory::{TOKEN_FILE, read_token};
-use skep_service::known_management;
+use skep_service::{known_management, known_map};
 use skep_types::{
     ClusterMap, Error, ErrorCode, InodeId, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
 };
@@ -422,6 +422,7 @@ impl Access {
         })?;
         let learned = management_addresses(&map);
         known_management::remember(self.token.cluster, &self.token.addresses, &learned);
+        known_map::remember(&map);
         Ok(map)
     }
 }

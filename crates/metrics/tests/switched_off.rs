@@ -11,7 +11,8 @@ use std::time::Duration;
 #[test]
 fn statistics_that_are_off_count_and_keep_nothing() {
     let registry = Registry::new();
-    let table = OperationTable::new(&registry, &catalog::STORAGE, Vec::new(), |_| None);
+    let labels = vec![("target", "1".to_owned())];
+    let table = OperationTable::new(&registry, &catalog::STORAGE, labels, |_| None);
     let (count, oldest) = (Arc::new(Gauge::default()), Arc::new(Gauge::default()));
     let mut open = OpenRequests::new(Arc::clone(&count), oldest);
     let slow = Completed { duration: Duration::from_secs(1), ..Completed::default() };

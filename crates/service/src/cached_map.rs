@@ -14,12 +14,13 @@
 
 use crate::directory::NodeDirectory;
 use crate::known_management;
+use crate::known_map::{self, without_reachability, without_soft_state};
 use skep_env::Mailbox;
 use skep_env::local::Notify;
 use skep_format::cached_map::CachedMap;
 use skep_rpc::{MapCell, management_addresses};
 use skep_store::atomic::replace_atomically;
-use skep_types::map::{Capacity, CapacityPool, Reachability};
+use skep_types::map::Capacity;
 use skep_types::{ClusterId, ClusterMap, Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -69,26 +70,6 @@ fn read_file(path: &Path, cluster: ClusterId, node_uuid: u128) -> Result<Option<
     Ok(Some(without_reachability(map)))
 }
 
-/// Sets all nodes and targets to unreachable, because the reachability in a cached map is out of
-/// date.
-fn without_reachability(mut map: ClusterMap) -> ClusterMap {
-    map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::ProbablyOffline);
-    map.targets.iter_mut().for_each(|target| target.reachability = Reachability::ProbablyOffline);
-    map
-}
-
-/// Returns a copy of `map` without reachability, free space and version. The version is omitted
-/// because changes of reachability and free space also raise it.
-fn without_soft_state(map: &ClusterMap) -> ClusterMap {
-    let mut map = without_reachability(map.clone());
-    map.version = skep_types::MapVersion::new(0);
-    for target in &mut map.targets {
-        target.capacity = Capacity::default();
-        target.capacity_pool = CapacityPool::Normal;
-    }
-    map
-}
-
 /// Returns the minimum pause between the last write of a map and a write of the newest map. `None`
 /// means that the newest map need not be written.
 fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
@@ -102,10 +83,10 @@ fn pause(cached: Option<&ClusterMap>, newest: &ClusterMap) -> Option<Duration> {
     (free_space(cached) != free_space(newest)).then_some(FREE_SPACE_WRITE_PAUSE)
 }
 
-/// Persists the newest map whenever it changes, and stores the addresses of management in this map
-/// for the commands of this host ([`known_management`]). The caller must notify `changed` when the
-/// cell has a different map, and must spawn this function as a task. `given` are the addresses in
-/// the service's token.
+/// Persists the newest map whenever it changes, and stores the map and the addresses of management
+/// in it for the commands of this host ([`known_map`], [`known_management`]). The caller must
+/// notify `changed` when the cell has a different map, and must spawn this function as a task.
+/// `given` are the addresses in the service's token.
 pub(crate) async fn keep(
     directory: PathBuf,
     node_uuid: u128,
@@ -164,6 +145,7 @@ async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<(
         let _ = sender.send(replace_atomically(&path, &cached.to_file()));
         let learned = management_addresses(&cached.map);
         known_management::remember(cached.map.cluster, &given, &learned);
+        known_map::remember(&cached.map);
     };
     skep_env::spawn_thread("kept-map".into(), None, body)?;
     done.receive().await?
@@ -172,7 +154,7 @@ async fn write(path: PathBuf, cached: CachedMap, given: Vec<String>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::Consistency;
+    use skep_types::map::{CapacityPool, Consistency, Reachability};
     use skep_types::{MapVersion, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
 
     fn map() -> ClusterMap {

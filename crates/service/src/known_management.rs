@@ -10,7 +10,7 @@
 //! side of a connection proves that it has the cluster's secret.
 //!
 //! [`skep_rpc::Management`] defines the order in which addresses are tried. [`crate::cached_map`]
-//! has the cached map of a service.
+//! has the cached map of a service, and [`crate::known_map`] the cluster map of the host.
 //!
 //! # Format
 //! One file for each cluster, named by the id of the cluster. Each line is one address.
@@ -52,9 +52,9 @@ pub fn remember(cluster: ClusterId, given: &[String], learned: &[String]) {
     }
 }
 
-/// Returns the directories that may contain the file. This user writes the file to the first of
-/// them.
-fn places() -> Vec<PathBuf> {
+/// Returns the directories that may contain the files of this host. This user writes to the first
+/// of them.
+pub(crate) fn places() -> Vec<PathBuf> {
     let named = std::env::var_os(DIRECTORY_VARIABLE).filter(|it| !it.is_empty());
     if let Some(named) = named {
         // Use only the first directory, because systemd may set several directories, separated by
@@ -96,7 +96,7 @@ fn is_address(line: &str) -> bool {
     line.chars().all(|it| it.is_ascii_graphic()) && line.rsplit_once(':').is_some_and(has_port)
 }
 
-fn is_loopback(address: &str) -> bool {
+pub(crate) fn is_loopback(address: &str) -> bool {
     address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
 }
 

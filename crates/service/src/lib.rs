@@ -24,6 +24,7 @@ pub mod directory;
 pub mod former_secrets;
 pub mod host;
 pub mod known_management;
+pub mod known_map;
 pub mod link_requests;
 pub mod listen;
 mod log_file;

@@ -288,6 +288,26 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
         found.stdout.contains("management has no leader").then_some(found.stdout)
     });
     assert!(lost.contains("of its 3 nodes, management-1"), "{lost}");
+    // A host without a mount checks the other services by the map that its last command received.
+    let cached = late.run("skep health check");
+    assert_eq!(cached.status.code(), Some(1), "{cached:?}");
+    for words in ["of its 3 nodes", "management-2 answers, and knows no leader", "Note: "] {
+        assert!(cached.stdout.contains(words), "{words}: {cached:?}");
+    }
+    for service in ["metadata-1", "storage-1"] {
+        let is_reachable = |line: &str| line.starts_with(service) && line.contains(": reachable");
+        assert!(cached.stdout.lines().any(is_reachable), "{service}: {cached:?}");
+    }
+    // Without a map, the check still names the management nodes that answer and those that do not.
+    let blind = late.run("rm /var/cache/skep/*.map; skep health check");
+    assert_eq!(blind.status.code(), Some(1), "{blind:?}");
+    for words in [
+        "10.0.0.2:7400 answers, and knows no leader",
+        "10.0.0.3:7400 does not answer this host",
+        "has no cluster map",
+    ] {
+        assert!(blind.stdout.contains(words), "{words}: {blind:?}");
+    }
     client.run("skep umount --lazy /mnt/a; skep umount --lazy /mnt/b").expect_success();
     b.stop();
 }

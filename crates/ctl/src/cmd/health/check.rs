@@ -1,10 +1,13 @@
 //! `skep health check`: connects to every server as a client would, and measures latencies for a
 //! moment. Lists problems and causes of slowness, each with its remedy. If management does not
-//! answer, the command takes the cluster map from a mount on this host.
+//! answer, the command uses the newest cluster map that this host has.
 //!
-//! The module [`super::services`] connects to services, [`super::waits`] has the waiting requests,
-//! and [`super::watch`] has the loop of `--watch`.
+//! The module [`super::services`] connects to services, [`super::last_map`] finds the map of this
+//! host, [`super::members`] asks management nodes without a leader, [`super::waits`] has the
+//! waiting requests, and [`super::watch`] has the loop of `--watch`.
 
+use super::last_map::{self, LastMap};
+use super::members::{self, Member};
 use super::problem::{Object, Problem};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
@@ -14,14 +17,13 @@ use crate::cmd::stats::{Fetched, measure};
 use crate::evictions::{self, EvictionLine};
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, print, warn};
-use crate::{mounts, through_mount, view};
+use crate::view;
 use serde::Serialize;
 use skep_cluster::problems::{lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_rpc::management_addresses;
 use skep_service::Interval;
 use skep_stats::why::{Evidence, Focus, Thresholds, causes};
-use skep_types::map::Reachability;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
 use skep_wire::management::ListRequestWaits;
 use std::collections::BTreeSet;
@@ -133,21 +135,16 @@ fn is_silence(error: &Error) -> bool {
     silence.contains(&error.code())
 }
 
-/// Checks the services while management does not answer. Takes the cluster map from a mount on this
-/// host. If management answers at an address in this map, makes the whole check.
+/// Checks the services while management does not answer, by the newest cluster map that this host
+/// has. If management answers at an address in this map, makes the whole check.
 ///
 /// # Errors
-/// The error `error`, with a hint, if the cluster is not mounted on this host.
+/// The errors of [`without_map`], if this host has no map.
 async fn without_management(access: &Access, error: Error) -> Result<Report> {
-    let Some(map) = mounted_map(access) else {
-        let what = format!(
-            "{}; I/O on files continues meanwhile. On a host that mounts the cluster, `skep health \
-             check` also checks the other services",
-            error.context()
-        );
-        return Err(Error::new(error.code(), what));
+    let Some(LastMap { map, note }) = last_map::find(access) else {
+        return without_map(access, error).await;
     };
-    // The mount may know management nodes that this host had not learned.
+    // The map may name management nodes that this host had not learned.
     let known = access.contacts().addresses;
     let wider = access.with_learned(management_addresses(&map));
     if wider.contacts().addresses.iter().any(|it| !known.contains(it))
@@ -156,9 +153,10 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
         return check(&wider, &map).await;
     }
     let nodes = visit_all(access, &map).await;
+    let members = members::ask_reachable(access, &nodes).await;
     let is_other = |problem: &Problem| !is_of_management(problem, &nodes);
     let mut problems =
-        vec![without_leader(&nodes).unwrap_or_else(|| management_unreachable(&error))];
+        vec![without_leader(&nodes, &members).unwrap_or_else(|| management_unreachable(&error))];
     problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
     if services::is_cut_off(&nodes) {
         for problem in &mut problems {
@@ -166,26 +164,38 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
         }
         problems.insert(0, cut_off());
     }
-    let notes = notes(&map);
+    let notes = note.into_iter().chain(notes(&map)).collect();
     Ok(Report { healthy: false, nodes, problems, notes, waits: Vec::new() })
+}
+
+/// Reports which management nodes answer, and their roles, while management does not answer and
+/// this host has no cluster map.
+///
+/// # Errors
+/// The error `error`, with a hint, if no management node answers, so that the command has checked
+/// nothing.
+async fn without_map(access: &Access, error: Error) -> Result<Report> {
+    let members = members::ask_addresses(access, &access.contacts().addresses).await;
+    if members.iter().all(|member| member.role.is_err()) {
+        let what = format!(
+            "{}; I/O on files continues meanwhile. This host has no cluster map, so it knows no \
+             other service: repeat the command on a host that mounts the cluster or runs a service \
+             of it",
+            error.context()
+        );
+        return Err(Error::new(error.code(), what));
+    }
+    let mut problem = no_leader(members::clauses(&members));
+    problem.remedy += ". This host has no cluster map, so this command has checked no metadata and \
+                       storage service: repeat it on a host that mounts the cluster or runs a \
+                       service of it";
+    let (nodes, problems) = (Vec::new(), vec![problem]);
+    Ok(Report { healthy: false, nodes, problems, notes: Vec::new(), waits: Vec::new() })
 }
 
 fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
     let management = nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
     management.into_iter().any(|it| problem.key == format!("service-unreachable {}", it.id))
-}
-
-/// Returns the cluster map of a mount on this host. Replaces the reachability of nodes and targets
-/// in it, which is as old as the mount's last contact with management.
-fn mounted_map(access: &Access) -> Option<ClusterMap> {
-    let of_cluster = |point: std::path::PathBuf| {
-        let map = through_mount::cluster_map(&point).ok().flatten();
-        map.filter(|map| map.cluster == access.token.cluster)
-    };
-    let mut map = mounts::mount_points().into_iter().find_map(of_cluster)?;
-    map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::Offline);
-    map.targets.iter_mut().for_each(|target| target.reachability = Reachability::Online);
-    Some(map)
 }
 
 /// Returns the problem that management does not answer.
@@ -216,9 +226,9 @@ fn cut_off() -> Problem {
     }
 }
 
-/// Returns the problem that management nodes answer, but none of them leads. `None` means that no
-/// management node answers.
-fn without_leader(nodes: &[NodeReport]) -> Option<Problem> {
+/// Returns the problem that management nodes answer, but none of them leads. `members` are the
+/// replies of those that answer. `None` means that no management node answers.
+fn without_leader(nodes: &[NodeReport], members: &[Member]) -> Option<Problem> {
     let management = || nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
     let (count, reachable) = (management().count(), management().filter(|it| it.reachable).count());
     let silent: Vec<_> =
@@ -227,17 +237,26 @@ fn without_leader(nodes: &[NodeReport]) -> Option<Problem> {
         [] => "all answer this host".to_owned(),
         silent => format!("{} does not answer this host", silent.join(", ")),
     };
-    (reachable > 0).then(|| Problem {
+    let roles = match members {
+        [] => String::new(),
+        members => format!("; {}", members::clauses(members)),
+    };
+    (reachable > 0).then(|| no_leader(format!("of its {count} nodes, {silent}{roles}")))
+}
+
+/// Returns the problem that management has no leader. `facts` are clauses about its nodes.
+fn no_leader(facts: String) -> Problem {
+    Problem {
         key: "management".into(),
         rule: "management-unreachable",
-        what: format!("management has no leader: of its {count} nodes, {silent}"),
+        what: format!("management has no leader: {facts}"),
         remedy:
             "I/O on files continues, but new mounts and changes of the cluster wait until more \
                  than half of the management nodes run and reach each other. Read the log of `skep \
                  management` on their hosts, and start it where it does not run"
                 .into(),
         ..Problem::default()
-    })
+    }
 }
 
 /// Returns the permanent damage that the cluster map shows, as notes.
@@ -395,6 +414,7 @@ fn as_text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cmd::health::members::Role;
 
     #[test]
     fn health_note_lists_the_evictions_of_the_last_hour() {
@@ -420,12 +440,15 @@ mod tests {
     #[test]
     fn missing_leader_is_not_reported_as_silent_management() {
         let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
-        assert!(without_leader(&[node("management-1", false)]).is_none());
+        assert!(without_leader(&[node("management-1", false)], &[]).is_none());
         let both = [node("management-1", false), node("management-2", true)];
-        let problem = without_leader(&both).expect("a problem");
+        let follower = Role::Follower(Vec::new());
+        let member = Member { name: "management-2".into(), role: Ok(follower) };
+        let problem = without_leader(&both, &[member]).expect("a problem");
         assert_eq!(
             problem.what,
-            "management has no leader: of its 2 nodes, management-1 does not answer this host"
+            "management has no leader: of its 2 nodes, management-1 does not answer this host; \
+             management-2 answers, and knows no leader"
         );
     }
 

@@ -3,6 +3,8 @@
 mod check;
 mod df;
 mod history;
+mod last_map;
+mod members;
 mod problem;
 mod services;
 mod since;

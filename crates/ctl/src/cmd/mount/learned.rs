@@ -1,37 +1,38 @@
-//! A mount receives the addresses of all management nodes in the cluster map. This module writes
-//! the addresses to a file on this host, so that commands and new mounts work when the management
-//! node in their token is down.
+//! A mount receives the cluster map. It writes the map, and the addresses of all management nodes
+//! in the map, to files on this host. So commands and new mounts work when the
+//! management node in their token is down, and `skep health check` works without a leader.
 //!
-//! Does not own the file (`skep_service::known_management`).
+//! Does not own the files (`skep_service::known_management`, `skep_service::known_map`).
 
 use crate::access::Access;
 use skep_client::MapObserver;
 use skep_rpc::management_addresses;
-use skep_service::known_management::remember;
+use skep_service::{known_management, known_map};
 use skep_types::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns a function for a mount's cluster maps that writes the addresses of management when these
-/// have changed.
+/// Returns the observer of a mount's cluster maps. It writes the files when the servers change.
 pub(super) fn observer(access: &Access) -> MapObserver {
     let (cluster, given) = (access.token.cluster, access.token.addresses.clone());
-    // The mutex protects only the addresses that were written last.
-    let written: Mutex<Vec<String>> = Mutex::default();
+    // The mutex protects only the part of the map that was written last.
+    let written: Mutex<Option<ClusterMap>> = Mutex::default();
     MapObserver(Some(Arc::new(move |map: &ClusterMap| {
-        let learned = management_addresses(map);
+        let newest = known_map::lasting_part(map);
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
-        if *written == learned {
+        if written.as_ref() == Some(&newest) {
             return;
         }
-        written.clone_from(&learned);
+        *written = Some(newest);
         drop(written);
-        let given = given.clone();
+        let (given, map) = (given.clone(), map.clone());
         // The thread of the caller renews leases, and must not wait for a disk.
-        let body = move || remember(cluster, &given, &learned);
+        let body = move || {
+            known_management::remember(cluster, &given, &management_addresses(&map));
+            known_map::remember(&map);
+        };
         if let Err(error) = skep_env::spawn_thread("skep-learned".into(), None, body) {
             tracing::debug!(
-                "cannot start the thread that stores the addresses of management on this host: \
-                 {error}"
+                "cannot start the thread that stores the cluster map on this host: {error}"
             );
         }
     })))

@@ -1,0 +1,110 @@
+//! The newest cluster map that this host has, for `skep health check` while management has no
+//! leader. The map may be in a mount, in the directory of a cluster or a service, or in the file of
+//! this host.
+
+use super::problem::Problem;
+use crate::access::Access;
+use crate::output::utc;
+use crate::{mounts, through_mount};
+use skep_service::cached_map::CACHED_MAP_FILE;
+use skep_service::known_map::{self, KnownMap};
+use skep_types::map::Reachability;
+use skep_types::{ClusterMap, Timestamp};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A cluster map that does not come from management.
+#[derive(Debug)]
+pub(super) struct LastMap {
+    /// The map. The reachability in it is not that of the map's time: nodes are offline and targets
+    /// online, so that a problem comes from a connection to the service.
+    pub(super) map: ClusterMap,
+    /// The origin of the map, if it may be older than a mount's map.
+    pub(super) note: Option<Problem>,
+}
+
+/// Returns the newest cluster map that this host has. `None` if it has none.
+pub(super) fn find(access: &Access) -> Option<LastMap> {
+    let of_cluster = |point: PathBuf| {
+        let map = through_mount::cluster_map(&point).ok().flatten();
+        map.filter(|map| map.cluster == access.token.cluster)
+    };
+    if let Some(map) = mounts::mount_points().into_iter().find_map(of_cluster) {
+        return Some(LastMap { map: without_reachability(map), note: None });
+    }
+    let directory = Path::new(&access.name);
+    let in_directory = cached_maps(directory).into_iter();
+    let read = in_directory.filter_map(|file| known_map::read_file(&file, access.token.cluster));
+    let found = read.chain(known_map::read(access.token.cluster));
+    let newest = found.max_by_key(|it| it.map.version)?;
+    let note = Some(note(&newest));
+    Some(LastMap { map: without_reachability(newest.map), note })
+}
+
+/// Returns the files with the cached maps of services in a directory: the directory of a service,
+/// or the data directory of a cluster.
+fn cached_maps(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let services = entries.map(|entry| entry.path());
+    services.chain([directory.to_owned()]).map(|it| it.join(CACHED_MAP_FILE)).collect()
+}
+
+fn note(known: &KnownMap) -> Problem {
+    let changed = known.written_at.and_then(timestamp).map(utc);
+    let changed = changed.map_or_else(String::new, |time| format!(", last changed at {time}"));
+    Problem {
+        key: "cached-map".into(),
+        rule: "cached-map",
+        what: format!(
+            "management gives no cluster map, so this check uses version {} in {}{changed}",
+            known.map.version.raw(),
+            known.file.display()
+        ),
+        remedy: "servers that were added, moved or removed since then are missing or shown as \
+                 unreachable; a host that mounts the cluster has a newer map"
+            .into(),
+        ..Problem::default()
+    }
+}
+
+fn timestamp(time: SystemTime) -> Option<Timestamp> {
+    let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(Timestamp { seconds: i64::try_from(seconds).ok()?, nanoseconds: 0 })
+}
+
+fn without_reachability(mut map: ClusterMap) -> ClusterMap {
+    map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::Offline);
+    map.targets.iter_mut().for_each(|target| target.reachability = Reachability::Online);
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, MapVersion};
+    use std::time::Duration;
+
+    #[test]
+    fn note_has_the_file_and_the_age_of_the_map() {
+        let version = MapVersion::new(12);
+        let known = KnownMap {
+            map: ClusterMap { version, ..ClusterMap::empty(ClusterId::default()) },
+            file: "/var/cache/skep/a.map".into(),
+            written_at: Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        };
+        let words = "uses version 12 in /var/cache/skep/a.map, last changed at \
+                     2023-11-14T22:13:20Z";
+        let note = note(&known);
+        assert!(note.what.ends_with(words), "{}", note.what);
+    }
+
+    #[test]
+    fn cached_maps_of_services_and_clusters_are_found() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("metadata-1")).unwrap();
+        let found = cached_maps(place.path());
+        let files = ["metadata-1/kept-map", "kept-map"].map(|it| place.path().join(it));
+        assert_eq!(found, files);
+        assert_eq!(cached_maps(Path::new("/absent")).len(), 1);
+    }
+}
