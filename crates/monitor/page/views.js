@@ -154,7 +154,7 @@ const follows = (finding) => finding.cause !== null;
 /** Returns the name of a problem: its rule and its object. */
 const problem = (finding) => `${finding.rule} ${finding.object}`;
 
-/** Lists problems that follow from one problem. Returns null if there are none. */
+/** Lists problems that follow from one problem. Returns null for an empty list. */
 function consequences(found) {
   if (!found || !found.length) return null;
   return h("ul", { class: "consequences", "aria-label": "What follows from this problem" }, found.map((it) => h("li", {}, it.what)));

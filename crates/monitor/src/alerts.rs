@@ -45,7 +45,7 @@ pub(crate) struct Consequence {
 }
 
 impl Alert {
-    /// Updates the consequences at the time `now_ms`: `present` are those that exist.
+    /// Updates the consequences at the time `now_ms`. `present` are the consequences that exist.
     fn set_consequences(&mut self, present: Vec<Consequence>, now_ms: u64) {
         for former in &mut self.consequences {
             former.ended_ms.get_or_insert(now_ms);

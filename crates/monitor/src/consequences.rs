@@ -31,7 +31,8 @@ const OF_TARGETS: [&str; 6] = [
 /// Rules of targets that serve nothing, so that they miss the changes of their groups.
 const STOPPED: [&str; 4] = ["target-offline", "target-down", "target-hung", "target-failed"];
 
-/// Adds a finding for each host of which no service replies, and sets the causes of all findings.
+/// Adds a finding for each host without any service that replies, and sets the causes of all
+/// findings.
 pub(crate) fn group(found: Vec<Finding>, collected: &Collected) -> Vec<Finding> {
     let Some(map) = &collected.map else { return found };
     let mut all = unreachable_hosts(map, collected);
@@ -99,8 +100,9 @@ fn host_of_management(map: &ClusterMap) -> Option<String> {
     nodes.all(|node| host_of(node).as_ref() == Some(&host)).then_some(host)
 }
 
-/// Returns a finding for each host that has several services, of which none replies. The finding
-/// about the only service of a host has the same contents, so such a host gets no finding.
+/// Returns a finding for each host that has several services, if none of these services replies.
+/// The finding about the only service of a host has the same contents, so such a host gets no
+/// finding.
 fn unreachable_hosts(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
     let mut hosts: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_service_is_the_cause_of_findings_about_its_targets() {
+    fn failed_service_is_the_cause_of_findings_of_its_targets() {
         let found = [
             ("service-unreachable", "n5"),
             ("target-offline", "t5"),

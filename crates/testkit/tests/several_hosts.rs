@@ -298,7 +298,7 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
         let is_reachable = |line: &str| line.starts_with(service) && line.contains(": reachable");
         assert!(cached.stdout.lines().any(is_reachable), "{service}: {cached:?}");
     }
-    // Without a map, the check still names the management nodes that answer and those that do not.
+    // Without a map, the check still reports which management nodes answer.
     let blind = late.run("rm /var/cache/skep/*.map; skep health check");
     assert_eq!(blind.status.code(), Some(1), "{blind:?}");
     for words in [

@@ -34,6 +34,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/stats/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/token_check.rs", "retry: management reads its own new token after a moment"),
     ("crates/ctl/src/cmd/trace.rs", "period: the interval between two questions to the mount"),
+    ("crates/ctl/src/cmd/umount.rs", "poll: the end of the process of a mount"),
     ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),

@@ -227,7 +227,7 @@ fn cut_off() -> Problem {
 }
 
 /// Returns the problem that management nodes answer, but none of them leads. `members` are the
-/// replies of those that answer. `None` means that no management node answers.
+/// replies of the nodes that answer. `None` means that no management node answers.
 fn without_leader(nodes: &[NodeReport], members: &[Member]) -> Option<Problem> {
     let management = || nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
     let (count, reachable) = (management().count(), management().filter(|it| it.reachable).count());
