@@ -56,7 +56,7 @@ fn note(known: &KnownMap) -> Problem {
         key: "cached-map".into(),
         rule: "cached-map",
         what: format!(
-            "management gives no cluster map, so this check uses version {} in {}{changed}",
+            "management sends no cluster map, so this check uses version {} in {}{changed}",
             known.map.version.raw(),
             known.file.display()
         ),
