@@ -76,7 +76,7 @@ impl CloseFailures {
     /// Forgets the failures of an open file, since it was closed or synced.
     pub(crate) fn forget(&self, handle: HandleId) {
         if self.has_handles.load(Ordering::Acquire) {
-            self.with(|handles| drop(handles.remove(&handle)));
+            self.with(|handles| handles.remove(&handle));
         }
     }
 }
