@@ -37,7 +37,7 @@ pub enum Finding {
         targets: [TargetId; 2],
         /// The last log record in both stores.
         record: Lsn,
-        /// The first key of which the stores do not have the same value.
+        /// The first key with different values in the two stores.
         key: Vec<u8>,
     },
     /// The namespace has no root directory.

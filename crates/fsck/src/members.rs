@@ -14,7 +14,7 @@ use skep_metadata::engine::fjall_engine::FjallEngine;
 use skep_store::failed_sync;
 use skep_types::{Group, Lsn, MemberState, Result, TargetId, TargetKind};
 
-/// Size in bytes of the cache of each key-value store, of which each record is read once.
+/// Size in bytes of the cache of each key-value store. The check reads each record only once.
 const CACHE_BYTES: u64 = 16 << 20;
 /// Maximum number of records that one call reads from a store.
 const PAGE: usize = 4096;
@@ -57,8 +57,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Returns the first key of which only one store has the value. `None` means that the stores are
-/// equal.
+/// Returns the first key whose value differs between the stores, or that only one store has. `None`
+/// means that the stores are equal.
 fn first_difference(one: &FjallEngine, other: &FjallEngine) -> Result<Option<Vec<u8>>> {
     let (mut one, mut other) = (Pairs::of(one), Pairs::of(other));
     loop {

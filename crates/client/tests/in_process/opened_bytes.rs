@@ -82,7 +82,8 @@ fn bytes_of_a_file_that_became_shared_are_not_used() {
     });
 }
 
-/// The mount holds the file between two requests of one open. The bytes are those of the second.
+/// The mount holds the file between two requests of one open. The reply to the second one has the
+/// bytes.
 #[test]
 fn open_of_a_held_file_returns_its_present_bytes() {
     with_client(|fake, client| async move {

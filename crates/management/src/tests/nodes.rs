@@ -99,7 +99,7 @@ const LONG: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct ReceivedMaps {
     by_version: RefCell<BTreeMap<u64, skep_types::ClusterMap>>,
-    /// Versions of which subscribers have received two different maps.
+    /// The versions that belong to two different maps.
     ambiguous: RefCell<Vec<u64>>,
     is_over: Cell<bool>,
 }

@@ -6,6 +6,7 @@ mod copy_network;
 mod leases;
 mod members;
 mod network;
+mod records_from_disk;
 
 use super::Progress;
 use super::backup::Backup;

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn member_serves_only_after_it_has_synced_what_is_safe() {
+    fn member_serves_only_after_its_sync_of_safe_records() {
         let mut watermarks = Watermarks::new(progress(5, 5), lsn(5), []);
         watermarks.append(lsn(8));
         assert_eq!(watermarks.needed_to_serve(), progress(8, 5));

@@ -9,8 +9,8 @@
 //! reports a violation if a client has got a reply about one of them. Records of the primary that
 //! the ledger lacks come from a term in which no client got a reply. The ledger adds these records.
 //!
-//! When a member confirms records to the writer, the records in its log must be equal to those of
-//! the ledger.
+//! When a member confirms records to the writer, the records in its log must be equal to the
+//! records of the ledger.
 
 use super::authority::{GROUP, group_of, serves};
 use super::cluster::Cluster;

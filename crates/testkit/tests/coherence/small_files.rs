@@ -1,5 +1,5 @@
-//! Files whose bytes are all in metadata. The reply to an open contains these bytes, but a read must
-//! return the newest bytes of the file.
+//! Files whose bytes are all in metadata. The reply to an open contains these bytes, but a read
+//! must return the newest bytes of the file.
 
 use crate::Mounts;
 use rustix::fs::OFlags;

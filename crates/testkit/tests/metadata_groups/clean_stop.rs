@@ -192,7 +192,7 @@ fn former_primary_that_stops_after_a_move_releases_its_lease() {
 }
 
 #[test]
-fn group_whose_members_all_stop_at_once_ends_in_time() {
+fn group_ends_in_time_when_all_members_stop_at_once() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");

@@ -3,9 +3,10 @@
 //!
 //! Compares clusters with statistics and with the monitor to clusters of the same program that have
 //! neither (`skep_metrics::is_off`). The two kinds of clusters take turns in the order A B B A, so
-//! that a slow change in the machine's speed affects both alike. The measured value is the processor
-//! time of the whole machine for the same work. It depends less on other load than rates do. The
-//! kernel counts this time in ticks of 10 ms, so each workload must last for at least [`SHORTEST`].
+//! that a slow change in the machine's speed affects both alike. The measured value is the
+//! processor time of the whole machine for the same work. It depends less on other load than rates
+//! do. The kernel counts this time in ticks of 10 ms, so each workload must last for at least
+//! [`SHORTEST`].
 //!
 //! This module owns the comparison. The module `workload` has the workloads, and `system` starts
 //! the clusters.
@@ -88,7 +89,7 @@ const PARTS: &[Part] = &[
 ];
 
 impl Part {
-    /// Returns the options with which `bench` runs the workloads of this part.
+    /// Returns the options of `bench` for the workloads of this part.
     fn options(&self, options: &Options) -> BenchOptions {
         BenchOptions {
             systems: vec![System::Skep],

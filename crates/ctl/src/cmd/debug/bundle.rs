@@ -308,8 +308,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds the logs of `skep up`, or those of the services and mounts of this host. Also adds the
-    /// logs in the arguments, and the settings files.
+    /// Adds the logs of `skep up`, or the logs of the services and mounts of this host. Also adds
+    /// the logs in the arguments, and the settings files.
     fn add_logs_and_settings(&mut self, of_up: Vec<PathBuf>, args: &BundleArgs) -> Result<()> {
         if of_up.is_empty() {
             self.add_logs_of_host()?;
