@@ -106,6 +106,11 @@ fn remember_in(place: &Path, map: &ClusterMap) -> Result<()> {
     if management_addresses(map).iter().all(|address| is_loopback(address)) {
         return Ok(());
     }
+    // With one management node, there is no leader only while no management node answers. The
+    // cluster of a job has one management node, and leaves no file on the host.
+    if map.nodes.iter().filter(|node| node.kind == NodeKind::Management).count() < 2 {
+        return Ok(());
+    }
     let file = file_in(place, map.cluster);
     if let Some(present) = read_file(&file, map.cluster) {
         let is_older = map.version < present.map.version;
@@ -150,29 +155,40 @@ mod tests {
         let management = node(1, NodeKind::Management, "10.0.0.1:7400");
         let storage = node(2, NodeKind::Storage, "10.0.0.2:7420");
         let client = node(3, NodeKind::Client, "10.0.0.9:1");
+        let second = node(4, NodeKind::Management, "10.0.0.4:7400");
         let remember = |version, nodes: &[&Node]| {
-            let nodes = nodes.iter().map(|node| (*node).clone()).collect();
+            let nodes: Vec<_> = nodes.iter().map(|node| (*node).clone()).collect();
             remember_in(place.path(), &map(version, nodes)).unwrap();
         };
         let of_host = node(1, NodeKind::Management, "127.0.0.1:7400");
-        remember(4, &[&of_host]);
+        remember(4, &[&of_host, &of_host]);
         assert!(known().is_none(), "the cluster is on this host only");
-        remember(5, &[&management]);
-        assert_eq!(known(), Some((5, vec![management.clone()])));
-        remember(6, &[&management, &client]);
-        assert_eq!(known(), Some((5, vec![management.clone()])), "clients come and go");
+        remember(4, &[&management]);
+        assert!(known().is_none(), "the cluster has one management node");
+        remember(5, &[&management, &second]);
+        assert_eq!(known(), Some((5, vec![management.clone(), second.clone()])));
+        remember(6, &[&management, &second, &client]);
+        assert_eq!(
+            known(),
+            Some((5, vec![management.clone(), second.clone()])),
+            "clients come and go"
+        );
         let offline = Node { reachability: Reachability::Offline, ..management.clone() };
-        remember(7, &[&offline]);
-        assert_eq!(known(), Some((5, vec![management.clone()])), "reachability is not kept");
-        remember(8, &[&management, &storage, &client]);
-        let all = vec![management.clone(), storage];
+        remember(7, &[&offline, &second]);
+        assert_eq!(
+            known(),
+            Some((5, vec![management.clone(), second.clone()])),
+            "reachability is not kept"
+        );
+        remember(8, &[&management, &second, &storage, &client]);
+        let all = vec![management.clone(), second.clone(), storage];
         assert_eq!(known(), Some((8, all.clone())));
-        remember(7, &[&management]);
+        remember(7, &[&management, &second]);
         assert_eq!(known(), Some((8, all)), "an older map changes nothing");
         assert!(read_file(&file, ClusterId::new([8; 16])).is_none());
         std::fs::write(&file, "damaged").unwrap();
         assert!(known().is_none());
-        remember(9, &[&management]);
-        assert_eq!(known(), Some((9, vec![management])));
+        remember(9, &[&management, &second]);
+        assert_eq!(known(), Some((9, vec![management, second])));
     }
 }
