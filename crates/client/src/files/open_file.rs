@@ -34,6 +34,8 @@ pub(crate) struct OpenFile {
     seen_losses: AtomicU64,
     /// The mutex protects only this value.
     first_read: Mutex<FirstRead>,
+    /// Whether `first_read` is not [`FirstRead::Done`]. Each read checks this without a lock.
+    awaits_first_read: AtomicBool,
 }
 
 /// The first read of a file through a handle.
@@ -66,6 +68,7 @@ impl OpenFile {
             is_synced: AtomicBool::new(false),
             seen_losses,
             first_read: Mutex::default(),
+            awaits_first_read: AtomicBool::new(false),
         }
     }
 
@@ -81,17 +84,19 @@ impl OpenFile {
 
     pub(crate) fn set_first_read(&self, first_read: FirstRead) {
         *self.first_read() = first_read;
+        self.awaits_first_read.store(true, Ordering::Release);
     }
 
     /// Ends the wait for the first read, and returns its state.
     pub(crate) fn take_first_read(&self) -> FirstRead {
+        self.awaits_first_read.store(false, Ordering::Release);
         std::mem::take(&mut self.first_read())
     }
 
     /// Returns whether the program has read from the handle, or the first read needs nothing
     /// special.
     pub(crate) fn is_first_read_done(&self) -> bool {
-        matches!(*self.first_read(), FirstRead::Done)
+        !self.awaits_first_read.load(Ordering::Acquire)
     }
 
     /// Calls `copy` with the bytes from the reply to the open, if they are the bytes of the file

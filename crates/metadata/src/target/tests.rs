@@ -273,6 +273,11 @@ fn report(inode: InodeId, written: md::WrittenExtent) -> md::ReportWritten {
     md::ReportWritten { inode, written: Some(written), synced: None }
 }
 
+/// Returns an open that neither truncates the file nor needs a name nor requests inline bytes.
+fn open_of(inode: InodeId, open: md::OpenMode) -> md::Open {
+    md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 }
+}
+
 fn truncate(inode: InodeId) -> md::SetAttributes {
     md::SetAttributes {
         inode,

@@ -44,7 +44,10 @@ impl ServingNode {
             }
         };
         if skep_env::timeout(STOP_TIMEOUT, ending).await.is_none() {
-            tracing::error!("a target did not stop within {STOP_TIMEOUT:?}");
+            tracing::error!(
+                "the thread of a target did not stop within {STOP_TIMEOUT:?}; this service ends \
+                 without it"
+            );
         }
     }
 

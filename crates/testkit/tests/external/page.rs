@@ -1,14 +1,13 @@
 //! The page of a monitor of a real cluster under load, in headless Chromium, by
 //! `tools/page-audit.mjs`: accessibility, hostile texts and the time to load the page.
 
-use crate::prometheus::{Done, work};
+use crate::prometheus::under_load;
 use crate::text;
 use skep_testkit::files;
 use skep_testkit::program::{finish, run_in};
 use skep_testkit::{Cluster, Scratch, Shape, Transport};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Time limit for the whole audit, which pauses in each view until the view has its figures.
@@ -36,22 +35,13 @@ pub(crate) fn has_no_problem_under_load(_: &()) {
     let mut cluster = Cluster::start(Shape { monitor: true, ..Shape::default() });
     let mount = cluster.mount_with(Transport::Device, "job_accounting");
     let monitor = files::read_to_string(cluster.data().join("monitor/address"));
-    let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let done = Done(&is_done);
-        for number in 0..4 {
-            let directory = mount.path().join(format!("work-{number}"));
-            files::create_dir(&directory);
-            let is_done = &is_done;
-            scope.spawn(move || work(&directory, is_done));
-        }
+    under_load(mount.path(), || {
         let mut audit = Command::new("node");
         audit.current_dir(top).arg("tools/page-audit.mjs").arg(&packages);
         audit.arg(format!("http://{}/", monitor.trim()));
         let printed = finish(&mut audit, LONG).expect_success();
         println!("{printed}");
         assert!(printed.contains("20 loads: ") && printed.contains("no problem in 40 views"));
-        drop(done);
     });
     mount.unmount();
     cluster.stop();

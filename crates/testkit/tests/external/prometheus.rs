@@ -156,7 +156,7 @@ fn queries(targets: &[u64]) -> Vec<Query> {
 }
 
 /// Writes, syncs, reads and creates files until the test ends, as a job of a batch system does.
-pub(crate) fn work(directory: &Path, is_done: &AtomicBool) {
+fn work(directory: &Path, is_done: &AtomicBool) {
     let data = vec![7; 1 << 20];
     let path = directory.join("file");
     let mut round = 0_u64;
@@ -180,12 +180,27 @@ pub(crate) fn work(directory: &Path, is_done: &AtomicBool) {
 }
 
 /// Sets a flag when this value is dropped, so that the threads of a failed test end.
-pub(crate) struct Done<'a>(pub(crate) &'a AtomicBool);
+struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Runs `check` while four programs work on a mount.
+pub(crate) fn under_load(mount: &Path, check: impl FnOnce()) {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = Done(&is_done);
+        for number in 0..4 {
+            let directory = mount.join(format!("work-{number}"));
+            files::create_dir(&directory);
+            let is_done = &is_done;
+            scope.spawn(move || work(&directory, is_done));
+        }
+        check();
+    });
 }
 
 fn check_files() {
@@ -211,22 +226,13 @@ pub(crate) fn shows_a_cluster_on_every_panel(_: &()) {
     let prometheus = Prometheus::start(scratch.path(), monitor.trim());
     let queries = queries(&targets);
     assert!(queries.len() > 100, "{} queries", queries.len());
-    let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let done = Done(&is_done);
-        for number in 0..4 {
-            let directory = mount.path().join(format!("work-{number}"));
-            files::create_dir(&directory);
-            let is_done = &is_done;
-            scope.spawn(move || work(&directory, is_done));
-        }
+    under_load(mount.path(), || {
         let mut empty = Vec::new();
         wait_for_all(&prometheus, &queries, &mut empty);
         assert!(empty.is_empty(), "queries without a result: {empty:#?}");
         let rules = prometheus.get("/api/v1/rules").expect("the rules");
         let rules = rules["data"]["groups"][0]["rules"].list();
         assert!(rules.len() >= 8 && rules.iter().all(|rule| rule["health"] == "ok"), "{rules:?}");
-        drop(done);
     });
     println!("{} queries have results", queries.len());
     drop(prometheus);

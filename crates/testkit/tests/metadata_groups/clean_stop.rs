@@ -65,6 +65,14 @@ fn write_and_sync(root: &Path, operations: &Operations) {
     operations.rounds.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Checks that each operation of one round ends in time.
+fn assert_no_operation_waits(root: &Path) {
+    let operations = Operations::default();
+    write_and_sync(root, &operations);
+    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
+    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+}
+
 /// Ends the program also if an assertion of the test fails.
 struct EndGuard<'a>(&'a AtomicBool);
 
@@ -155,10 +163,7 @@ fn primary_that_stops_in_an_idle_group_has_handed_it_over() {
     let (primary, backup) = pair.roles();
     pair.stop_service(primary);
     assert_eq!((pair.roles().0, pair.serving()), (backup, 1));
-    let operations = Operations::default();
-    write_and_sync(&root, &operations);
-    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
-    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+    assert_no_operation_waits(&root);
     assert_eq!(files::read_to_string(root.join("before")), "x");
     let log = files::read_to_string(pair.scratch.join(&format!("{primary}.log")));
     assert!(log.contains("the service of the primary of metadata group g"), "{log}");
@@ -175,18 +180,11 @@ fn former_primary_that_stops_after_a_move_releases_its_lease() {
     let root = pair.mount_point();
     files::write(root.join("before"), "x");
     after(Duration::from_secs(1));
-    let (primary, backup) = pair.roles();
-    let group = pair.group();
-    let members = group["members"].as_array().expect("members");
-    let other = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
-    let (id, target) = (group["id"].to_string(), other["target"].to_string());
-    pair.ask(&["group", "move", &id, &target]).expect_success();
+    let primary = pair.roles().0;
+    let backup = pair.move_primary();
     pair.stop_service(primary);
     assert_eq!((pair.roles().0, pair.serving()), (backup, 1));
-    let operations = Operations::default();
-    write_and_sync(&root, &operations);
-    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
-    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+    assert_no_operation_waits(&root);
     pair.start_service("metadata", primary);
     pair.wait_for_serving(2);
 }
@@ -245,10 +243,7 @@ fn backup_leaves_an_idle_group_before_its_process_ends() {
     let backup = pair.roles().1;
     pair.stop_service(backup);
     assert_eq!(pair.serving(), 1, "the backup has left before its process ended");
-    let operations = Operations::default();
-    write_and_sync(&root, &operations);
-    let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
-    assert!(longest < LONGEST_OPERATION, "{longest:?}");
+    assert_no_operation_waits(&root);
     pair.start_service("metadata", backup);
     pair.wait_for_serving(2);
 }

@@ -21,12 +21,7 @@ const RESTARTS: usize = 3;
 fn restarted_primary_does_not_wait_for_leases_that_have_ended() {
     let mut pair = Pair::begin();
     pair.under_load(37, |pair, pauses| {
-        let group = pair.group();
-        let members = group["members"].as_array().expect("members");
-        let backup = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
-        let (id, target) = (group["id"].to_string(), backup["target"].to_string());
-        let name = pair.roles().1;
-        pair.ask(&["group", "move", &id, &target]).expect_success();
+        let name = pair.move_primary();
         pair.wait_for_primary(name);
         after(BETWEEN_MOVES);
         let mut restarts = Vec::new();
@@ -53,12 +48,7 @@ fn moved_primary_does_not_wait_for_the_end_of_the_lease() {
         for _ in 0..MOVES {
             after(BETWEEN_MOVES);
             pauses.take();
-            let group = pair.group();
-            let members = group["members"].as_array().expect("members");
-            let backup = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
-            let (id, target) = (group["id"].to_string(), backup["target"].to_string());
-            let name = pair.roles().1;
-            pair.ask(&["group", "move", &id, &target]).expect_success();
+            let name = pair.move_primary();
             pair.wait_for_primary(name);
             moves.push(pauses.take());
         }

@@ -306,6 +306,17 @@ impl Pair {
         groups.into_iter().find(|it| it["kind"] == "metadata").expect("one metadata group")
     }
 
+    /// Asks management to make the other member the primary. Returns the name of its service.
+    pub(crate) fn move_primary(&self) -> &'static str {
+        let group = self.group();
+        let members = group["members"].as_array().expect("members");
+        let backup = members.iter().find(|it| it["is_primary"] == false).expect("a backup");
+        let (id, target) = (group["id"].to_string(), backup["target"].to_string());
+        let name = self.roles().1;
+        self.ask(&["group", "move", &id, &target]).expect_success();
+        name
+    }
+
     /// Returns the name of the service with the primary, and the name of the service with the other
     /// member.
     pub(crate) fn roles(&self) -> (&'static str, &'static str) {

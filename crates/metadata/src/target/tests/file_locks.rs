@@ -84,7 +84,7 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
 fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
     let mut story = Story::begin_with(Limits { closes_per_batch: 1, ..Limits::default() });
     let inode = story.create(1, (0, 1));
-    story.ask_sharing(2, (0, 1), &open_of(inode), (1, inode));
+    story.ask_sharing(2, (0, 1), &open_of(inode, md::OpenMode::Read), (1, inode));
     for owner in 0..5 {
         let lock = LockRequest { start: owner, end: owner + 1, ..exclusive(inode, owner) };
         assert!(story.locks(1, (0, 2 + owner), lock));
@@ -98,16 +98,6 @@ fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
     // recovered.
     story.answer::<st::StatChunk>(&stat(0));
     assert!(story.locks(2, (0, 3), exclusive(inode, 5)));
-}
-
-fn open_of(inode: InodeId) -> md::Open {
-    md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    }
 }
 
 #[test]
@@ -165,7 +155,7 @@ fn closing_a_file_releases_the_locks_of_the_session() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
-    story.ask_sharing(2, (0, 1), &open_of(inode), (1, inode));
+    story.ask_sharing(2, (0, 1), &open_of(inode, md::OpenMode::Read), (1, inode));
     story.waits(3, 2, exclusive(inode, 5));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.tell(1, (0, 3), &close).unwrap();
@@ -239,7 +229,7 @@ fn lock_ranges_and_lock_waits_are_limited() {
 fn lists_show_open_files_locks_and_waits_of_sessions() {
     let mut story = Story::begin();
     let (a, b) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 2, (0, 1)));
-    story.ask_sharing(2, (0, 2), &open_of(a), (1, a));
+    story.ask_sharing(2, (0, 2), &open_of(a, md::OpenMode::Read), (1, a));
     assert!(story.locks(1, (0, 2), exclusive(a, 5)));
     story.waits(3, 2, exclusive(a, 6));
     let all = story.list(InodeId::default());

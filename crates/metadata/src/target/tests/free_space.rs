@@ -89,13 +89,7 @@ fn a_full_disk_serves_reads_and_removals() {
     assert!(!opened.created);
     let exists = story.ask(1, 1, (0, 4), &create("a", md::OpenMode::No, true)).unwrap_err();
     assert_eq!(exists.code(), ErrorCode::Exists, "the reply with enough free space");
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = open_of(inode, md::OpenMode::Read);
     story.ask(1, 1, (0, 5), &open).unwrap();
     let written =
         md::WrittenExtent { end: 9, truncate_generation: 0, may_leave_holes: false, reach: 0 };

@@ -12,13 +12,7 @@ fn requests_that_other_operations_wait_for_are_never_refused() {
     let transaction = md::TransactionId { coordinator: GroupId::new(9), number: 1 };
     let steps = vec![md::Step::DropLink { inode }];
     story.ask(1, 0, (0, 0), &md::Prepare { transaction, steps }).unwrap();
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = open_of(inode, md::OpenMode::Read);
     story.send(1, 1, (0, 2), &open);
     assert!(story.replies.is_empty(), "it waits for the end of the transaction");
     let refused = story.ask(1, 2, (0, 1), &open).unwrap_err();

@@ -51,13 +51,7 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     let refused = story.ask(1, 2, (0, 1), &set(inode, 0)).unwrap_err();
     assert_eq!((refused.code(), story.pattern(inode)), (ErrorCode::InUse, before));
     story.close(inode, (0, 2), None);
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = open_of(inode, md::OpenMode::Read);
     story.ask(1, 1, (0, 3), &open).unwrap();
     let refused = story.ask(1, 2, (1, 1), &set(inode, 0)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::InUse, "readers have one too");

@@ -9,13 +9,7 @@ use std::collections::BTreeSet;
 fn operation_is_refused_if_its_session_ends_during_a_wait() {
     let mut story = Story::begin();
     let inode = story.create(2, (0, 1));
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: true,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = md::Open { truncate: true, ..open_of(inode, md::OpenMode::Read) };
     story.send(6, 2, (0, 2), &truncate(inode));
     story.send(5, 1, (0, 1), &open);
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
@@ -406,13 +400,7 @@ fn clients_that_died_together_lose_their_sessions() {
 fn client_can_detect_opens_lost_in_a_power_loss() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: true,
-        inline_limit: 0,
-    };
+    let open = md::Open { must_have_name: true, ..open_of(inode, md::OpenMode::Read) };
     story.ask(1, 1, (0, 2), &open).unwrap();
     let start = |story: &mut Story| {
         story.happens(Event::Tick);

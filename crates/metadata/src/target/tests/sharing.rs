@@ -22,12 +22,7 @@ impl Story {
         inode: InodeId,
         open: md::OpenMode,
     ) -> Option<bool> {
-        self.send(
-            1,
-            session,
-            at,
-            &md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 },
-        );
+        self.send(1, session, at, &open_of(inode, open));
         self.opened()
     }
 
@@ -121,12 +116,7 @@ fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     story.learns_that_it_shares(2, inode);
     // Meanwhile, another session opens the file for reading. The reply to that open marks the file
     // as shared, so the open for writing need not wait for that session.
-    story.send(
-        3,
-        3,
-        (0, 1),
-        &md::Open { inode, open: READ, truncate: false, must_have_name: false, inline_limit: 0 },
-    );
+    story.send(3, 3, (0, 1), &open_of(inode, READ));
     let (on, result) = story.replies.pop().unwrap();
     assert_eq!((on, md::OpenReply::from_bytes(&result.unwrap()).unwrap().is_shared), (3, true));
     story.learns_that_it_shares(1, inode);
@@ -160,8 +150,7 @@ fn an_earlier_open_of_the_same_session_is_notified() {
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
     let inode = story.create(1, (0, 1));
-    let open =
-        |open| md::Open { inode, open, truncate: false, must_have_name: false, inline_limit: 0 };
+    let open = |open| open_of(inode, open);
     story.send(11, 2, (0, 1), &open(READ));
     story.send(12, 3, (0, 1), &open(READ));
     story.send(13, 2, (1, 1), &open(READ));
@@ -208,18 +197,8 @@ fn a_session_that_reopens_a_file_is_notified_again() {
     story.send(5, 1, (0, 4), &closed);
     // Session 1 opens the file again, and this open waits for session 3. Then session 2 sends its
     // open again, in a new request.
-    story.send(
-        6,
-        1,
-        (1, 1),
-        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false, inline_limit: 0 },
-    );
-    story.send(
-        1,
-        2,
-        (0, 2),
-        &md::Open { inode, open: WRITE, truncate: false, must_have_name: false, inline_limit: 0 },
-    );
+    story.send(6, 1, (1, 1), &open_of(inode, WRITE));
+    story.send(1, 2, (0, 2), &open_of(inode, WRITE));
     story.replies.clear();
     story.send(5, 3, (0, 2), &closed);
     let index = story.replies.iter().position(|(on, _)| *on == 6).expect("an answer");

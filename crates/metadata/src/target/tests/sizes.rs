@@ -52,13 +52,7 @@ fn truncation_covers_bytes_of_a_lost_size_report() {
 fn size_recovery_restarts_when_another_writer_dies() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Write,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = open_of(inode, md::OpenMode::Write);
     story.ask_sharing(2, (0, 1), &open, (1, inode));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
     let asked = story.calls.remove(0);
@@ -185,7 +179,7 @@ fn truncation_removes_emptied_chunk_files_from_the_synced_set() {
     set_size(&mut story, 3, 100);
     assert!(synced(&mut story));
     let (open, must_have_name) = (md::OpenMode::Write, false);
-    let open = md::Open { inode, open, truncate: false, must_have_name, inline_limit: 0 };
+    let open = md::Open { must_have_name, ..open_of(inode, open) };
     assert!(story.ask(1, 1, (0, 4), &open).unwrap().synced.contains(0));
     set_size(&mut story, 5, 0);
     assert!(!synced(&mut story));

@@ -168,13 +168,7 @@ fn refused_truncation_is_answered_and_retried() {
     story.happens(Event::Answer { call, result: Err(refusal) });
     let codes: Vec<_> = story.replies.drain(..).map(|(_, it)| it.unwrap_err().code()).collect();
     assert_eq!(codes, [ErrorCode::Io, ErrorCode::Io]);
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Read,
-        truncate: false,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = open_of(inode, md::OpenMode::Read);
     assert_eq!(story.ask(1, 1, (0, 4), &open).unwrap_err().code(), ErrorCode::Io);
     story.send(2, 1, (0, 3), &truncate(inode));
     let (_, repeated) = story.replies.pop().expect("an answer");
@@ -208,13 +202,7 @@ fn a_file_without_chunk_files_is_truncated_at_once() {
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Write,
-        truncate: true,
-        must_have_name: false,
-        inline_limit: 0,
-    };
+    let open = md::Open { truncate: true, ..open_of(inode, md::OpenMode::Write) };
     let opened = story.ask(1, 1, (0, 3), &open).unwrap();
     assert_eq!((opened.attributes.truncate_generation, opened.truncated.len()), (1, 0));
     assert!(story.calls.is_empty());
@@ -282,13 +270,7 @@ fn a_new_pattern_ends_a_truncation() {
     assert_eq!(story.target.shared.truncations.len(), 0);
     story.wait(SETTLE_AFTER);
     assert!(story.calls.is_empty());
-    let open = md::Open {
-        inode,
-        open: md::OpenMode::Write,
-        truncate: false,
-        must_have_name: true,
-        inline_limit: 0,
-    };
+    let open = md::Open { must_have_name: true, ..open_of(inode, md::OpenMode::Write) };
     story.ask(1, 1, (0, 6), &open).unwrap();
 }
 
