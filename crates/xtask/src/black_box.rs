@@ -138,10 +138,16 @@ fn run_one(program: &Program) -> Outcome<bool> {
 }
 
 /// Runs a program as `cargo test` does, with both output streams in one file.
+///
+/// Each program has its own mount namespace. A mount stays until the last mount namespace with a
+/// copy of it ends, and programs create such namespaces (`ip netns exec` does). Without this, a
+/// namespace of one program could keep the mounts of another program that runs at the same time.
 fn run_into(log: &Path, program: &Program, package: &Path) -> std::io::Result<bool> {
     let out = File::create(log)?;
     let errors = out.try_clone()?;
-    let status = Command::new(&program.executable)
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(&program.executable)
         .args(["--test-threads", "1"])
         .env("CARGO", env!("CARGO"))
         .env("CARGO_MANIFEST_DIR", package)

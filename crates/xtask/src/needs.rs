@@ -31,6 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sshd", "openssh-server"),
     ("strip", "binutils"),
     ("systemd-analyze", "systemd"),
+    ("unshare", "util-linux"),
 ];
 
 pub(crate) fn is_installed(program: &str) -> bool {
