@@ -13,7 +13,8 @@
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.
 //! - `cluster`: the state of a run and its events.
 //! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
-//! - `member`, `roles`, `requests`: the process of a member, its roles, and its requests.
+//! - `member`, `roles`, `actions`, `requests`: the process of a member, its roles, the actions of
+//!   the roles, and its requests.
 //! - `authority`: the model of management.
 //! - `client`, `workload`: clients and their operations.
 //! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases.
@@ -34,6 +35,7 @@
 //! when they reach management: a start with a cached map is a planted bug here, because a primary
 //! that is alone in an old map would serve beside its successor.
 
+mod actions;
 mod authority;
 mod client;
 mod cluster;
