@@ -16,7 +16,8 @@
 //! - `member`, `roles`, `actions`, `requests`: the process of a member, its roles, the actions of
 //!   the roles, and its requests.
 //! - `authority`: the model of management.
-//! - `client`, `workload`: clients and their operations.
+//! - `client`, `workload`: clients and their operations. `sharing`: files that several clients have
+//!   open, and notifications about them.
 //! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases.
 //! - `ledger`: the checks.
 //!
@@ -27,6 +28,8 @@
 //!   change with a durable reply.
 //! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The
 //!   checks also cover opens and file locks, because a take-over must not lose any of these.
+//! - When a client receives the reply to an open of a shared file, each other client that has the
+//!   file open was notified that the file is shared.
 //! - The store of a member equals the store of the group at the same record: when its copy is
 //!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
 //! - After the faults, all members serve again.
@@ -48,6 +51,7 @@ mod nemesis;
 mod promises;
 mod requests;
 mod roles;
+mod sharing;
 mod workload;
 
 pub use cluster::{GroupOptions, GroupReport, run_group};

@@ -76,6 +76,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::ForgetPromise, &["replied after"]),
         (GroupBug::ShortenPromise, &["replied after"]),
         (GroupBug::IgnoreWait, &["replied after"]),
+        (GroupBug::LoseNotifications, &["was not notified that"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

@@ -144,6 +144,7 @@ impl Cluster {
                     let checked = self.ledger.check_slots(request.session, body);
                     self.check(checked);
                 }
+                let result = result.map(|body| self.lose_notifications(index, request, body));
                 let from = index;
                 self.post(Message::Reply { from, client, call, attempt, term, result });
             }

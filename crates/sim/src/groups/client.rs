@@ -9,6 +9,8 @@ use super::authority::{FIRST_CLIENT, GROUP, group_of};
 use super::cluster::{Cluster, GroupEvent};
 use super::member::{Requester, Role};
 use super::messages::{Message, Place, Process};
+use super::sharing::Handle;
+use crate::notifications::Notifications;
 use crate::operation::Op;
 use crate::witness::InstanceId;
 use crate::world::message;
@@ -30,10 +32,14 @@ const LONGEST_WAIT_MICROS: u64 = 1_500_000;
 
 /// The purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     OpenSession,
     KeepAlive,
     CompareSlots,
+    /// A poll for notifications about shared files.
+    WaitNotifications,
+    /// The acknowledgement of the notification with this number.
+    AcknowledgeNotification(u64),
     /// The operation of a task.
     Task(usize),
 }
@@ -55,20 +61,23 @@ pub(super) struct Current {
     pub(super) op: Op,
     window: u64,
     instance: Option<InstanceId>,
+    /// Number of notifications that the client had received when it began the operation.
+    notifications_before: usize,
 }
 
 /// A client.
 #[derive(Debug)]
 pub(super) struct Client {
     node: NodeId,
-    session: SessionId,
+    pub(super) session: SessionId,
     /// The start number of the target, which the client sends with each change.
     start: u64,
     map: Arc<ClusterMap>,
     sequences: Vec<u64>,
     pub(super) tasks: Vec<Option<Current>>,
     /// The files that the client has open.
-    pub(super) opens: Vec<InodeId>,
+    pub(super) handles: Vec<Handle>,
+    pub(super) notifications: Notifications,
     calls: BTreeMap<u64, Call>,
 }
 
@@ -82,7 +91,8 @@ impl Client {
             map: Arc::clone(map),
             sequences: vec![0; tasks],
             tasks: (0..tasks).map(|_| None).collect(),
-            opens: Vec::new(),
+            handles: Vec::new(),
+            notifications: Notifications::default(),
             calls: BTreeMap::new(),
         }
     }
@@ -94,6 +104,15 @@ impl Client {
 
     fn has_call(&self, purpose: Purpose) -> bool {
         self.calls.values().any(|it| it.purpose == purpose)
+    }
+
+    /// Whether the client has sent an open of a file at least twice, and has no reply yet.
+    pub(super) fn repeats_open(&self, inode: InodeId) -> bool {
+        self.calls.values().filter(|it| it.is_repeated).any(|call| {
+            let Purpose::Task(task) = call.purpose else { return false };
+            let current = self.tasks.get(task).and_then(Option::as_ref);
+            current.is_some_and(|it| matches!(&it.op, Op::Open(open) if open.inode == inode))
+        })
     }
 }
 
@@ -138,11 +157,18 @@ impl Cluster {
         }
         self.note(|| format!("client {client}.{task} begins {op:?}"));
         let window = self.ledger.witness.open_window(&op, session);
-        self.clients[client].tasks[task] = Some(Current { op, window, instance });
+        let process = &mut self.clients[client];
+        let notifications_before = process.notifications.arrived.len();
+        process.tasks[task] = Some(Current { op, window, instance, notifications_before });
         self.begin_call(client, Purpose::Task(task), (header, body));
     }
 
-    fn begin_call(&mut self, client: usize, purpose: Purpose, (header, body): (Header, Vec<u8>)) {
+    pub(super) fn begin_call(
+        &mut self,
+        client: usize,
+        purpose: Purpose,
+        (header, body): (Header, Vec<u8>),
+    ) {
         let number = self.new_number();
         let process = &mut self.clients[client];
         let header = Header { session: process.session, group: GROUP, tag: number, ..header };
@@ -257,6 +283,9 @@ impl Cluster {
                 for task in 0..process.tasks.len() {
                     self.after(Duration::ZERO, GroupEvent::Step { client, task });
                 }
+                if self.knobs.shares_files {
+                    self.wait_for_notifications(client);
+                }
             }
             (Purpose::CompareSlots, Ok(body)) => {
                 if let Ok(reply) = md::CompareSlotsReply::from_bytes(&body) {
@@ -266,6 +295,10 @@ impl Cluster {
                 }
             }
             (Purpose::KeepAlive, Ok(_)) => {}
+            (Purpose::WaitNotifications, Ok(body)) => self.receive_notifications(client, &body),
+            (Purpose::AcknowledgeNotification(acknowledged), Ok(_)) => {
+                process.notifications.unacknowledged.remove(&acknowledged);
+            }
             (Purpose::Task(task), result) => {
                 self.end_operation((client, task), term, &result, is_reply_lost);
             }
@@ -280,9 +313,8 @@ impl Cluster {
         result: &std::result::Result<Vec<u8>, Error>,
         is_reply_lost: bool,
     ) {
-        let Some(Current { op, window, instance }) = self.clients[client].tasks[task].take() else {
-            return;
-        };
+        let Some(current) = self.clients[client].tasks[task].take() else { return };
+        let Current { op, window, instance, notifications_before } = current;
         self.note(|| match result {
             Ok(_) => format!("client {client}.{task} is done"),
             Err(error) => format!("client {client}.{task} is refused: {error}"),
@@ -299,7 +331,7 @@ impl Cluster {
         let checked = witness.check_answer(window, instance, result, is_reply_lost);
         self.check(checked);
         if let Ok(reply) = result {
-            self.apply_reply(client, &op, reply);
+            self.apply_reply(client, &op, (instance, notifications_before), reply);
         }
         let pause = self.random.micros(0, self.knobs.pause_micros);
         self.after(pause, GroupEvent::Step { client, task });

@@ -49,11 +49,14 @@ pub enum GroupBug {
     ShortenPromise,
     /// A member ignores that the primary still waits for the leases of earlier primaries.
     IgnoreWait,
+    /// A primary that has taken over does not notify the holders of a file before it replies to an
+    /// open that a client repeats. It assumes that its predecessor has notified them.
+    LoseNotifications,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -71,6 +74,7 @@ impl GroupBug {
         Self::ForgetPromise,
         Self::ShortenPromise,
         Self::IgnoreWait,
+        Self::LoseNotifications,
     ];
 }
 
@@ -127,6 +131,8 @@ pub(super) struct GroupKnobs {
     pub(super) busy: Duration,
     /// Longest pause of a task between two operations, in microseconds.
     pub(super) pause_micros: u64,
+    /// Whether clients open files for writing, so that clients share files.
+    pub(super) shares_files: bool,
     pub(super) segment_bytes: usize,
     /// Maximum number of bytes of old segments that a log keeps for absent members.
     pub(super) log_kept: usize,
@@ -141,6 +147,9 @@ pub(super) struct GroupKnobs {
 
 impl GroupKnobs {
     pub(super) fn draw(random: &mut Random, plant: Option<GroupBug>) -> Self {
+        // The values that were added later have random numbers of their own. So a seed still gives
+        // the earlier values.
+        let mut later = Random::new(random.clone().bits());
         let all = random.percent(50);
         let mut fault = |percent| all || random.percent(percent);
         let faults = GroupFaults {
@@ -174,6 +183,7 @@ impl GroupKnobs {
             },
             busy: random.micros(8_000_000, 30_000_000),
             pause_micros: random.within(5_000, 250_000),
+            shares_files: later.percent(35) || plant == Some(GroupBug::LoseNotifications),
             segment_bytes: random.within(600, 20_000) as usize,
             log_kept: random.within(0, 60_000) as usize,
             // With 2,000 bytes per second, the copies of a large store to two members did not end

@@ -1,13 +1,16 @@
 //! The operations of clients: names, attributes, opens and file locks, on few names and files, so
 //! that they conflict.
 //!
-//! Clients open files for reading only. So no file is shared in the sense of
-//! `docs/design/0008-shared-files.md`, and no open waits for notifications.
+//! In some runs, clients also open files for writing. Then several clients share files in the sense
+//! of `docs/design/0008-shared-files.md`, and opens wait for notifications (`sharing`). In the other
+//! runs, clients open files for reading only. Clients write no data in any run.
 
 use super::cluster::Cluster;
+use super::sharing::Handle;
 use crate::names::Names;
 use crate::operation::Op;
 use crate::random::Random;
+use crate::witness::InstanceId;
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{FileKind, InodeId};
 use skep_wire::file_locks::{LockKind, LockMode, LockRequest, SetLock};
@@ -68,13 +71,7 @@ impl Cluster {
                 mode: md::XattrMode::Any,
                 clear_set_group_id: false,
             }),
-            56..64 => Op::Open(md::Open {
-                inode: self.any_file(),
-                open: md::OpenMode::Read,
-                truncate: false,
-                must_have_name: true,
-                inline_limit: 0,
-            }),
+            56..64 => self.open_file(),
             64..80 => self.use_open(client),
             80..92 => Op::Lookup(md::Lookup { directory: self.any_directory(), name: self.name() }),
             _ => Op::GetAttributes(md::GetAttributes { inode: self.any_file() }),
@@ -82,8 +79,25 @@ impl Cluster {
         self.begin_operation(client, task, op, is_durable);
     }
 
+    fn open_file(&mut self) -> Op {
+        Op::Open(md::Open {
+            inode: self.any_file(),
+            open: self.open_mode(),
+            truncate: false,
+            must_have_name: true,
+            inline_limit: 0,
+        })
+    }
+
+    /// Returns the mode in which a client opens a file.
+    fn open_mode(&mut self) -> md::OpenMode {
+        match self.knobs.shares_files && self.random.percent(40) {
+            true => md::OpenMode::Write,
+            false => md::OpenMode::Read,
+        }
+    }
+
     fn create(&mut self) -> Op {
-        let open = [md::OpenMode::No, md::OpenMode::Read];
         Op::Create(md::Create {
             directory: self.any_directory(),
             name: self.name(),
@@ -91,22 +105,25 @@ impl Cluster {
             new: new_inode(0o644),
             device: 0,
             exclusive: self.random.percent(50),
-            open: open[self.random.index(2)],
+            open: match self.random.index(2) {
+                0 => md::OpenMode::No,
+                _ => self.open_mode(),
+            },
             pattern: None,
         })
     }
 
     /// Returns a lock, an unlock or a close of a file that the client has open.
     fn use_open(&mut self, client: usize) -> Op {
-        let opens = self.clients[client].opens.len();
-        if opens == 0 {
+        let handles = self.clients[client].handles.len();
+        if handles == 0 {
             return Op::GetAttributes(md::GetAttributes { inode: InodeId::ROOT });
         }
-        let chosen = self.random.index(opens);
-        let inode = self.clients[client].opens[chosen];
+        let chosen = self.random.index(handles);
+        let inode = self.clients[client].handles[chosen].inode;
         if self.random.percent(25) {
-            self.clients[client].opens.remove(chosen);
-            return Op::Close(md::Close { inode, open: md::OpenMode::Read, written: None });
+            let open = self.clients[client].handles.remove(chosen).mode;
+            return Op::Close(md::Close { inode, open, written: None });
         }
         if self.random.percent(20) {
             return Op::GetAttributes(md::GetAttributes { inode });
@@ -127,7 +144,13 @@ impl Cluster {
     }
 
     /// Applies a reply to the state of the workload.
-    pub(super) fn apply_reply(&mut self, client: usize, op: &Op, reply: &[u8]) {
+    pub(super) fn apply_reply(
+        &mut self,
+        client: usize,
+        op: &Op,
+        (instance, notifications_before): (Option<InstanceId>, usize),
+        reply: &[u8],
+    ) {
         match op {
             Op::Create(md::Create { open, .. }) | Op::Open(md::Open { open, .. }) => {
                 let Ok(opened) = md::OpenReply::from_bytes(reply) else { return };
@@ -137,8 +160,10 @@ impl Cluster {
                 }
                 self.files.retain(|it| *it != inode);
                 self.files.push(inode);
-                if *open == md::OpenMode::Read {
-                    self.clients[client].opens.push(inode);
+                if let (true, Some(opened_by)) = (*open != md::OpenMode::No, instance) {
+                    let is_shared = opened.is_shared;
+                    let handle = Handle { inode, mode: *open, is_shared, opened_by };
+                    self.keep_handle(client, handle, notifications_before);
                 }
             }
             Op::MakeDirectory(_) => {
