@@ -15,7 +15,8 @@
 //! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
 //! - `member`, `roles`, `actions`, `requests`: the process of a member, its roles, the actions of
 //!   the roles, and its requests.
-//! - `authority`: the model of management.
+//! - `authority`: the model of management. `leaders`: changes of its leader. `published`: checks of
+//!   its maps.
 //! - `client`, `workload`: clients and their operations. `sharing`: files that several clients have
 //!   open, and notifications about them.
 //! - `nemesis`: the choice of faults. `isolation`: faults that aim at the rules of leases.
@@ -32,6 +33,7 @@
 //!   file open was notified that the file is shared.
 //! - The store of a member equals the store of the group at the same record: when its copy is
 //!   complete, when management marks it as in sync, when it takes over, and at the end of the run.
+//! - Two published maps with one version are equal, and no later version shows an earlier epoch.
 //! - After the faults, all members serve again.
 //!
 //! Not simulated: other groups, storage targets with data, sessions that end. Processes start only
@@ -44,11 +46,13 @@ mod client;
 mod cluster;
 mod isolation;
 mod knobs;
+mod leaders;
 mod ledger;
 mod member;
 mod messages;
 mod nemesis;
 mod promises;
+mod published;
 mod requests;
 mod roles;
 mod sharing;

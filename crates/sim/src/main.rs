@@ -141,7 +141,7 @@ fn run_clusters(arguments: &Arguments) -> bool {
 fn run_groups(arguments: &Arguments) -> bool {
     let Ok(plant) = plant_of(arguments, &GroupBug::ALL) else { return false };
     let (mut commits, mut faults, mut take_overs, mut copies, mut events) = (0, 0, 0, 0, 0);
-    let mut blind = 0_u64;
+    let (mut leaders, mut blind) = (0, 0_u64);
     let trace = arguments.trace;
     let Runs { runs, failures, seconds } = run_seeds(arguments, |seed| {
         let report = run_group(GroupOptions { seed, trace, plant });
@@ -149,14 +149,15 @@ fn run_groups(arguments: &Arguments) -> bool {
         faults += report.faults;
         take_overs += report.take_overs;
         copies += report.copies;
+        leaders += report.leader_changes;
         events += report.events;
         blind += u64::from(report.is_blind);
         report.violation
     });
     println!(
         "{runs} seeds of a group, {events} events, {commits} commits, {faults} faults, \
-         {take_overs} take-overs, {copies} copies, {blind} not judged to their end, {failures} \
-         failed, {seconds:.1} s"
+         {take_overs} take-overs, {copies} copies, {leaders} changes of management's leader, \
+         {blind} not judged to their end, {failures} failed, {seconds:.1} s"
     );
     failures == 0 && blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT
 }

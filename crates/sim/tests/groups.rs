@@ -37,9 +37,14 @@ fn group_of_several_members_passes_fixed_seeds() {
     assert!(blind * 100 <= reports.len() as u64 * MOST_BLIND_PERCENT, "{blind} were not judged");
     let (commits, take_overs) = (sum(|it| it.commits), sum(|it| it.take_overs));
     let (copies, log_reads) = (sum(|it| it.copies), sum(|it| it.log_reads));
-    println!("{commits} commits, {take_overs} take-overs, {copies} copies, {log_reads} log reads");
+    let leaders = sum(|it| it.leader_changes);
+    println!(
+        "{commits} commits, {take_overs} take-overs, {copies} copies, {log_reads} log reads, \
+         {leaders} leaders"
+    );
     assert!(commits > 30_000 && take_overs > 300, "the runs do something");
     assert!(copies > 100 && log_reads > 300, "members return by a copy and by the log on disk");
+    assert!(leaders > 300, "the leader of management changes");
 }
 
 #[test]
@@ -77,6 +82,8 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::ShortenPromise, &["replied after"]),
         (GroupBug::IgnoreWait, &["replied after"]),
         (GroupBug::LoseNotifications, &["was not notified that"]),
+        (GroupBug::ShareVersions, &["have the version"]),
+        (GroupBug::AnswerBeforeCommit, &["goes back"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

@@ -6,13 +6,17 @@
 //! serving members may lack records. The model handles requests like `crates/management`
 //! (`handlers/ask_take_over.rs`, `handlers/change_group.rs`, `loss_reports.rs`).
 //!
-//! Not simulated: the members of management and their log. The state of the model is durable, so a
-//! stop of management only delays replies and maps.
+//! The state of the model is durable, so a stop of management only delays replies and maps. In some
+//! runs, management's leader changes: `leaders` owns the replies and the maps of the leaders, and
+//! the log of their commands. `published` checks the maps.
 
 use super::cluster::Cluster;
 use super::knobs::GroupKnobs;
+use super::leaders::Leaders;
 use super::messages::{Ask, Message, Place, Process};
+use super::published::PublishedMaps;
 use crate::management::{node, target};
+use crate::random::Random;
 use skep_cluster::lease_times::LeaseTimes;
 use skep_cluster::losses::LogEnd;
 use skep_cluster::{groups, losses};
@@ -39,18 +43,29 @@ const REPORT_VALID: Duration = Duration::from_secs(10);
 /// The state of the simulated management.
 #[derive(Debug)]
 pub(super) struct Authority {
-    /// The newest map.
+    /// The newest map of the newest leader. It contains the state of management.
     pub(super) map: Arc<ClusterMap>,
     /// Time at which management begins to reply again after its newest stop.
     pub(super) is_back: Duration,
     /// The epoch of the group, and the loss reports that members have sent in this epoch. Each
     /// report has the end of the member's log and its arrival time.
     reports: (Epoch, BTreeMap<TargetId, (LogEnd, Duration)>),
+    pub(super) leaders: Leaders,
+    published: PublishedMaps,
 }
 
 impl Authority {
-    pub(super) fn new(map: Arc<ClusterMap>) -> Self {
-        Self { map, is_back: Duration::ZERO, reports: Default::default() }
+    /// Creates management with its first map. `random` has the random numbers for its leaders.
+    pub(super) fn new(map: Arc<ClusterMap>, random: Random) -> Self {
+        let leaders = Leaders::new(random, map.version);
+        let mut published = PublishedMaps::default();
+        published.add(&map).expect("no map contradicts the first one");
+        Self { map, is_back: Duration::ZERO, reports: Default::default(), leaders, published }
+    }
+
+    /// Removes all loss reports, since a new leader begins without them.
+    pub(super) fn forget_reports(&mut self) {
+        self.reports = Default::default();
     }
 }
 
@@ -72,20 +87,23 @@ pub(super) fn has_others(map: &ClusterMap, target: TargetId, serving_only: bool)
 }
 
 impl Cluster {
-    /// Handles a request of a member, and replies to it.
+    /// Decides on a request of a member, and replies to it.
     pub(super) fn decide(&mut self, from: Process, number: u64, ask: &Ask) {
-        let result = match ask {
+        let error = self.carry_out(ask).err().map(|error| error.code());
+        self.post(Message::FromManagement { to: from, number, error });
+    }
+
+    /// Decides on a request of a member.
+    pub(super) fn carry_out(&mut self, ask: &Ask) -> Result<()> {
+        match ask {
             Ask::Change(change, sender_epoch) => {
                 if *sender_epoch < group_of(self.map()).primary_since {
-                    Err(ErrorCode::Deposed.into())
-                } else {
-                    self.change(change)
+                    return Err(ErrorCode::Deposed.into());
                 }
+                self.change(change)
             }
             Ask::TakeOver(request) => self.decide_take_over(request),
-        };
-        let error = result.err().map(|error| error.code());
-        self.post(Message::FromManagement { to: from, number, error });
+        }
     }
 
     /// Decides on the request of a member to become the primary, which the member sends when it
@@ -143,26 +161,31 @@ impl Cluster {
         Ok(())
     }
 
-    /// Publishes a map.
+    /// Publishes a map as the newest leader.
     pub(super) fn publish(&mut self, mut map: ClusterMap) {
-        map.version = MapVersion::new(map.version.raw() + 1);
-        self.authority.map = Arc::new(map);
+        map.version = self.authority.leaders.next_version();
+        let map = Arc::new(map);
+        self.authority.map = Arc::clone(&map);
+        self.announce(&map);
+    }
+
+    /// Checks a map that a leader publishes, and sends it to all processes.
+    pub(super) fn announce(&mut self, map: &Arc<ClusterMap>) {
+        let checked = self.authority.published.add(map);
+        self.check(checked);
         let members = (0..self.members.len()).map(Place::Member);
         let places: Vec<_> = members.chain((0..self.clients.len()).map(Place::Client)).collect();
-        for place in places {
-            self.send_map(place);
+        for to in places {
+            self.post(Message::Map { to, map: Arc::clone(map) });
         }
     }
 
-    /// Sends the newest map to a process.
-    pub(super) fn send_map(&mut self, to: Place) {
-        let map = Arc::clone(self.map());
-        self.post(Message::Map { to, map });
-    }
-
     /// An administrator makes a change. Management refuses it if the state of the group does not
-    /// permit it.
+    /// permit it, or if no leader can commit it.
     pub(super) fn administrate(&mut self, change: MemberChange, target: TargetId) -> bool {
+        if !self.authority.leaders.is_serving() {
+            return false;
+        }
         let epoch = group_of(self.map()).epoch;
         self.change(&GroupChange { group: GROUP, epoch, change, target }).is_ok()
     }

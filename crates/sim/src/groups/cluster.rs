@@ -6,7 +6,7 @@ use super::client::Client;
 use super::knobs::{GroupBug, GroupKnobs};
 use super::ledger::Ledger;
 use super::member::Member;
-use super::messages::{Links, Message};
+use super::messages::{Links, Message, Place};
 use crate::disk::SyncPoint;
 use crate::random::Random;
 use crate::trace::Trace;
@@ -48,6 +48,8 @@ pub struct GroupReport {
     pub take_overs: u64,
     /// Number of complete copies of the store.
     pub copies: u64,
+    /// Number of leaders of management that have begun after another one.
+    pub leader_changes: u64,
     /// Whether the reference model became incomplete, so that the witness could not check all
     /// replies.
     pub is_blind: bool,
@@ -108,6 +110,20 @@ pub(super) enum GroupEvent {
         number: u64,
     },
     Fault,
+    /// The leader of management stalls, or loses its majority.
+    LeaderFault,
+    /// The next leader of management begins.
+    NewLeader,
+    /// A leader that has lost its majority publishes a map.
+    FormerLeaderPublishes,
+    /// A majority of management has stored the commands up to this one.
+    Commit {
+        proposal: u64,
+    },
+    /// A process asks management for the newest map.
+    SendMap {
+        to: Place,
+    },
     /// The primary is cut off from all other processes except its clients.
     Isolate {
         until: Duration,
@@ -193,6 +209,7 @@ pub fn run_group(options: GroupOptions) -> GroupReport {
         faults: cluster.faults,
         take_overs: cluster.take_overs,
         copies: cluster.copies,
+        leader_changes: cluster.authority.leaders.changes,
         log_reads: cluster.log_reads,
         is_blind: cluster.ledger.is_blind(),
         time: cluster.now,
@@ -203,6 +220,7 @@ pub fn run_group(options: GroupOptions) -> GroupReport {
 impl Cluster {
     fn new(knobs: GroupKnobs, mut random: Random, is_traced: bool) -> Self {
         let map = Arc::new(first_map(&knobs));
+        let of_leaders = Random::new(random.clone().bits());
         let members = (1..=knobs.members as u32)
             .map(|id| Member::new(TargetId::new(id), &knobs, &map, &mut random))
             .collect();
@@ -213,7 +231,7 @@ impl Cluster {
             queue: BTreeMap::new(),
             next_event: 0,
             next_number: 0,
-            authority: Authority::new(Arc::clone(&map)),
+            authority: Authority::new(Arc::clone(&map), of_leaders),
             links: Links::default(),
             members,
             clients,
@@ -237,6 +255,7 @@ impl Cluster {
             cluster.start_client(client);
         }
         cluster.schedule_fault();
+        cluster.schedule_leader_fault();
         cluster
     }
 
@@ -311,6 +330,11 @@ impl Cluster {
                 self.management_replied((member, life), number, None);
             }
             GroupEvent::Fault => self.fault(),
+            GroupEvent::LeaderFault => self.leader_fault(),
+            GroupEvent::NewLeader => self.begin_leader(),
+            GroupEvent::FormerLeaderPublishes => self.publish_as_former(),
+            GroupEvent::Commit { proposal } => self.commit(proposal),
+            GroupEvent::SendMap { to } => self.send_map(to),
             GroupEvent::Isolate { .. }
             | GroupEvent::SetLeaseTimes(_)
             | GroupEvent::Change { .. }

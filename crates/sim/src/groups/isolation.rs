@@ -56,8 +56,11 @@ impl Cluster {
         self.set_lease_times(times);
     }
 
-    /// Publishes a map with other lease times.
+    /// Publishes a map with other lease times, unless no leader of management can commit them.
     pub(super) fn set_lease_times(&mut self, times: LeaseTimes) {
+        if !self.authority.leaders.is_serving() {
+            return;
+        }
         let LeaseTimes { lease, take_over_after } = times;
         let mut map = ClusterMap::clone(self.map());
         map.policy.metadata_lease_ms = lease.as_millis() as u32;

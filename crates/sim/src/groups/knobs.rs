@@ -52,11 +52,16 @@ pub enum GroupBug {
     /// A primary that has taken over does not notify the holders of a file before it replies to an
     /// open that a client repeats. It assumes that its predecessor has notified them.
     LoseNotifications,
+    /// A new leader of management continues with the start number of its predecessor, so both
+    /// leaders publish maps with the same versions.
+    ShareVersions,
+    /// A leader of management replies and publishes a map before a majority has stored the command.
+    AnswerBeforeCommit,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -75,7 +80,14 @@ impl GroupBug {
         Self::ShortenPromise,
         Self::IgnoreWait,
         Self::LoseNotifications,
+        Self::ShareVersions,
+        Self::AnswerBeforeCommit,
     ];
+
+    /// Whether the bug has an effect only if management's leader changes.
+    fn needs_leader_changes(self) -> bool {
+        matches!(self, Self::ShareVersions | Self::AnswerBeforeCommit)
+    }
 }
 
 /// The faults that a run may inject.
@@ -95,6 +107,8 @@ pub(super) struct GroupFaults {
     pub(super) slowness: bool,
     /// Management does not reply for some seconds.
     pub(super) management_stops: bool,
+    /// Leaders of management lose their majority, and others follow them.
+    pub(super) leader_changes: bool,
     /// An administrator replaces a member by a target without data.
     pub(super) replacements: bool,
     /// An administrator moves the role of the primary.
@@ -150,6 +164,8 @@ impl GroupKnobs {
         // The values that were added later have random numbers of their own. So a seed still gives
         // the earlier values.
         let mut later = Random::new(random.clone().bits());
+        let shares_files = later.percent(35) || plant == Some(GroupBug::LoseNotifications);
+        let leader_changes = later.percent(40) || plant.is_some_and(GroupBug::needs_leader_changes);
         let all = random.percent(50);
         let mut fault = |percent| all || random.percent(percent);
         let faults = GroupFaults {
@@ -160,6 +176,7 @@ impl GroupKnobs {
             losses: fault(40),
             slowness: fault(30),
             management_stops: fault(30),
+            leader_changes,
             replacements: fault(40),
             hand_overs: fault(30),
             settings: fault(40),
@@ -183,7 +200,7 @@ impl GroupKnobs {
             },
             busy: random.micros(8_000_000, 30_000_000),
             pause_micros: random.within(5_000, 250_000),
-            shares_files: later.percent(35) || plant == Some(GroupBug::LoseNotifications),
+            shares_files,
             segment_bytes: random.within(600, 20_000) as usize,
             log_kept: random.within(0, 60_000) as usize,
             // With 2,000 bytes per second, the copies of a large store to two members did not end

@@ -212,7 +212,7 @@ impl Cluster {
                 self.receive_reply_of_member(to, member, number, reply);
             }
             Message::ToManagement { .. } if self.now < self.authority.is_back => {}
-            Message::ToManagement { from, number, ask } => self.decide(from, number, &ask),
+            Message::ToManagement { from, number, ask } => self.receive_ask(from, number, ask),
             Message::FromManagement { to, number, error } => {
                 self.management_replied(to, number, error);
             }
@@ -227,6 +227,7 @@ impl Cluster {
             }
         }
     }
+
     /// For a planted bug: returns the confirmation of a primary that does not have the map of its
     /// successor yet, and continues in its role.
     fn release_in_office(&self, to: usize, request: &MemberRequest) -> Option<LogHeld> {

@@ -150,7 +150,8 @@ impl Cluster {
 
     /// An administrator replaces a member that is not the primary by a new target without data.
     fn replace(&mut self) {
-        if self.members.len() >= self.knobs.members + MAX_REPLACEMENTS {
+        let may_add = self.members.len() < self.knobs.members + MAX_REPLACEMENTS;
+        if !may_add || !self.authority.leaders.is_serving() {
             return;
         }
         let group = group_of(self.map()).clone();
@@ -179,6 +180,7 @@ impl Cluster {
         self.is_busy = false;
         self.links.heal();
         self.authority.is_back = Duration::ZERO;
+        self.authority.leaders.end_former();
         for member in &mut self.members {
             member.stopped_until = Duration::ZERO;
         }

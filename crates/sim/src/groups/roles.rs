@@ -44,12 +44,15 @@ impl Cluster {
             && self.links.is_open(Place::Management, Place::Member(index), self.now)
             && self.now >= self.authority.is_back;
         let is_first = self.members[index].life == 0;
-        let newest = Arc::clone(self.map());
+        let found = match is_first {
+            true => Some(Arc::clone(self.map())),
+            false => self.ask_map().filter(|_| reaches),
+        };
         let life = self.new_number();
         let member = &mut self.members[index];
         member.clear_memory(life);
-        if reaches || is_first {
-            member.set_map(newest, self.now);
+        if let Some(map) = found {
+            member.set_map(map, self.now);
         }
         let (map, target) = (Arc::clone(&member.map), member.target);
         if map.group_of(target).is_none() {
