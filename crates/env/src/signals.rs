@@ -68,8 +68,12 @@ impl Signals {
         }
     }
 
-    /// Takes a pending signal from the kernel, and returns its number. Does not wait.
-    fn take_pending(&self) -> io::Result<Option<i32>> {
+    /// Takes a pending signal from the kernel, and returns its number. Returns `None` if no signal is
+    /// pending. Does not wait, and needs no event loop.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.
+    pub fn take_pending(&self) -> io::Result<Option<i32>> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         // SAFETY: the kernel writes at most `info.len()` bytes to `info`.
         let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) };

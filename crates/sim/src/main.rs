@@ -1,6 +1,8 @@
-//! Runs the simulation with several seeds, and prints the results.
+//! Runs the simulation with several seeds, and prints the results. SIGINT and SIGTERM end the program
+//! after the present seed, so that it can print the number of finished seeds.
 
 use clap::Parser;
+use skep_env::Signals;
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{
     GroupBug, GroupOptions, Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT,
@@ -47,10 +49,17 @@ fn command(arguments: &Arguments, seed: u64) -> String {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let signals = match Signals::take(&[libc::SIGINT, libc::SIGTERM]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            println!("cannot receive signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     println!("seeds {} and {} after it", arguments.seed, arguments.new.saturating_sub(1));
     let is_good = match arguments.group {
-        true => run_groups(&arguments),
-        false => run_clusters(&arguments),
+        true => run_groups(&arguments, &signals),
+        false => run_clusters(&arguments, &signals),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -72,20 +81,37 @@ struct Runs {
     seconds: f64,
 }
 
-/// Runs all seeds, at most for the time in the arguments. `run_one` returns the violation of a
-/// seed, if the seed has one.
-fn run_seeds(arguments: &Arguments, mut run_one: impl FnMut(u64) -> Option<String>) -> Runs {
+/// Returns the reason why no further seed begins: the time limit in the arguments, or a signal.
+/// `None` means that the next seed begins.
+fn reason_to_end(arguments: &Arguments, signals: &Signals, start: Instant) -> Option<String> {
+    let limit = arguments.seconds.map(Duration::from_secs);
+    if limit.is_some_and(|limit| start.elapsed() > limit) {
+        return Some("the time limit".to_owned());
+    }
+    match signals.take_pending() {
+        Ok(signal) => signal.map(|number| format!("signal {number}")),
+        Err(error) => Some(format!("an error of the kernel: {error}")),
+    }
+}
+
+/// Runs all seeds, until the time limit in the arguments or a signal ends the program. `run_one`
+/// returns the violation of a seed, if the seed has one.
+fn run_seeds(
+    arguments: &Arguments,
+    signals: &Signals,
+    mut run_one: impl FnMut(u64) -> Option<String>,
+) -> Runs {
     let start = Instant::now();
     let (mut runs, mut failures) = (0, 0);
-    let limit = arguments.seconds.map(Duration::from_secs);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.new) {
-        if limit.is_some_and(|limit| start.elapsed() > limit) {
+        if let Some(reason) = reason_to_end(arguments, signals, start) {
+            println!("ended before seed {seed} by {reason}, {runs} seeds are finished");
             break;
         }
         let again = command(arguments, seed);
         let shown = again.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            eprintln!("seed {seed}: {panic}\nrepeat with: {shown}");
+            eprintln!("seed {seed}, after {runs} seeds: {panic}\nrepeat with: {shown}");
         }));
         runs += 1;
         if let Some(violation) = run_one(seed) {
@@ -100,12 +126,12 @@ fn run_seeds(arguments: &Arguments, mut run_one: impl FnMut(u64) -> Option<Strin
 }
 
 /// Runs seeds of the simulation of a cluster. Returns whether they passed.
-fn run_clusters(arguments: &Arguments) -> bool {
+fn run_clusters(arguments: &Arguments, signals: &Signals) -> bool {
     let Ok(plant) = plant_of(arguments, &PlantedBug::ALL) else { return false };
     let (mut commits, mut faults, mut blind) = (0, 0, 0_u64);
     let (mut listings, mut sizes) = (Judged::default(), Judged::default());
     let (steps, trace) = (arguments.steps, arguments.trace);
-    let Runs { runs, failures, seconds } = run_seeds(arguments, |seed| {
+    let Runs { runs, failures, seconds } = run_seeds(arguments, signals, |seed| {
         let report = run(&Options { seed, steps, trace, plant });
         commits += report.commits;
         faults += report.faults;
@@ -138,12 +164,12 @@ fn run_clusters(arguments: &Arguments) -> bool {
 }
 
 /// Runs seeds of the simulation of one metadata group. Returns whether they passed.
-fn run_groups(arguments: &Arguments) -> bool {
+fn run_groups(arguments: &Arguments, signals: &Signals) -> bool {
     let Ok(plant) = plant_of(arguments, &GroupBug::ALL) else { return false };
     let (mut commits, mut faults, mut take_overs, mut copies, mut events) = (0, 0, 0, 0, 0);
     let (mut leaders, mut blind) = (0, 0_u64);
     let trace = arguments.trace;
-    let Runs { runs, failures, seconds } = run_seeds(arguments, |seed| {
+    let Runs { runs, failures, seconds } = run_seeds(arguments, signals, |seed| {
         let report = run_group(GroupOptions { seed, trace, plant });
         commits += report.commits;
         faults += report.faults;

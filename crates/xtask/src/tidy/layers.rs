@@ -63,7 +63,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy",
         "skep-fsck", "skep-copy", "skep-s3"]),
     // Crates that are not shipped to users.
-    ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
+    ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-metadata"]),
     ("skep-testkit", &[]),
     ("xtask", &["skep-wire", "skep-format", "skep-metrics", "skep-fuse"]),
 ];
