@@ -13,6 +13,7 @@ mod entry_paths;
 mod evictions;
 mod failure;
 mod group_files;
+mod group_progress;
 mod help;
 mod in_time;
 mod local;

@@ -83,6 +83,22 @@ impl Pair {
         members.into_iter().map(|it| it["copy"].clone()).find(|it| !it.is_null())
     }
 
+    /// Checks that `skep group list` and `skep health check` show the rest of the copy in progress,
+    /// and the time until it ends.
+    fn check_lag_of_copy(&self) {
+        let groups = self.json(&["group", "list"]);
+        schema::check("group-list", &groups);
+        let group = self.group();
+        let members = group["members"].as_array().expect("members");
+        let lag = members.iter().map(|it| &it["lag"]).find(|it| !it.is_null());
+        let lag = lag.unwrap_or_else(|| panic!("no member lacks data: {group}"));
+        assert_eq!(lag["by_copy"], true, "{lag}");
+        assert!(lag["bytes"].is_number() && lag["seconds_left"].is_number(), "{lag}");
+        let health = self.ask(&["health", "check"]).stdout;
+        assert!(health.contains(" of a copy of the store, "), "{health}");
+        assert!(health.contains(" left\""), "{health}");
+    }
+
     /// Waits until a copy has more than `bytes` bytes. Returns the number of bytes that it has.
     fn wait_for_copied(&self, bytes: u64) -> u64 {
         wait_for("the copy goes on", PATIENCE, || {
@@ -97,6 +113,8 @@ impl Pair {
 }
 
 /// Command: skep group add.
+/// Command: skep group list.
+/// Command: skep health check.
 #[test]
 fn group_of_one_target_gets_a_second_member_while_it_serves() {
     let mut pair = Pair::begin_alone();
@@ -111,6 +129,7 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
         schema::check("group-add", &pair.json(&["group", "add", &id, &new]));
         pair.wait_for_copied(300_000);
         assert_eq!(pair.serving(), 1, "an incomplete member does not serve");
+        pair.check_lag_of_copy();
         eprintln!("longest pause at the beginning: {:?}", pauses.take());
         // The receiving member is killed during the copy. The copy continues where it was
         // interrupted.

@@ -30,13 +30,16 @@ fn member_that_was_away_returns_by_the_log_alone() {
     let former = pair.store_of(backup).join("former");
     files::write(&former, "");
     pair.start_service("metadata", backup);
-    let mut missing = 0;
+    let (mut missing, mut listed) = (0, 0);
     wait_for("the member serves", PATIENCE, || {
         let status = pair.json(&["group", "status"]);
         schema::check("group-status", &status);
         for member in status[0]["members"].as_array()? {
             assert!(member["copy"].is_null(), "{member}");
             missing = missing.max(member["missing_bytes"].as_u64().unwrap_or(0));
+        }
+        for member in pair.group()["members"].as_array()? {
+            listed = listed.max(member["lag"]["records"].as_u64().unwrap_or(0));
         }
         (pair.serving() == 2).then_some(())
     });
@@ -45,6 +48,7 @@ fn member_that_was_away_returns_by_the_log_alone() {
     eprintln!("the log had {logged} KiB for the member; the status showed up to {missing} bytes");
     assert!(logged >= LOGGED_BYTES >> 10, "{logged} KiB");
     assert!(missing > 0, "the status shows what the member lacks");
+    assert!(listed > 0, "the list of groups shows what the member lacks");
 
     pair.kill(primary);
     pair.wait_for_primary(backup);

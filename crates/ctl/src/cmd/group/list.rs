@@ -1,17 +1,22 @@
 //! `skep group list`: shows the groups of targets that store the same data, and the state of each
-//! member.
+//! member. Of a member that does not serve, it also shows how much the member lacks.
 
 use crate::access::ClusterArgs;
+use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view::{consistency, reachability, target_kind};
 use serde::Serialize;
 use skep_types::map::{Consistency, MemberState, Reachability};
-use skep_types::{ClusterMap, Group, Result};
+use skep_types::{ClusterMap, Group, Result, TargetId};
+use std::collections::BTreeMap;
 
 const EXAMPLES: &[Example] = &[("list all groups with their members", "skep group list")];
 
 /// List all groups with their members, and the state of each member
+///
+/// Also asks the primary of a metadata group how much a member that does not serve lacks.
+/// `skep health check` measures the rate too, and estimates the time until the member serves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
@@ -42,6 +47,8 @@ struct Member {
     is_primary: bool,
     reachability: &'static str,
     consistency: &'static str,
+    /// How far the member is behind the primary. `None` if it serves, or if it is a storage target.
+    lag: Option<Lag>,
 }
 
 /// The state of a target that was given up as lost, and of a group that has no other target.
@@ -49,14 +56,19 @@ const LOST: &str = "Lost";
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = args.query.access(None)?;
-    let map = crate::cmd::block_on(async move { access.map().await })?;
+    let (map, mut lags) = crate::cmd::block_on(async move {
+        let map = access.map().await?;
+        let lags = LagSample::take(&access, &map).await.lags(&map, None);
+        Ok((map, lags))
+    })?;
     let mut groups: Vec<&Group> = map.groups.iter().collect();
     groups.sort_by_key(|group| (group.kind, group.id));
-    let lines: Vec<_> = groups.into_iter().map(|group| line(&map, group)).collect();
+    let lines: Vec<_> = groups.into_iter().map(|group| line(&map, group, &mut lags)).collect();
     print(&lines, |lines| as_table(lines))
 }
 
-fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
+/// Returns the entry of a group, and removes the lags of its members from `lags`.
+fn line(map: &ClusterMap, group: &Group, lags: &mut BTreeMap<TargetId, Lag>) -> GroupEntry {
     let primary = map.primary(group.id).map(|target| target.id);
     let mut all_well = true;
     let mut members = Vec::new();
@@ -76,6 +88,7 @@ fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
             is_primary: primary == Some(target.id),
             reachability: reachability(target.reachability),
             consistency: consistency(target.consistency),
+            lag: lags.remove(&target.id),
         });
     }
     let serves = members.iter().any(|it| it.is_primary && it.reachability == "Online");
@@ -105,7 +118,8 @@ fn part(state: MemberState) -> &'static str {
     }
 }
 
-/// Returns a table with one line for each member of each group.
+/// Returns a table with one line for each member of each group. A line for each member that lacks
+/// changes follows the table.
 fn as_table(lines: &[GroupEntry]) -> String {
     let titles = [
         "GROUP",
@@ -135,7 +149,15 @@ fn as_table(lines: &[GroupEntry]) -> String {
             ]);
         }
     }
-    render(&shown)
+    let mut shown = render(&shown);
+    for line in lines {
+        let lags = line.members.iter().filter_map(|it| Some((it.target, it.lag.as_ref()?)));
+        for (target, lag) in lags {
+            let (group, lag) = (line.id, lag.words());
+            shown.push_str(&format!("\nTarget {target} of group {group} lacks {lag}"));
+        }
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -153,7 +175,7 @@ mod tests {
         });
         map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(7)));
         let states = |map: &ClusterMap| {
-            let line = line(map, &map.groups[0]);
+            let line = line(map, &map.groups[0], &mut BTreeMap::new());
             (line.state, line.members[0].state)
         };
         assert_eq!(states(&map), ("Good", "Serving"));

@@ -1,23 +1,19 @@
 //! `skep group status`: shows how many log records each member of a metadata group lacks.
 
 use super::change::group_named;
-use crate::access::{Access, ClusterArgs, block_on};
+use crate::access::{ClusterArgs, block_on};
+use crate::group_progress::{CopyStatus, ask, known};
 use crate::help::{Example, examples};
-use crate::output::{print, render, size, span, table};
+use crate::output::{print, render, size, table};
 use serde::Serialize;
-use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::map::MemberState;
-use skep_types::{ClusterMap, Group, NodeId, Result, TargetKind};
-use skep_wire::log_shipping::{AskGroup, CopyProgress, GroupProgress};
-use std::time::Duration;
+use skep_types::{Group, Result, TargetKind};
+use skep_wire::log_shipping::GroupProgress;
 
 const EXAMPLES: &[Example] = &[
     ("show the members of all metadata groups", "skep group status"),
     ("show the members of group 2 as JSON, for a program", "skep group status 2 --output json"),
 ];
-
-/// Time limit for the reply of a primary.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Show how far the members of metadata groups are behind their primary
 ///
@@ -95,54 +91,6 @@ impl MemberStatus {
     }
 }
 
-/// The progress of a copy of the primary's store.
-#[derive(Debug, Serialize)]
-struct CopyStatus {
-    /// Total size of the keys and values that the member has received.
-    bytes: u64,
-    pairs: u64,
-    /// Estimated number of key-value pairs in the whole store.
-    total_pairs: u64,
-    bytes_per_second: Option<u64>,
-    /// Estimated number of seconds until the member has received all pairs.
-    seconds_left: Option<u64>,
-    /// The reason why the copy does not continue. `None` if it continues.
-    problem: Option<String>,
-}
-
-impl CopyStatus {
-    fn of(progress: &CopyProgress) -> Self {
-        let CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, .. } = *progress;
-        let missing = u128::from(total_pairs.saturating_sub(pair_count));
-        let left = bytes_per_second.and_then(|rate| {
-            // Assumes that the missing pairs have the mean size of the copied pairs.
-            let bytes = u128::from(pair_bytes) * missing / u128::from(pair_count.max(1));
-            u64::try_from(bytes.checked_div(u128::from(rate))?).ok()
-        });
-        Self {
-            bytes: pair_bytes,
-            pairs: pair_count,
-            total_pairs,
-            bytes_per_second,
-            seconds_left: left.filter(|_| pair_count > 0),
-            problem: Some(progress.problem.clone()).filter(|it| !it.is_empty()),
-        }
-    }
-
-    /// Returns the progress as a short text.
-    fn words(&self) -> String {
-        let percent = (self.pairs * 100).checked_div(self.total_pairs).unwrap_or(0).min(99);
-        let mut words = format!("{percent} %, {}", size(self.bytes));
-        if let Some(rate) = self.bytes_per_second {
-            words.push_str(&format!(", {}/s", size(rate)));
-        }
-        if let Some(left) = self.seconds_left {
-            words.push_str(&format!(", {} left", span(left.saturating_mul(1000))));
-        }
-        words
-    }
-}
-
 pub(crate) fn run(args: StatusArgs) -> Result<()> {
     let StatusArgs { query, group } = args;
     let access = query.access(None)?;
@@ -152,21 +100,14 @@ pub(crate) fn run(args: StatusArgs) -> Result<()> {
             Some(id) => vec![group_named(&map, id)?],
             None => map.groups.iter().filter(|it| it.kind == TargetKind::Metadata).collect(),
         };
-        let router = router(&access, &map);
+        let mut replies = ask(&access, &map, groups.iter().map(|it| it.id)).await;
         let mut lines = Vec::new();
         for group in groups {
-            let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
-            let progress = router.call(group.id, &AskGroup {}, options).await;
-            lines.push(status(group, progress.map(|(progress, _)| progress)));
+            lines.extend(replies.remove(&group.id).map(|progress| status(group, progress)));
         }
         Ok(lines)
     })?;
     print(&lines, |lines| as_table(lines))
-}
-
-fn router(access: &Access, map: &ClusterMap) -> std::rc::Rc<Router> {
-    let cell = MapCell::new(map.clone(), NodeId::default());
-    Router::new(access.identity(), Channel::random(), cell)
 }
 
 fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
@@ -175,9 +116,7 @@ fn status(group: &Group, progress: Result<GroupProgress>) -> GroupStatus {
     let of = progress.as_ref();
     let member = |member: &skep_types::GroupMember| {
         let is_primary = member.target == group.primary;
-        let known = of.and_then(|it| it.members.iter().find(|it| it.target == member.target));
-        // The primary has no figures of a member that has not answered it.
-        let known = known.filter(|it| it.is_counted || it.silent_ms.is_some() || it.copy.is_some());
+        let known = of.and_then(|it| known(it, member.target));
         let own = of.filter(|_| is_primary);
         let appended = own.map(|it| it.last).or(known.map(|it| it.appended)).map(|it| it.raw());
         let synced = own.map(|it| it.synced).or(known.map(|it| it.synced)).map(|it| it.raw());

@@ -15,6 +15,7 @@ use super::waits::{self, WaitReport, wait_report};
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
 use crate::evictions::{self, EvictionLine};
+use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, print, warn};
 use crate::view;
@@ -24,9 +25,9 @@ use skep_cluster::state::kind_word;
 use skep_rpc::management_addresses;
 use skep_service::Interval;
 use skep_stats::why::{Evidence, Focus, Thresholds, causes};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetId};
 use skep_wire::management::ListRequestWaits;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -119,11 +120,13 @@ async fn check(access: &Access, map: &ClusterMap) -> Result<Report> {
     let measured = access.clone();
     let measuring =
         skep_env::spawn(async move { measure(&measured, SPAN, Focus::default()).await });
+    let sample = LagSample::take(access, map).await;
     let nodes = visit_all(access, map).await;
     let (evidence, now) = measuring.await?;
+    let lags = sample.take_again(access, &now.map).await.lags(&now.map, Some(&sample));
     let waits = waits(access, &now.map).await?;
     let times = OutageTimes::fetch(access).await?;
-    let mut report = report(nodes, waits, &evidence, &now);
+    let mut report = report((nodes, waits), &lags, &evidence, &now);
     times.set_in(&mut report.problems);
     report.notes.extend(eviction_note(&evictions::fetch(access).await?));
     Ok(report)
@@ -275,9 +278,10 @@ fn notes(map: &ClusterMap) -> Vec<Problem> {
 pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
     let nodes = visit_all(access, &map).await;
+    let lags = LagSample::take(access, &map).await.lags(&map, None);
     let waits = waits(access, &map).await?;
     let times = OutageTimes::fetch(access).await?;
-    let mut problems = problems_of(&nodes, &waits, &map);
+    let mut problems = problems_of(&nodes, &waits, &lags, &map);
     times.set_in(&mut problems);
     Ok(problems)
 }
@@ -313,12 +317,12 @@ fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
 }
 
 fn report(
-    nodes: Vec<NodeReport>,
-    waits: Vec<WaitReport>,
+    (nodes, waits): (Vec<NodeReport>, Vec<WaitReport>),
+    lags: &BTreeMap<TargetId, Lag>,
     evidence: &Evidence,
     now: &Fetched,
 ) -> Report {
-    let mut problems = problems_of(&nodes, &waits, &now.map);
+    let mut problems = problems_of(&nodes, &waits, lags, &now.map);
     // A cause of slowness does not make the cluster unhealthy. Scripts wait for a healthy cluster,
     // and load must not make them wait for ever.
     let healthy = problems.is_empty();
@@ -334,8 +338,14 @@ fn report(
     Report { healthy, nodes, problems, notes, waits }
 }
 
-/// Returns the problems that make the cluster unhealthy.
-fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> Vec<Problem> {
+/// Returns the problems that make the cluster unhealthy. `lags` has the members of metadata groups
+/// that do not serve.
+fn problems_of(
+    nodes: &[NodeReport],
+    waits: &[WaitReport],
+    lags: &BTreeMap<TargetId, Lag>,
+    map: &ClusterMap,
+) -> Vec<Problem> {
     let services::ServiceProblems { mut problems, explained, unserved } =
         services::problems(nodes, map);
     for problem in &mut problems {
@@ -360,7 +370,12 @@ fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> 
         },
         objects: objects_of(&problem, map),
         rule: problem.rule,
-        what: problem.what,
+        what: match problem.target.and_then(|target| lags.get(&target)) {
+            Some(lag) if problem.rule == "target-inconsistent" => {
+                format!("{}: it lacks {}", problem.what, lag.words())
+            }
+            _ => problem.what,
+        },
         remedy: problem.remedy.to_owned(),
         ..Problem::default()
     }));
