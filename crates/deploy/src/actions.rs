@@ -32,6 +32,10 @@ const UNITS: [(&str, &str); 4] = [
 ];
 /// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
+/// Time limit in seconds for the members of groups that return after a restart. A member that was
+/// restarted needs seconds. The limit is long, because a member that was away for long gets a copy
+/// of the store.
+const MEMBERS_LIMIT: u32 = 600;
 /// Length of the check file in MiB. It is long enough for several chunks, so that several targets
 /// store it.
 const CHECK_MIB: u32 = 4;
@@ -146,6 +150,7 @@ pub fn script(
         }
         Action::FormatCluster => format_cluster(deployment),
         Action::AwaitHealth => await_health(deployment),
+        Action::AwaitMembers => await_members(),
         Action::Mount => mount(deployment),
         Action::Unmount => format!(
             "if is_mounted {0}; then umount {0} || die \"{0} is in use; 'fuser -vm {0}' lists the \
@@ -184,6 +189,33 @@ fn await_health(deployment: &Deployment) -> String {
          \") {{ n++ }}\nEND {{ exit n < {servers} }}'\n}}\n(await 60 'not all {servers} servers of \
          the cluster answer after 60 s' healthy) ||\n{{ check >&2 || true; exit 1; }}\n",
         names.join(" ")
+    )
+}
+
+/// Returns the script that waits until every member of a metadata group serves, and until every
+/// member of management has stored the whole log. Targets that are given up as lost are not waited
+/// for.
+fn await_members() -> String {
+    format!(
+        "ask() {{ /usr/bin/skep \"$@\" --cluster /srv/skep/management; }}\n\
+         all_serve() {{\n\
+         found=$(ask group list --output ndjson 2>/dev/null) || return 1\n\
+         ! printf '%s\\n' \"$found\" | grep '\"kind\":\"metadata\"' |\n\
+         grep -Eq '\"state\":\"(Waiting|Syncing|Offline)\"'\n\
+         }}\n\
+         all_have_the_log() {{\n\
+         found=$(ask management status --output ndjson 2>/dev/null) || return 1\n\
+         ! printf '%s\\n' \"$found\" | tr '{{' '\\n' | grep '\"role\":\"follower\"' |\n\
+         grep -vq '\"lag\":0[,}}]'\n\
+         }}\n\
+         (await {MEMBERS_LIMIT} 'not all members of the metadata groups serve after \
+         {MEMBERS_LIMIT} s, so no further service was stopped; start the services of these \
+         members, or take lost members out of their groups with skep group remove' all_serve) ||\n\
+         {{ ask group list >&2 || true; exit 1; }}\n\
+         (await {MEMBERS_LIMIT} 'not all management nodes have the whole log after \
+         {MEMBERS_LIMIT} s, so no further service was stopped; start management where it does not \
+         run, or remove lost nodes with skep management remove' all_have_the_log) ||\n\
+         {{ ask management status >&2 || true; exit 1; }}\n"
     )
 }
 

@@ -226,6 +226,7 @@ impl Run<'_> {
             !matches!(
                 action,
                 Action::AwaitHealth
+                    | Action::AwaitMembers
                     | Action::Install
                     | Action::WriteCheck
                     | Action::ReadCheck

@@ -37,6 +37,9 @@ pub enum Action {
     FormatCluster,
     /// Wait until all servers of the hosts file answer.
     AwaitHealth,
+    /// Wait until all members of metadata groups serve, and until all management nodes have the
+    /// whole log. Then another host can stop, and the cluster goes on.
+    AwaitMembers,
     /// Mount the cluster.
     Mount,
     /// Unmount the cluster.
@@ -66,6 +69,7 @@ impl Display for Action {
             Self::Start(role) => return write!(formatter, "start {role}"),
             Self::FormatCluster => "format the cluster",
             Self::AwaitHealth => "wait until the cluster is healthy",
+            Self::AwaitMembers => "wait until all copies of metadata and management are complete",
             Self::Mount => "mount the cluster",
             Self::Unmount => "unmount the cluster",
             Self::WriteCheck => "write a file through the mount",
@@ -240,7 +244,9 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
 }
 
 /// Returns the steps of an upgrade. First, all hosts get the new program. Then the services restart
-/// one after the other. With `remount`, clients unmount the cluster and mount it again at the end.
+/// one after the other. Between two services, the upgrade waits until the restarted member has what
+/// its group has changed meanwhile, because the next service may be the only other member. With
+/// `remount`, clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -252,7 +258,8 @@ pub fn upgrade(
     let facts = |host: &Host| all.get(&host.name).cloned().unwrap_or_default();
     let is_new = |host: &Host| facts(host).program.as_ref() != Some(&program.hash);
     let hosts = &deployment.hosts;
-    phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+    let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
+    phases.add("health", [management], awaited);
     phases.add("install", hosts, |host| match is_new(host) {
         true => vec![Action::Install],
         false => Vec::new(),
@@ -269,7 +276,7 @@ pub fn upgrade(
             }
             phases.add("restart", [host], |_| vec![Action::Stop(role), Action::Start(role)]);
             if role.is_node() {
-                phases.add("health", [management], |_| vec![Action::AwaitHealth]);
+                phases.add("health", [management], awaited);
             }
         }
     }

@@ -294,6 +294,59 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert!(again.contains(" 0 steps"), "{again}");
 }
 
+/// While a member of a metadata group gets its copy, the only complete member must not stop.
+///
+/// Command: skep deploy upgrade.
+#[test]
+fn upgrade_waits_until_a_member_has_its_copy() {
+    let mut site = Site::new(&["m1", "s1", "c1", "a2"]);
+    let s1 = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
+    let base = [MANAGEMENT, &s1, &client("c1", 3)].concat();
+    site.write(&base);
+    site.deploy("apply").expect_success();
+    let many = "for number in $(seq 3000); do : >/mnt/skep/$number; done; sync /mnt/skep/3000";
+    site.host("c1").run(many).expect_success();
+    // The slowest copy takes longer than all other waits of the upgrade.
+    let settings = "skep config set metadata-copies 2 && skep config set metadata-copy-rate 65536";
+    site.host("m1").run(settings).expect_success();
+    let second = "[[host]]\nname = \"a2\"\naddress = \"10.0.0.4\"\nroles = [\"metadata\"]\n\
+                  metadata_directories = [\"/nvme0/skep\"]\n";
+    site.write(&format!("{base}{second}"));
+    site.deploy("add a2").expect_success();
+    let m1 = site.host("m1");
+    let list = |noun: &str| -> serde_json::Value {
+        let text = m1.run(&format!("skep {noun} list --output json")).expect_success();
+        serde_json::from_str(&text).expect("one JSON value")
+    };
+    let metadata_group = || {
+        let groups = list("group");
+        let groups = groups.as_array().expect("a list").clone();
+        groups.into_iter().find(|it| it["kind"] == "metadata").expect("a metadata group")
+    };
+    let targets = list("target");
+    let is_new = |it: &&serde_json::Value| it["kind"] == "metadata" && it["group"].is_null();
+    let new = targets.as_array().expect("a list").iter().find(is_new).expect("a new target");
+    let add = format!("skep group add {} {}", metadata_group()["id"], new["id"]);
+    m1.run(&add).expect_success();
+
+    site.admin.run("cp /usr/bin/skep ~root/newer; echo >>~root/newer").expect_success();
+    let upgraded = site.deploy("upgrade --program ~root/newer --output json").expect_success();
+    let upgraded: serde_json::Value = serde_json::from_str(&upgraded).expect("one JSON value");
+    let steps = upgraded["steps"].as_array().expect("steps");
+    let wait = "wait until all copies of metadata and management are complete";
+    let first = steps.iter().find(|it| it["step"] == wait).expect("the upgrade waits");
+    assert!(first["seconds"].as_f64().is_some_and(|it| it > 2.0), "{first}");
+    let m1 = site.host("m1");
+    let groups = m1.run("skep group list --output json").expect_success();
+    let groups: serde_json::Value = serde_json::from_str(&groups).expect("one JSON value");
+    let group = groups.as_array().expect("a list").iter().find(|it| it["kind"] == "metadata");
+    let members = group.expect("a metadata group")["members"].as_array().expect("members");
+    assert_eq!(members.len(), 2, "{members:?}");
+    assert!(members.iter().all(|it| it["state"] == "Serving"), "{members:?}");
+    let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
+    assert_eq!(found.trim(), "3000");
+}
+
 #[test]
 fn interrupted_deployment_and_removal_continue() {
     let site = Site::new(&["m1", "s1", "c1"]);

@@ -17,6 +17,7 @@ fn all_scripts() -> Vec<(String, String)> {
             Action::WriteToken,
             Action::FormatCluster,
             Action::AwaitHealth,
+            Action::AwaitMembers,
             Action::Mount,
             Action::Unmount,
             Action::WriteCheck,
@@ -115,4 +116,59 @@ fn waits_are_bounded_by_time_and_not_by_attempts() {
     let waiting = all_scripts().into_iter().filter(|(_, script)| script.contains("health check"));
     let mut bounded = waiting.map(|(_, script)| script.contains("(await 60 "));
     assert_eq!((bounded.next(), bounded.all(|it| it)), (Some(true), true));
+}
+
+/// Runs the wait for members with a program whose output shows, from the time `serving_from` in
+/// seconds, that all members serve, and from the time `current_from` that all management nodes have
+/// the whole log. Returns the exit status and the output.
+fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, String) {
+    let from = PRELUDE.find("uptime_seconds() {").unwrap();
+    let to = PRELUDE.find("stop_service() {").unwrap();
+    let functions = &PRELUDE[from..to];
+    let group = |state: &str| {
+        let storage = r#"{"id":9,"kind":"storage","members":[{"state":"Waiting"}],"state":"Good"}"#;
+        let first = r#"{"lag":null,"state":"Serving","target":1}"#;
+        let second = format!(r#"{{"lag":null,"state":"{state}","target":2}}"#);
+        let begin = r#"{"epoch":4,"id":1,"kind":"metadata","members":"#;
+        format!("{storage}\n{begin}[{first},{second}],\"state\":\"Degraded\"}}")
+    };
+    let management = |lag: &str| {
+        let leader = r#"{"id":1,"lag":0,"role":"leader"}"#;
+        let follower = format!(r#"{{"id":5,"lag":{lag},"role":"follower"}}"#);
+        let learner = r#"{"id":6,"lag":7,"role":"learner"}"#;
+        format!("{{\"last\":12,\"nodes\":[{leader},{follower},{learner}]}}")
+    };
+    let (waiting, serving) = (group("Waiting"), group("Serving"));
+    let (behind, current) = (management("null"), management("0"));
+    // In this script, only the pauses advance the clock, by 25 s each.
+    let script = format!(
+        "set -eu\n{functions}\nclock=100\n\
+         uptime_seconds() {{ echo \"$clock\"; }}\n\
+         sleep() {{ clock=$((clock + 25)); }}\n\
+         die() {{ echo \"at $clock: $*\"; exit 1; }}\n\
+         choose() {{ if [ \"$clock\" -lt \"$1\" ]; then echo \"$2\"; else echo \"$3\"; fi; }}\n\
+         fake_skep() {{ case \"$1 $3\" in\n\
+         'group --output') choose {serving_from} '{waiting}' '{serving}' ;;\n\
+         'management --output') choose {current_from} '{behind}' '{current}' ;;\n\
+         *) echo \"the table of $*\" >&2 ;;\n\
+         esac; }}\n{}",
+        await_members().replace("/usr/bin/skep ", "fake_skep ")
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (output.status.code(), texts.concat())
+}
+
+#[test]
+fn upgrade_waits_for_members_and_names_those_that_do_not_return() {
+    assert_eq!(wait_for_members(0, 0), (Some(0), String::new()));
+    assert_eq!(wait_for_members(300, 500), (Some(0), String::new()));
+    let (code, text) = wait_for_members(9_000, 0);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("at 700: not all members of the metadata groups serve"), "{text}");
+    assert!(text.contains("the table of group list"), "{text}");
+    let (code, text) = wait_for_members(0, 9_000);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("at 700: not all management nodes have the whole log"), "{text}");
+    assert!(text.contains("the table of management status"), "{text}");
 }

@@ -172,28 +172,33 @@ fn upgrade_restarts_one_service_at_a_time() {
         facts.program = Some("old".into());
     }
     let steps = lines(&upgrade(&deployment, &program(), &all, false));
+    let members = "health: m1: wait until all copies of metadata and management are complete";
     let expected = [
         VERIFY[0],
+        members,
         "install: m1: install the program",
         "install: s1: install the program",
         "restart: s1: stop storage",
         "restart: s1: start storage",
         VERIFY[0],
+        members,
         "restart: m1: stop metadata",
         "restart: m1: start metadata",
         VERIFY[0],
+        members,
         "restart: m1: stop management",
         "restart: m1: start management",
         VERIFY[0],
+        members,
         "restart: m1: stop monitor",
         "restart: m1: start monitor",
     ];
-    assert_eq!(steps[..14], expected);
+    assert_eq!(steps[..18], expected);
     // After an interrupted upgrade, only services that still run the old program are restarted.
     let mut all = complete(&deployment);
     all.get_mut("m1").unwrap().running.insert(Role::Metadata, Running::Old);
     let steps = lines(&upgrade(&deployment, &program(), &all, true));
-    assert_eq!(steps[1..3], ["restart: m1: stop metadata", "restart: m1: start metadata"]);
+    assert_eq!(steps[2..4], ["restart: m1: stop metadata", "restart: m1: start metadata"]);
     assert!(steps.contains(&"remount: s1: unmount the cluster".to_owned()), "{steps:?}");
 }
 
