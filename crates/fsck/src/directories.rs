@@ -163,11 +163,9 @@ impl Directories {
         self.storage.iter().map(|(target, directory)| (*target, directory))
     }
 
-    /// Returns a line of text for each metadata target that is not the primary of a group.
-    pub(crate) fn members_without_check(&self) -> Vec<String> {
-        let others = self.metadata.keys().filter(|it| self.map.group_led_by(**it).is_none());
-        others
-            .map(|it| format!("metadata target {it}, which is not the primary of a group"))
-            .collect()
+    /// Returns a line of text for each metadata target that is in no group.
+    pub(crate) fn targets_without_group(&self) -> Vec<String> {
+        let others = self.metadata.keys().filter(|it| self.map.group_of(**it).is_none());
+        others.map(|it| format!("metadata target {it}, which is in no group")).collect()
     }
 }

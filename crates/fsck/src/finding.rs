@@ -28,14 +28,13 @@ pub enum Finding {
         /// The shard to which the record belongs.
         shard: ShardId,
     },
-    /// Two members of a metadata group have different stores, although both stores end with the
-    /// same log record.
+    /// Two members of a metadata group have different records after the same log record.
     MembersDiffer {
         /// The metadata group.
         group: GroupId,
         /// The two members.
         targets: [TargetId; 2],
-        /// The last log record in both stores.
+        /// The last log record whose changes both have.
         record: Lsn,
         /// The first key with different values in the two stores.
         key: Vec<u8>,
@@ -230,8 +229,8 @@ impl fmt::Display for Finding {
             ),
             Self::MembersDiffer { group, targets: [one, other], record, key } => write!(
                 f,
-                "group {group}: the stores of targets {one} and {other} end with the same log \
-                 record {record}, but differ in the key {}",
+                "group {group}: the stores of targets {one} and {other} differ after log record \
+                 {record}, in the key {}",
                 key.escape_ascii()
             ),
             Self::NoRoot => f.write_str("the root directory does not exist"),
@@ -390,6 +389,7 @@ pub struct Report {
     pub counts: Counts,
     /// The violations of rules that the check has found.
     pub findings: Findings,
-    /// A line of text for each target that was not checked, with the reason.
+    /// A line of text for each target that was not checked, or not compared with the other members
+    /// of its group, with the reason.
     pub skipped: Vec<String>,
 }

@@ -50,12 +50,13 @@ pub fn check(roots: &[PathBuf]) -> Result<Report> {
     let directories = Directories::open(roots)?;
     let mut findings = Findings::default();
     let records = Records::read(&directories, &mut findings)?;
-    members::check(&directories, &mut findings)?;
+    let not_compared = members::check(&directories, &mut findings)?;
     namespace::check(&records, &directories.map, &mut findings);
     opens::check(&records, &mut findings);
     let chunk_files = chunk_files::ChunkFiles::read(&directories)?;
     chunk_files::check(&records, &chunk_files, &directories.map, &mut findings);
-    let mut skipped = directories.members_without_check();
+    let mut skipped = directories.targets_without_group();
+    skipped.extend(not_compared);
     skipped.extend(chunk_files.missing_targets(&directories.map));
     skipped.extend(chunk_files.unknown_groups(&directories.map));
     let mut counts = records.counts();

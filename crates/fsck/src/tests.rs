@@ -1,5 +1,7 @@
 //! Tests that create the stores of a small cluster, damage them, and compare the findings.
 
+mod members;
+
 use super::{Report, check};
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -16,9 +18,8 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::map::ShardRange;
 use skep_types::{
     Attributes, Chooser, ChunkFileKey, ChunkFileSet, ClusterId, ClusterMap, Component, Epoch,
-    ErrorCode, FileKind, Group, GroupId, GroupMember, InodeId, Lsn, MapVersion, MemberState,
-    NodeId, PatternOrigin, Redundancy, SessionId, ShardId, StripePattern, TargetId, TargetKind,
-    Timestamp,
+    ErrorCode, FileKind, Group, GroupId, InodeId, Lsn, MapVersion, NodeId, PatternOrigin,
+    Redundancy, SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::file_locks::{LockKind, LockMode};
 use skep_wire::metadata::{Step, TransactionId};
@@ -151,6 +152,23 @@ fn identity(kind: DirectoryKind, target: TargetId) -> Identity {
     Identity { kind, cluster: CLUSTER, node_uuid, node: NodeId::new(1), target_uuid, target }
 }
 
+/// Writes the log of a metadata target. Its first log record has the number `first`, and is already
+/// in the store.
+fn write_log(directory: &Path, target: TargetId, first: Lsn, logged: &[Mutations]) {
+    let owner = LogOwner { cluster: CLUSTER, target };
+    let mut log = Log::open(&directory.join("log"), owner, first).unwrap().log;
+    let stale = Mutations::from([(Key::Inode(InodeId::ROOT).to_bytes(), None)]);
+    for (lsn, changes) in (first.raw()..).zip([&stale].into_iter().chain(logged)) {
+        let pairs = changes.iter();
+        let mutations = pairs.map(|(key, value)| Mutation {
+            key: Bytes(key.clone()),
+            value: value.clone().map(Bytes),
+        });
+        let batch = Batch { mutations: mutations.collect() };
+        log.append(Epoch::new(1), Lsn::new(lsn), Lsn::default(), &batch.to_bytes()).unwrap();
+    }
+}
+
 /// The directories of a stopped cluster.
 struct Stopped(tempfile::TempDir);
 
@@ -179,20 +197,9 @@ impl Stopped {
         stopped
     }
 
-    /// Writes a log. Its first log record has the number `first`, and is already in the store.
+    /// Writes the log of the metadata target.
     fn log(&self, first: Lsn, logged: &[Mutations]) {
-        let owner = LogOwner { cluster: CLUSTER, target: METADATA };
-        let mut log = Log::open(&self.metadata().join("log"), owner, first).unwrap().log;
-        let stale = Mutations::from([(Key::Inode(InodeId::ROOT).to_bytes(), None)]);
-        for (lsn, changes) in (first.raw()..).zip([&stale].into_iter().chain(logged)) {
-            let pairs = changes.iter();
-            let mutations = pairs.map(|(key, value)| Mutation {
-                key: Bytes(key.clone()),
-                value: value.clone().map(Bytes),
-            });
-            let batch = Batch { mutations: mutations.collect() };
-            log.append(Epoch::new(1), Lsn::new(lsn), Lsn::default(), &batch.to_bytes()).unwrap();
-        }
+        write_log(&self.metadata(), METADATA, first, logged);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -314,35 +321,6 @@ fn each_planted_damage_is_found() {
         damage(&mut records);
         let stopped = Stopped::new(&records, &[]);
         assert_eq!(stopped.words(), *expected, "{number}: {:?}", stopped.check().findings);
-    }
-}
-
-#[test]
-fn different_stores_at_the_same_record_are_found() {
-    let other = TargetId::new(3);
-    let mut renamed = healthy();
-    remove(&mut renamed, &entry(InodeId::ROOT, "a"));
-    put_entry(&mut renamed, InodeId::ROOT, "b", inode(5), FileKind::Regular);
-    let cases: [(Mutations, u64, MemberState, &[&str]); 4] = [
-        (healthy(), 4, MemberState::Serving, &[]),
-        (renamed.clone(), 4, MemberState::Serving, &["members-differ"]),
-        (renamed.clone(), 3, MemberState::Serving, &[]),
-        (renamed, 4, MemberState::Syncing, &[]),
-    ];
-    for (records, last, state, expected) in cases {
-        let stopped = Stopped::new(&healthy(), &[]);
-        let mut map = map();
-        map.groups[0].members.push(GroupMember { target: other, state });
-        let cached = CachedMap { node_uuid: 1, map };
-        std::fs::write(stopped.path("metadata-1/kept-map"), cached.to_file()).unwrap();
-        let path = stopped.path("metadata-1/target-3");
-        let target = identity(DirectoryKind::MetadataTarget, other);
-        drop(Directory::initialise(&path, target).unwrap());
-        let mut engine = FjallEngine::open(&path.join("store"), 1 << 20).unwrap();
-        engine.apply(&records, Lsn::new(last)).unwrap();
-        engine.checkpoint().unwrap();
-        drop(engine);
-        assert_eq!(stopped.words(), expected, "{:?}", stopped.check().findings);
     }
 }
 

@@ -19,6 +19,10 @@ use std::process::Command;
 /// Required alignment of direct reads, in bytes.
 const PAGE: u64 = 4096;
 const DISK_BYTES: u64 = 2 << 30;
+/// Number of stops after which the members of a group must have been compared.
+const STOPS: usize = 4;
+/// The services of a metadata group of two members.
+const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
 
 /// A cluster in which the named services have separate disks.
 pub(crate) struct Hosts {
@@ -136,6 +140,44 @@ impl Hosts {
     pub(crate) fn end(mut self) {
         self.other.take().expect("mounted").unmount();
         self.cluster.stop_except(&["orphan"]);
+    }
+
+    /// Stops the cluster, and checks its stores. The stores of the members of each metadata group
+    /// must be equal.
+    ///
+    /// If the signals to the services arrive at different times, a member may leave its group
+    /// during the stop, and cannot be compared. Then the cluster runs and stops again.
+    pub(crate) fn end_with_equal_members(mut self) {
+        self.other.take().expect("mounted").unmount();
+        let mut skipped = Vec::new();
+        for _ in 0..STOPS {
+            self.wait_for_serving_members();
+            self.wait_for_written_maps();
+            skipped = self.cluster.stop_and_list_skipped(&["orphan"]);
+            if skipped.is_empty() {
+                return;
+            }
+            self.cluster.up().expect_success();
+        }
+        panic!("members were not compared in {STOPS} stops: {skipped:?}");
+    }
+
+    /// Waits until the metadata services have written a cluster map that is not older than this
+    /// call. `skep fsck` takes the states of members from this map.
+    fn wait_for_written_maps(&self) {
+        let written = |name: &str| {
+            let path = self.cluster.data().join(name).join("kept-map");
+            files::metadata(path).modified().expect("a time")
+        };
+        // A service may have begun the first write before this call, but not the second one.
+        for limit in ["1001", "1002"] {
+            let before = METADATA.map(written);
+            self.cluster.skep(&["config", "set", "cleanup-limit", limit]);
+            wait_for("the services write the map", PATIENCE, || {
+                let after = METADATA.map(written);
+                before.iter().zip(&after).all(|(old, new)| old != new).then_some(())
+            });
+        }
     }
 }
 

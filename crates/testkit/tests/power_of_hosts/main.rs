@@ -200,17 +200,17 @@ fn all_changes_survive_a_power_loss_of_one_member_of_a_group() {
         0 => &["metadata-1"],
         _ => &["metadata-2"],
     });
-    hosts.end();
+    hosts.end_with_equal_members();
 }
 
 /// docs/semantics.md 3.2, 3.3. A power loss of all members reverts the changes that no member has
-/// synced. At the end, `skep fsck` compares the stores of both members.
+/// synced. Afterwards both members have equal stores.
 #[test]
 fn synced_changes_survive_a_power_loss_of_a_whole_group() {
     let shape = Shape { metadata_targets: 2, ..small(&["--metadata-copies", "2"]) };
     let mut hosts = Hosts::start(shape, &["metadata-1", "metadata-2"]);
     compare_after(&mut hosts, Syncs::Each, |_| &["metadata-1", "metadata-2"]);
-    hosts.end();
+    hosts.end_with_equal_members();
 }
 
 /// docs/semantics.md 4.2. A power loss of the only management host does not revert an acknowledged
