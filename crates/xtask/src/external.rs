@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
     /// For fsx and the model: number of operations of each test. For faults and power-losses:
-    /// number of faults.
+    /// number of faults. For take-over and copy-load: number of files.
     #[arg(long)]
     operations: Option<u64>,
     /// For xfstests: time limit of each test in seconds.
@@ -154,6 +154,11 @@ const SUITES: &[Suite] = &[
         test: "metadata_groups", case: "take_over",
         programs: &[("python3", "python3")],
         operations: Some(("SKEP_OPENS", 100_000)), in_ci: false,
+    },
+    Suite {
+        name: "copy-load", about: "the rate of creates while a member of a metadata group is copied",
+        test: "metadata_groups", case: "copy_load", programs: &[],
+        operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
     },
     Suite {
         name: "miri", about: "undefined behaviour in the buffers of crates/env, by Miri",

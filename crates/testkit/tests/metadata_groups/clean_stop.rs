@@ -74,7 +74,7 @@ fn assert_no_operation_waits(root: &Path) {
 }
 
 /// Ends the program also if an assertion of the test fails.
-struct EndGuard<'a>(&'a AtomicBool);
+pub(crate) struct EndGuard<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for EndGuard<'_> {
     fn drop(&mut self) {

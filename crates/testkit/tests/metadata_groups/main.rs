@@ -7,6 +7,7 @@
 
 mod clean_stop;
 mod copies;
+mod copy_load;
 mod lease_times;
 mod log_lines;
 mod moves;
