@@ -79,7 +79,7 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
 
-/// A batch of deletions takes no further old records when it has this number of keys. The deletion
+/// When a batch of deletions has this number of keys, it takes no further old records. The deletion
 /// of a session has a key for each slot that the session used, at most [`MAX_SLOTS`].
 pub const KEYS_FORGOTTEN: usize = 10_000;
 /// When this number of operations wait, the target refuses further changes with `LimitReached`.
@@ -303,11 +303,11 @@ pub struct Limits {
 /// The limits of the removal of chunk files.
 #[derive(Debug, Clone, Copy)]
 pub struct RemovalLimits {
-    /// [`REMOVALS_PER_MESSAGE`].
+    /// By default [`REMOVALS_PER_MESSAGE`].
     pub per_message: usize,
-    /// [`REMOVAL_DELAY`].
+    /// By default [`REMOVAL_DELAY`].
     pub delay: Duration,
-    /// [`QUEUED_REMOVALS`].
+    /// By default [`QUEUED_REMOVALS`].
     pub queued: usize,
 }
 

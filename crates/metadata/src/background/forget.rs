@@ -3,10 +3,10 @@
 //!
 //! # Hazard: late requests
 //! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So the
-//! job deletes a record only if two conditions hold: the record is older than `END_KEPT_SECONDS` by
-//! the time of day, and the target has run for this time by the clock since boot. With both
-//! conditions, no jump of the time of day makes the job delete a record too early, not even a jump
-//! while the target is stopped.
+//! job deletes a record only if two conditions hold. The record is older than `END_KEPT_SECONDS` by
+//! the time of day. And the target has run for at least `END_KEPT_SECONDS`, measured by the clock
+//! since boot. With both conditions, no jump of the time of day makes the job delete a record too
+//! early, not even a jump while the target is stopped.
 
 use super::task::JobContext;
 use crate::engine::Engine;

@@ -10,8 +10,8 @@
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in
 //!   flight. The only exceptions are work items whose deletion the store does not have yet.
-//! - No chunk file is in the queue twice, because only rounds fill the queue while `has_more` is
-//!   set.
+//! - No chunk file is in the queue twice. While `has_more` is set, only rounds add chunk files to
+//!   the queue, and a round reads each work item once.
 
 use crate::engine::Engine;
 use crate::tx::table::Table;

@@ -22,7 +22,7 @@ struct SizeRecovery {
     pattern: StripePattern,
     question: RecoveryQuestion,
     missing_replies: usize,
-    /// Largest file size that a reply about a chunk file has proved so far.
+    /// Largest file size that follows from the sizes of the chunk files received so far.
     size: u64,
     has_failed: bool,
 }
@@ -135,8 +135,8 @@ impl SizeRecoveries {
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
             }
-            // A chunk file of a lost target proves no size. The replies about the other chunk files
-            // still count.
+            // A lost target has no chunk file whose size could count. The replies about the other
+            // chunk files still count.
             Err(error) if error.code() == ErrorCode::TargetLost => {}
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {
@@ -154,9 +154,8 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
-            // The file size that the other chunk files have proved may be too small. If the target
-            // recorded that size, bytes of the missing chunk file would lie beyond the end of the
-            // file.
+            // The size computed from the other chunk files may be too small. If the target recorded
+            // that size, bytes of the missing chunk file would lie beyond the end of the file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
             return true;
@@ -185,7 +184,7 @@ impl SizeRecoveries {
     }
 }
 
-/// Records the size of a file that its chunk files have proved.
+/// Records the size of a file that was computed from the sizes of its chunk files.
 pub(super) fn record_size<E: Engine>(
     context: &mut Context<'_, E>,
     inode: InodeId,
@@ -194,7 +193,8 @@ pub(super) fn record_size<E: Engine>(
 ) -> Result<(), Stop> {
     let Some(death) = context.get::<u64>(&Key::SizeRecovery(inode))? else { return Ok(()) };
     if context.shared.truncations.pending(inode).is_some() {
-        // Wait, because storage is truncating the chunk files that have proved the size.
+        // Wait for the end of the truncation, because the size was computed from chunk files that
+        // storage is truncating.
         return Err(Stop::Held(Resource::Truncation(inode)));
     }
     let record = context.find_inode(inode)?;

@@ -118,7 +118,7 @@ impl Truncations {
         Ok(())
     }
 
-    /// Sends the sync requests of applied truncations whose time has come.
+    /// Sends the sync requests of the applied truncations that are due.
     pub(crate) fn settle<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         for inode in context.shared.truncations.take_urgent() {
             self.sync(inode, context);

@@ -12,7 +12,8 @@ struct NewItems {
     removals: Vec<(GroupId, ChunkFileKey)>,
 }
 
-/// Follows work items from the transaction that writes them until they are in the engine.
+/// New work items that have not reached the engine: a flag whether any exist, and the removals of
+/// chunk files among them.
 #[derive(Debug, Default)]
 pub(crate) struct WorkItems {
     /// Whether the engine may have work items that no job has read.

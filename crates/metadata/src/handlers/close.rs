@@ -23,8 +23,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // The number of removed opens does not matter here. A power loss may have lost the open, but
-    // the file still takes the size that the client reports.
+    // Ignore whether the open was counted. A power loss may have removed the open from the counts,
+    // but the file still gets the size that the client reports.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

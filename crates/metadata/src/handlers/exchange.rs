@@ -71,10 +71,10 @@ pub(crate) fn run<E: Engine>(
     Ok(NamesReply { directory: None })
 }
 
-/// Returns the project that a directory hands down. Any group may serve the directory. If another
-/// group serves it, that group locks only the name, and not the project, until the exchange is
-/// decided. So if another request changes the directory's project at the same time, the exchange
-/// may use the old or the new project.
+/// Returns the project that new entries of a directory inherit. If another group serves the
+/// directory, that group locks only the name, and not the project, until the exchange is decided.
+/// So if another request changes the directory's project at the same time, the exchange may use the
+/// old or the new project.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,

@@ -140,8 +140,8 @@ pub(super) fn source<E: Engine>(
     Ok((entry.inode, entry.kind))
 }
 
-/// Reads the old name again before the operation refuses a rename, or finds that it changes
-/// nothing. Another request may have changed the name since the operation read it first.
+/// Reads the old name again before the operation fails, or completes without a change. Another
+/// request may have changed the name since the operation read it first.
 pub(super) fn confirm_source<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,

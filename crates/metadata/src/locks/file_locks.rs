@@ -345,7 +345,8 @@ impl FileLocks {
         let mut parked = Vec::new();
         for (file_key, wait) in all {
             let Some(file) = self.files.get_mut(&file_key) else { continue };
-            // The wait is missing if the client has reused the wait's number for a different owner.
+            // The wait is missing if the client has used the wait's number a second time, for
+            // another owner. The queue then has only the later wait.
             let Some(ended) = file.queue.remove((session, wait)) else { continue };
             self.after_wait(file_key, &ended);
             if let WaitState::Parked { connection, header, .. } = ended.state {

@@ -211,10 +211,10 @@ impl Queue {
         before.filter(|it| conflicts(&it.claim)).for_each(|it| it.overtake(now));
     }
 
-    /// Wakes each waiter whose claim conflicts with no held lock, unless an earlier waiter blocks
-    /// it. A waiter blocks later waiters with conflicting claims, unless its own claim conflicts
-    /// with a held lock. Even with such a conflict, the waiter blocks later waiters if it is woken
-    /// or has a barrier, or if an earlier waiter blocks it.
+    /// Wakes each waiter whose claim conflicts with no held lock, unless an earlier waiter with a
+    /// conflicting claim blocks it. An earlier waiter blocks in three cases: if its own claim
+    /// conflicts with no held lock, if it is woken or has a barrier, or if another waiter blocks
+    /// it.
     pub(super) fn wake(
         &mut self,
         now: Duration,

@@ -58,14 +58,14 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.holds_lease(self.member_lease(), self.shared.now)
     }
 
-    /// Returns the longest time since an acknowledged request for which the primary may rely on a
-    /// member.
+    /// Returns the time for which the primary may rely on a member, counted from a request that the
+    /// member has acknowledged.
     fn member_lease(&self) -> Duration {
         self.shared.limits.members.lease_times(&self.shared.map).lease
     }
 
-    /// Makes replies wait also for the members that lack only a few records, and no longer for the
-    /// members that do not confirm records.
+    /// Updates the list of members for which replies wait. Adds members that lack only a few
+    /// records, and removes members that do not confirm records.
     pub(super) fn count_members(&mut self) -> Result<()> {
         let has_ended = self.shipper.end_counting(self.member_lease(), self.shared.now);
         let begun = self.shipper.begin_to_count();

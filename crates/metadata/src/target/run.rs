@@ -69,8 +69,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // A run must make all calls that earlier runs of the operation made. Otherwise, the
-        // operation would commit steps that only an earlier run has sent in a `Prepare`.
+        // A run must repeat all calls of the earlier runs of the operation. An earlier call may
+        // have prepared steps that this run does not need, and the commit would apply these steps.
         let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Count of the numbers that a target skips if its directory was restored from a backup.
+/// A target whose directory was restored from a backup skips this number of ids.
 const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions. They come from ranges whose reservation is *safe*.

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 /// Number of low bits of a change counter that count the changes of an inode within a start. A
 /// target cannot log as many changes as these bits can count.
 const VERSION_BITS: u32 = 40;
-/// Count of the start numbers that a target skips if its directory was restored from a backup.
+/// A target whose directory was restored from a backup skips this number of start numbers.
 const SKIPPED_STARTS: u64 = 1 << 12;
 
 /// The starts of the target that it still remembers.
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn change_beyond_the_log_end_at_the_next_start_is_lost() {
+    fn change_is_lost_if_a_later_start_reuses_its_record_number() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "nothing has happened since");

@@ -28,7 +28,7 @@ fn closing_many_files_skips_files_that_are_not_open() {
     assert!(is_open(&story, of_another), "the open of another session stays");
     let get = md::GetAttributes { inode: unlinked };
     let error = story.ask(1, 1, (0, 0), &get).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::Stale, "its last close disposes of it");
+    assert_eq!(error.code(), ErrorCode::Stale, "the last close removes the unlinked file");
 }
 
 /// Before the fix, the target took every error about a single file to mean that the file was

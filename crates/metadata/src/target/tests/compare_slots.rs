@@ -34,7 +34,7 @@ fn changes_are_refused_until_the_client_has_compared_its_slots() {
     story.ask(1, 1, (3, 1), &unlink).unwrap();
     story.restart();
     let refused = story.ask(1, 1, (3, 1), &unlink).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::StaleStart, "also repetitions wait");
+    assert_eq!(refused.code(), ErrorCode::StaleStart, "a retry is refused too");
 }
 
 #[test]

@@ -75,7 +75,8 @@ fn a_lock_and_the_reply_to_its_request_survive_a_restart() {
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     story.restart();
     let test = TestLock { lock: exclusive(inode, 5) };
-    let held = story.ask(1, 1, (0, 0), &test).unwrap().conflict.expect("held by the other");
+    let held =
+        story.ask(1, 1, (0, 0), &test).unwrap().conflict.expect("the other session holds the lock");
     assert_eq!((held.session.raw(), held.pid, held.end), (2, 7, LOCK_END));
     assert_eq!(story.ask(1, 2, (0, 0), &test).unwrap().conflict, None);
 }
@@ -147,7 +148,7 @@ fn lock_wait_is_answered_after_its_time_limit() {
     story.ask(1, 2, (0, 0), &EndWait { inode, wait: 2 }).unwrap();
     assert!(story.locks(1, (0, 3), unlocked(exclusive(inode, 5))));
     assert!(story.replies.is_empty(), "no wait is left");
-    assert!(story.locks(1, (0, 4), exclusive(inode, 6)), "and no lock is reserved");
+    assert!(story.locks(1, (0, 4), exclusive(inode, 6)), "no lock is reserved");
 }
 
 #[test]
@@ -265,7 +266,7 @@ fn silent_client_is_listed_while_others_wait_for_its_lock() {
         let found = story.target.silent_holders().holders;
         found.into_iter().map(|it| (it.silent, it.waits)).collect()
     };
-    assert_eq!(holders(&story), [], "it has just set its lock");
+    assert_eq!(holders(&story), [], "the holder has just sent a request");
     let lease = Duration::from_millis(u64::from(map().policy.lease_ms));
     let mut silent = Duration::ZERO;
     while silent <= lease / 2 {
@@ -278,5 +279,5 @@ fn silent_client_is_listed_while_others_wait_for_its_lock() {
     let [(since, 1)] = found[..] else { panic!("{found:?}") };
     assert!(since >= silent && since < lease, "{since:?}");
     story.send(2, 2, (0, 0), &EndWait { inode, wait: 2 });
-    assert_eq!(holders(&story), [], "nothing waits any more");
+    assert_eq!(holders(&story), [], "no request waits for a client");
 }

@@ -220,7 +220,7 @@ fn restart_stores_no_record_that_a_counted_member_may_lack() {
 }
 
 #[test]
-fn read_reply_waits_only_for_records_of_its_result() {
+fn read_reply_waits_only_for_the_records_that_it_shows() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);
@@ -233,13 +233,13 @@ fn read_reply_waits_only_for_records_of_its_result() {
     pair.confirm(before, before);
     assert_eq!(pair.answered(), [0; 0]);
     pair.confirm(first, before);
-    assert_eq!(pair.answered(), [101, 200, 200], "later records do not delay them");
+    assert_eq!(pair.answered(), [101, 200, 200], "later records do not delay these replies");
     pair.confirm(second, before);
     assert_eq!(pair.answered(), [102]);
 }
 
 #[test]
-fn error_reply_waits_for_records_of_its_cause() {
+fn error_reply_waits_for_the_records_that_caused_it() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
@@ -281,7 +281,7 @@ fn durable_reply_waits_until_both_members_have_synced() {
 }
 
 #[test]
-fn each_wait_of_a_durable_reply_has_its_present_reason() {
+fn reported_wait_reason_follows_the_progress_of_the_log() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     let reasons = |pair: &Story| -> Vec<_> {

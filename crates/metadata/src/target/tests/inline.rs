@@ -124,7 +124,8 @@ fn open_returns_the_bytes_of_a_small_file() {
     let bytes = skep_types::codec::Bytes::from(&b"hello\0\0"[..]);
     let expected = il::InlineContents { checksum: crc32c(&bytes), bytes };
     assert_eq!((opened.inline, opened.attributes.size), (Some(expected), 7));
-    // The log does not have the bytes, so the reply to a retry has none.
+    // The log does not contain the bytes of the file, so the reply to a retry of the open has no
+    // bytes.
     assert_eq!(story.ask(1, 1, (0, 3), &open).unwrap().inline, None);
     let smaller = md::Open { inline_limit: 6, ..open.clone() };
     assert_eq!(story.ask(1, 1, (0, 4), &smaller).unwrap().inline, None);
@@ -239,12 +240,12 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
     story.written(1, &write(inode, 0, b"0123456789"));
     story.happens(Event::FreeSpace { shortage: Some("free space".to_owned()) });
     assert_eq!(story.refused(1, &write(inode, 5, b"56789+")), ErrorCode::NoSpace);
-    assert_eq!(story.size(inode), 10, "nothing of it was done");
+    assert_eq!(story.size(inode), 10, "the refused write changed nothing");
     story.written(2, &write(inode, 5, b"abcde"));
     story.written(3, &write(inode, 0, b"\0\0\0\0"));
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"\0\0\0\x004abcde");
     story.written(4, &write(inode, 10, &[0; 10]));
-    assert_eq!(story.size(inode), 20, "zeros need none");
+    assert_eq!(story.size(inode), 20, "zeros need no space");
 }
 
 /// The reply names the log record that contains the write, even if the batch has several log
@@ -271,7 +272,7 @@ fn write_reply_names_the_log_record_of_the_write() {
     story.restart();
     let again = story.ask(1, 1, (2, 1), &write(inode, 0, &[7; 600])).unwrap();
     assert_eq!(again.mark, marks[0]);
-    assert_eq!(story.read(inode, 0, 600).unwrap(), [9; 600], "it was not done again");
+    assert_eq!(story.read(inode, 0, 600).unwrap(), [9; 600], "the retry wrote nothing");
 }
 
 #[test]
@@ -300,7 +301,10 @@ fn target_detects_inline_bytes_lost_in_a_power_loss() {
     for _ in 0..70 {
         story.restart();
     }
-    assert!(story.is_lost(inode, &[first]), "that is too long ago");
+    assert!(
+        story.is_lost(inode, &[first]),
+        "the target no longer remembers the start of this write"
+    );
     let starts = story.target.table.scan(&Key::starts(), &[], usize::MAX).unwrap();
     assert_eq!(starts.len(), skep_wire::limits::MAX_STARTS);
 }

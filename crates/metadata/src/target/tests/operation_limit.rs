@@ -14,7 +14,7 @@ fn requests_that_other_operations_wait_for_are_never_refused() {
     story.ask(1, 0, (0, 0), &md::Prepare { transaction, steps }).unwrap();
     let open = open_of(inode, md::OpenMode::Read);
     story.send(1, 1, (0, 2), &open);
-    assert!(story.replies.is_empty(), "it waits for the end of the transaction");
+    assert!(story.replies.is_empty(), "the open waits for the end of the transaction");
     let refused = story.ask(1, 2, (0, 1), &open).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::LimitReached);
     story.ask(1, 2, (0, 0), &md::KeepAlive { lease_ms: 0 }).unwrap();

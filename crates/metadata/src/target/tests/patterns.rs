@@ -54,7 +54,7 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     let open = open_of(inode, md::OpenMode::Read);
     story.ask(1, 1, (0, 3), &open).unwrap();
     let refused = story.ask(1, 2, (1, 1), &set(inode, 0)).unwrap_err();
-    assert_eq!(refused.code(), ErrorCode::InUse, "readers have one too");
+    assert_eq!(refused.code(), ErrorCode::InUse, "a file that is open for reading is in use too");
     let close = md::Close { inode, open: md::OpenMode::Read, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
@@ -64,7 +64,7 @@ fn pattern_can_be_set_only_while_the_file_is_not_open() {
     let part = &after.components[0];
     assert_eq!((after.generation, after.origin), (2, PatternOrigin::Asked));
     assert_eq!((part.wanted, part.chunk_bytes, part.chooser), (3, 1 << 20, Chooser::Balanced));
-    assert_eq!(part.groups, [GroupId::new(2)], "there is only one");
+    assert_eq!(part.groups, [GroupId::new(2)], "there is only one storage group");
     story.restart();
     assert_eq!(story.pattern(inode), after);
 }

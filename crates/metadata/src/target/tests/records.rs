@@ -66,7 +66,7 @@ fn an_operation_is_never_split_over_records() {
         found.push(sequences.count());
     }
     found.retain(|count| *count > 0);
-    assert_eq!(found, [2, 1, 2], "what fits stays together, the large one is alone");
+    assert_eq!(found, [2, 1, 2], "operations that fit share a record, the large one is alone");
     assert_eq!(records.last().map(|it| it.lsn), Some(story.target.last_logged()));
 }
 

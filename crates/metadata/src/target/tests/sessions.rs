@@ -85,7 +85,7 @@ fn other_requests_run_while_a_large_session_is_cleaned_up() {
     }
     story.run(vec![arrival(1, 1, (0, 0), &md::CloseSession {})]);
     for left in (0..3).rev() {
-        assert!(story.target.next_tick() <= story.now, "the next piece is due at once");
+        assert!(story.target.next_tick() <= story.now, "the next step is due at once");
         story.replies.clear();
         story.run(vec![arrival(7, 2, (0, 0), &md::KeepAlive { lease_ms: 0 })]);
         assert_eq!(story.replies.len(), 1);
@@ -167,7 +167,7 @@ fn a_session_that_has_ended_is_not_opened_again() {
         let before = ends(&story);
         next.push(Event::Tick);
         next = story.run(next);
-        assert!(before - ends(&story) <= 1, "a batch looks at one of them");
+        assert!(before - ends(&story) <= 1, "a batch examines one record");
     }
     assert_eq!(ends(&story), 0);
 }
@@ -186,7 +186,7 @@ fn leases_restart_after_a_pause_of_the_target() {
         story.now += crate::limits::LONGEST_WAIT;
         assert!(is_alive(&mut story, 1));
         if story.now + lease < end {
-            assert!(is_open(&story, 2), "it has a lease from the moment when the target goes on");
+            assert!(is_open(&story, 2), "its lease begins again when the target continues");
         }
     }
     assert!(!is_open(&story, 2), "and no longer");
@@ -390,7 +390,7 @@ fn clients_that_died_together_lose_their_sessions() {
     story.create(1, (0, 1));
     pass_a_lease(&mut story, &[]);
     assert!(story.evicted.contains(&(NodeId::new(9), true)));
-    assert!(is_open(&story, 1), "until management has removed its client");
+    assert!(is_open(&story, 1), "the session is open until management has removed its client");
     story.happens(Event::Map(map_without_clients(7).into()));
     assert!(!is_open(&story, 1));
 }

@@ -170,7 +170,7 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     let inode = story.create(1, (0, 1));
     assert_eq!(story.opens(2, (0, 1), inode, WRITE), None);
     story.send(5, 1, (0, 2), &md::Close { inode, open: WRITE, written: None });
-    assert_eq!(story.opened(), Some(false), "it is alone now");
+    assert_eq!(story.opened(), Some(false), "only session 2 has the file open");
     story.replies.clear();
     assert_eq!(story.opens(1, (0, 3), inode, READ), None);
     story.send(5, 2, (0, 0), &md::CloseSession {});
@@ -221,11 +221,11 @@ fn a_notification_is_repeated_after_a_lost_reply_or_a_restart() {
     story.waits_for_notifications(1, Vec::new());
     assert_eq!(story.notifications_of(1).unwrap()[0].number, first);
     story.waits_for_notifications(1, vec![first]);
-    assert_eq!(story.notifications_of(1), None, "the client has it already");
+    assert_eq!(story.notifications_of(1), None, "the client has this notification already");
     story.restart();
-    assert_eq!(story.opens(2, (0, 1), inode, READ), None, "it asks again");
+    assert_eq!(story.opens(2, (0, 1), inode, READ), None, "the target notifies session 1 again");
     story.acknowledges(1, first);
-    assert_eq!(story.opened(), None, "that was about another notification");
+    assert_eq!(story.opened(), None, "the number belongs to an earlier notification");
     story.learns_that_it_shares(1, inode);
     assert_eq!(story.opened(), Some(true));
 }

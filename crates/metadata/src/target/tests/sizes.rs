@@ -124,7 +124,10 @@ fn next_size_recovery_begins_after_a_failed_one() {
     let refusal = Error::new(ErrorCode::DeviceFailed, "no disk");
     let now = story.now;
     story.happens(Event::Answer { call, result: Err(refusal) });
-    assert!(story.now < now + Duration::from_millis(100), "nothing waits for the failed one");
+    assert!(
+        story.now < now + Duration::from_millis(100),
+        "the next recovery does not wait for the failed one"
+    );
     assert_eq!(story.calls.len(), SIZE_RECOVERIES_AT_ONCE);
 }
 

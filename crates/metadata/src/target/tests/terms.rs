@@ -3,9 +3,9 @@
 
 use super::*;
 
-/// Returns the event of a new map. `own` is for the target's group, and `of_sender` is for the
-/// group of a target that sends requests. Each pair has the epoch of the group, and the first epoch
-/// of the primary's term.
+/// Returns the event of a new map. `own` describes the target's group, and `of_sender` the group of
+/// another target that sends requests. Each pair is the epoch of the group and the first epoch of
+/// its primary's term.
 fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     let mut map = map();
     map.version = MapVersion::new(2);

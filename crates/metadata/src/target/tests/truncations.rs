@@ -108,7 +108,11 @@ fn a_truncation_is_finished_after_its_client_died() {
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
     story.send(1, 1, (0, 0), &md::CloseSession {});
-    assert_eq!(story.calls.len(), 1, "the size is not asked for while storage truncates");
+    assert_eq!(
+        story.calls.len(),
+        1,
+        "the target does not ask for the size while storage truncates"
+    );
     story.answer::<st::TruncateChunk>(&truncated(1));
     // The truncation must be durable at storage before the target asks storage for the size.
     story.answer::<st::SyncChunk>(&synced(1));
@@ -217,7 +221,7 @@ fn removal_of_a_file_ends_its_pending_truncation() {
     story.send(1, 1, (0, 4), &truncate(inode));
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
     story.send(2, 2, (0, 1), &unlink);
-    assert_eq!(story.replies.len(), 2, "both are answered");
+    assert_eq!(story.replies.len(), 2, "both requests get a reply");
     assert!(story.replies.drain(..).all(|(_, result)| result.is_ok()));
     story.answer::<st::TruncateChunk>(&truncated(1));
     story.restart();
