@@ -397,7 +397,8 @@ impl ChunkStore {
     }
 
     /// Returns the chunk file with the key `key`. Creates the file if necessary. If the disk
-    /// refuses the new file or its directory, this is a failed write ([`Self::note_failure`]).
+    /// refuses to create the file or its directory, this counts as a failed write
+    /// ([`Self::note_failure`]).
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);

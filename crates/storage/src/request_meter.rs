@@ -62,8 +62,8 @@ pub(crate) struct Arrival {
     header_at: Duration,
     /// Time at which the bulk data was received.
     data_at: Duration,
-    /// Time in which the bulk data was transferred, without the time that is already counted for
-    /// other transfers of the client.
+    /// Time in which the bulk data was transferred. Excludes the time that was already counted for
+    /// other transfers of the same client.
     moving: Duration,
 }
 

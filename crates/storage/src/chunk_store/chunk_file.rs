@@ -193,8 +193,8 @@ impl Drop for WriteInProgress<'_> {
 /// Returns a logical range, extended to whole granules.
 pub(crate) fn whole_granules(range: &Range<u64>) -> Range<u64> {
     let start = range.start / GRANULE_BYTES * GRANULE_BYTES;
-    // The range `..u64::MAX` means "to the end of the file", so the end must not change: the
-    // multiplication saturates.
+    // The end `u64::MAX` means the end of the file. The multiplication saturates, so that this
+    // value does not change.
     start..range.end.div_ceil(GRANULE_BYTES).saturating_mul(GRANULE_BYTES)
 }
 

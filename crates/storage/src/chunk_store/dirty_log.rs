@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn cleaned_regions_stay_in_the_log_until_its_rewrite() {
+    fn dirty_log_keeps_cleaned_regions_until_its_rewrite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         skep_env::block_on(async move {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn long_file_stays_within_the_limit_of_cached_pages() {
+    fn pages_of_one_long_file_stay_within_the_cache_limit() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let long = file(dir.path(), 1);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn time_waiting_for_another_operation_is_measured() {
+    fn time_waiting_for_a_range_lock_is_measured() {
         let spent = skep_env::block_on(async {
             let lock = Rc::new(RangeLock::default());
             let first = lock.write(0..10);

@@ -61,7 +61,7 @@ pub(super) fn hold(directory: &Path) {
     };
     let file = File::from(file);
     if file.reserve(0..wanted).is_ok() {
-        // The next call of this function sees from this length that the space is reserved.
+        // A later call of this function recognises by this length that the space is reserved.
         let _next_time = file.borrow_std().set_len(wanted);
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_write_is_reported_once() {
+    fn space_gauge_reports_a_refused_write_only_once() {
         let scratch = tempfile::tempdir().unwrap();
         let gauge = SpaceGauge::new(scratch.path()).unwrap();
         assert!(!gauge.take_refusal(), "no write was refused");

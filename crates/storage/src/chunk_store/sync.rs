@@ -149,8 +149,8 @@ impl ChunkStore {
         Ok(is_complete)
     }
 
-    /// Changes the incarnation because acknowledged changes are lost or may be lost, so that the
-    /// next `fsync` of each client that wrote to the target fails once.
+    /// Changes the incarnation because acknowledged changes are lost or may be lost. The next
+    /// `fsync` of each client that wrote to the target then fails once.
     pub(super) fn report_loss(&self, of: impl std::fmt::Display) -> Result<()> {
         let mut state = self.state.get();
         state.incarnation = HostIncarnation::new(skep_env::random_u64());

@@ -88,7 +88,8 @@ fn torn_region_page_is_damage_if_the_page_cache_survived() {
         let path = store.names.path(&key(1));
         drop(store);
         // The process was killed before the region was marked as synced. Then a bit of the page and
-        // a bit of the data flip. An intact page would have shown the damage of the data.
+        // a bit of the data flip. The checksums in an intact page would have shown the damage of
+        // the data.
         tamper(&path, 3000..3001, |byte| byte ^ 1);
         tamper(&path, 4100..4101, |byte| byte ^ 1);
         let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();
