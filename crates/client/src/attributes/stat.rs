@@ -48,11 +48,12 @@ pub trait InodeAttributes {
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
     /// Returns the attributes for the kernel's check of its cached pages before a read through
-    /// `handle`. The kernel drops the pages if this modification time differs from the modification
-    /// time in the kernel's cache. The result has the modification time that the mount last sent to
-    /// the kernel, and the current size, so the kernel keeps its pages. `None` means that the mount
-    /// must send the current attributes, because the pages may be out of date, or because this
-    /// mount has not written to the file.
+    /// `handle`. The kernel drops the pages if this modification time differs from the one in its
+    /// cache. So the result has the modification time that the mount last sent to the kernel, with
+    /// the current size, and the kernel keeps its pages.
+    ///
+    /// `None` means that the mount must send the current attributes, because the pages may be out
+    /// of date, or because this mount has not written to the file.
     fn attributes_for_reading(
         &self,
         _handle: HandleId,

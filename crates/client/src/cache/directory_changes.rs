@@ -98,10 +98,11 @@ impl DirectoryChanges {
 
     /// Forgets the attributes of all directories. The caller calls this function after a change
     /// that may have removed a directory, or that has changed a directory in a way that no reply
-    /// describes. `sent` is the moment when the mount sent this change. Returns the same moment in
-    /// the new epoch of the table, for [`Self::note`] with the reply to this change. `None` means
-    /// that another change has made the table forget all directories meanwhile, so the caller must
-    /// ignore the reply.
+    /// describes. `sent` is the moment when the mount sent this change.
+    ///
+    /// Returns the moment to pass to [`Self::note`] with the reply to this change: the same time in
+    /// the new epoch of the table. `None` means that another change has made the table forget all
+    /// directories meanwhile, so the caller must ignore the reply.
     pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
         let before = self.epoch.fetch_add(1, Ordering::SeqCst);
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })

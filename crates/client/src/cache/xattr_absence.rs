@@ -33,9 +33,9 @@ pub(crate) struct XattrAbsence {
     valid: Duration,
     all: Recent<Absence>,
     /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
-    /// which the mount sent the request. While programs write and read a file in turn, the kernel
-    /// requests this attribute before each write, and metadata sends no attributes of the file, so
-    /// the entry of the file in `all` expires.
+    /// which the mount sent the request. This table serves programs that write and read a file in
+    /// turn: the kernel requests this attribute before each write, but metadata sends no attributes
+    /// of the file meanwhile, so the entry of the file in `all` expires.
     no_capability: Recent<Duration>,
 }
 
@@ -79,8 +79,8 @@ impl XattrAbsence {
             Some(Absence::NotUntil(until)) if now < until => false,
             Some(Absence::Since(at)) if is_recent(at) => true,
             noted => {
-                // A reply to an earlier request is not valid, since a program may have set the
-                // capability after metadata executed this request.
+                // A reply to a request from before this time is not valid, since a program may have
+                // set the capability after metadata had executed that request.
                 let from = match noted {
                     Some(Absence::NotUntil(until)) => until,
                     _ => Duration::ZERO,

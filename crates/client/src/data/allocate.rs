@@ -296,9 +296,9 @@ async fn change_chunk(
             }
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-        // If a later reply comes from another incarnation, the host may have lost the earlier
-        // steps. So the next sync must compare the incarnation of the host with the incarnation in
-        // the first reply.
+        // A later reply with another incarnation means that the host may have lost the earlier
+        // steps. So the next sync must compare the host's incarnation with the one in the first
+        // reply.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);

@@ -22,8 +22,8 @@ pub(crate) struct Inodes {
     /// Number of changes by this mount to names of files whose inode this mount does not know,
     /// because metadata's reply to the change did not contain the inode.
     changes: AtomicU64,
-    /// For each part of the table, the number of changes of data that no state in the table has
-    /// counted. A thread reads and changes it while it holds the mutex of the part.
+    /// For each part of the table, the number of data changes of files that have no state in the
+    /// table. A thread holds the mutex of the part while it reads or changes this number.
     uncounted: Vec<AtomicU64>,
 }
 
@@ -79,8 +79,8 @@ impl Inodes {
         self.uncounted[part_of(inode.raw())].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a state from its part of the table. If the state has counted changes of data, the
-    /// count of the table changes instead.
+    /// Removes a state from its part of the table. If data of the file was changed while the state
+    /// was in the table, counts a change in the table, so that an open in flight notices it.
     fn remove(&self, part: &mut HashMap<InodeId, Arc<InodeState>>, inode: InodeId) {
         if part.remove(&inode).is_some_and(|state| state.data_changes() > 0) {
             self.count_uncounted(inode);

@@ -120,8 +120,9 @@ impl OpenedBytesPolicy {
         if is_needed && !self.max_age.is_zero() { MAX_OPENED_FILE_BYTES } else { 0 }
     }
 
-    /// Records whether a read would have used bytes that its open did not request (`true`), or
-    /// whether no read has used the bytes of an open (`false`).
+    /// Records whether the kernel seems to drop pages. `true` means that a read would have used
+    /// bytes that its open did not request. `false` means that no read has used the bytes that an
+    /// open returned.
     pub(crate) fn note_dropped_pages(&self, has_dropped: bool) {
         if self.has_dropped_pages.load(Ordering::Relaxed) != has_dropped {
             self.has_dropped_pages.store(has_dropped, Ordering::Relaxed);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_valid_for_one_version_and_a_short_time() {
+    fn opened_bytes_are_valid_for_one_version_and_a_short_time() {
         let policy = OpenedBytesPolicy::new(TIMEOUT);
         let changes = DataChanges::default();
         let start = OpenStart { changes, at: Duration::from_secs(5), wants_bytes: true };

@@ -177,7 +177,7 @@ fn operations_wait_until_a_stopped_server_runs_again() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // The test waits for a number of further requests that shows that the client has sent each
+        // Wait until enough further requests have arrived to prove that the client has sent each
         // request at least twice.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
