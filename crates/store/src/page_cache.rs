@@ -1,7 +1,8 @@
 //! The identity of the host's page cache, and the mark of a member of a metadata group. The mark
-//! names the page cache that has the member's confirmed records, and the group of these records.
-//! The mark also states whether the member's store is complete, and which members the target counts
-//! as a primary, and bounds the promises that it has made as a backup.
+//! names the page cache that has the member's confirmed records, and the group of these records. It
+//! states whether the member's store is complete, and which members the target counts as a primary.
+//! It also has an upper bound of the time for which the member's promises last: as a backup, a
+//! member promises not to reply to clients as the primary for some time.
 //!
 //! As long as the identity stays the same, the page cache has all bytes that a target has written.
 //! A kill of the target's process does not change that. The layout of the mark is in
