@@ -213,10 +213,10 @@ impl Stream {
     }
 }
 
-/// Measures the network link to a service. The connections go to the threads of `targets`, one
-/// target after the other, and from the last target to the first again. If `targets` is empty, all
-/// connections go to the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the
-/// number of bytes moved. If `goes_on` returns `false`, the measurement ends.
+/// Measures the network link to a service. The connections go to the threads of `targets` in turn:
+/// after the last target comes the first one again. If `targets` is empty, all connections go to
+/// the service itself. Every `LINK_LOOK`, the function calls `goes_on` with the number of bytes
+/// moved. If `goes_on` returns `false`, the measurement ends.
 ///
 /// # Errors
 /// - `InvalidArgument` if the plan exceeds a limit.

@@ -105,10 +105,10 @@ impl ThreadLoad {
     }
 }
 
-/// The programs that query the load. Each has a slot with its process id in the high 32 bits, and
-/// with the time in seconds since the boot of the host until which it is in the list in the low 32
-/// bits. All threads of the mount read the slots for each request while a program queries the load,
-/// so the slots have no lock.
+/// The programs that query the load. Each has a slot of 64 bits: the high half is its process id,
+/// and the low half is the time until which the program is in the list, in seconds since the boot
+/// of the host. The slots have no lock, because all threads of the mount read them for each request
+/// while a program queries the load.
 #[derive(Debug, Default)]
 struct Askers([AtomicU64; MAX_ASKERS]);
 
