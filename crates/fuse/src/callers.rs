@@ -94,10 +94,10 @@ fn process_of(status: &str) -> Option<u32> {
 /// Whether a signal is pending that will end the process: SIGKILL, or a usual request to end that
 /// the process neither handles nor ignores nor blocks.
 ///
-/// The kernel itself turns such a request into SIGKILL, unless another signal is pending for the
-/// thread already. An example of another signal is the SIGINT of Ctrl-C in a program that handles
-/// SIGINT. The process ends when its call returns, so the program never sees the `EINTR` of the
-/// call. A debugger may discard the signal, so only SIGKILL counts for a traced process.
+/// The kernel turns such a signal into SIGKILL, except if another signal is already pending for the
+/// thread, such as the SIGINT of Ctrl-C in a program that handles SIGINT. Even then the process
+/// ends when its call returns, so the program never sees the `EINTR` of the call. A debugger may
+/// discard the signal, so for a traced process only SIGKILL counts.
 fn has_fatal_signal(status: &str) -> bool {
     const fn bit(signal: i32) -> u64 {
         1 << (signal - 1)

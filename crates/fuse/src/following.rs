@@ -52,8 +52,8 @@ record! {
 }
 
 record! {
-    /// An operation of a mount, with the names in the request, which the record of the operation
-    /// does not have.
+    /// An operation of a mount, together with the names in its request. The record of the operation
+    /// alone has no names.
     #[derive(Default)]
     pub struct FollowedOperation {
         /// The record of the operation.

@@ -20,14 +20,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A file that the mount holds for one thread.
+/// A handle of the mount itself, which keeps a file open for one thread until the kernel repeats
+/// the thread's open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) inode: InodeId,
     pub(crate) handle: HandleId,
 }
 
-/// The end of a repeated open.
+/// The state of a repeated open at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// The hold, which the caller must release.

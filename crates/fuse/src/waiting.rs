@@ -25,7 +25,7 @@ record! {
         pub inode: InodeId,
         /// The process that waits. Zero for a process of another container.
         pub pid: u32,
-        /// Time since a check of the mount has found the request, in milliseconds.
+        /// Time since a check of the mount first found the request, in milliseconds.
         pub for_ms: u64,
         /// Whether the request waits for a lock of another program.
         pub is_for_lock: bool,

@@ -332,7 +332,8 @@ async fn serve<F: FileSystem, P: Port>(
     worker.end.notify();
 }
 
-/// Waits until no operation has a handle to the port's buffers.
+/// Waits until no operation has a handle to the port's buffers. An operation that continues without
+/// its slot may still use them.
 async fn wait_for_memory<P: Port>(port: &P) {
     let mut pause = Duration::from_micros(100);
     while port.is_memory_shared() {

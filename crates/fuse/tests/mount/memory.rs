@@ -27,7 +27,7 @@ struct Node {
     names: BTreeMap<u64, Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     opens: u32,
-    /// The number of these opens by the mount itself, which no program uses.
+    /// Number of the opens that belong to the mount itself and not to a program.
     holds: u32,
     syncs: u32,
     reads: u32,
