@@ -4,14 +4,13 @@ use std::time::Duration;
 
 /// Interval between the leader's heartbeats to other members.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(150);
-/// Before an election, the Raft library first waits for the leader's lease, which is
-/// [`MAX_ELECTION`]. This is the shortest additional silence of the leader after which a member
-/// starts the election. So an election begins after a silence of 0.9 to 1.2 s, which is six to
-/// eight heartbeats.
+/// Shortest time that a member waits, after the leader's lease has ended, before it starts an
+/// election. The Raft library uses [`MAX_ELECTION`] as the lease. So an election begins after a
+/// silence of the leader of 0.9 to 1.2 s, which is six to eight heartbeats.
 pub(crate) const MIN_ELECTION: Duration = Duration::from_millis(300);
-/// Longest additional silence of the leader before an election. Members draw a random time between
-/// [`MIN_ELECTION`] and this limit, so that two members seldom begin an election at the same time.
-/// Two elections take less than 3 s.
+/// Longest time that a member waits, after the leader's lease has ended, before it starts an
+/// election. Members draw a random time between [`MIN_ELECTION`] and this limit, so that two
+/// members seldom begin an election at the same time. Two elections take less than 3 s.
 pub(crate) const MAX_ELECTION: Duration = Duration::from_millis(600);
 /// Number of entries after which a member writes a snapshot. Bounds the length of the log that a
 /// member reads at its start.

@@ -237,8 +237,8 @@ mod tests {
         assert!(!is_used(None, vec![entry(1, 1)]), "the entry 0 is missing");
         assert!(!is_used(Some(entry(2, 6)), vec![entry(2, 8)]), "the entry 7 is missing");
         assert!(!is_used(Some(entry(2, 6)), vec![entry(1, 7)]), "terms never fall");
-        assert!(!is_used(None, vec![entry(2, 0), entry(2, 0)]), "an entry comes once");
-        assert!(!is_used(None, vec![entry(4, 0)]), "no leader has entries of a later one");
+        assert!(!is_used(None, vec![entry(2, 0), entry(2, 0)]), "no entry appears twice");
+        assert!(!is_used(None, vec![entry(4, 0)]), "a leader sends no entries of a later term");
         assert!(!is_used(Some(entry(1, u64::MAX)), vec![entry(1, 0)]));
         let mut other_leader = entry(2, 7);
         other_leader.position.leader = 9;
@@ -265,7 +265,7 @@ mod tests {
         assert!(!is_used(None, members(vec![vec![0, 1]], most + 1, 1)));
         assert!(!is_used(None, members(vec![vec![0, 1]], 2, MAX_ADDRESSES + 1)));
         assert!(!is_used(None, members(vec![vec![2]], 2, 1)), "a voter is a member");
-        assert!(!is_used(None, members(vec![vec![]], 2, 1)), "a set of voters has one");
+        assert!(!is_used(None, members(vec![vec![]], 2, 1)), "a set of voters is not empty");
         let message = vec![0; MAX_MESSAGE_BYTES + 1];
         assert_eq!(PeerRequest::from_peer(&message).unwrap_err().code(), ErrorCode::Protocol);
     }
