@@ -60,8 +60,8 @@ pub const MAX_TAKE_OVER_AFTER_MS: u32 = 75_000;
 /// addition to [`CLOCK_DRIFT`]. The time covers a batch of the primary that began while the lease
 /// was valid.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(200);
-/// The clocks of two hosts differ by less than one part in this number. Both rates are within 1 %
-/// of the true rate.
+/// The rates of the clocks of two hosts differ by less than one part in this number, because each
+/// rate is within 1 % of the true rate.
 pub const CLOCK_DRIFT: u32 = 40;
 /// Maximum number of addresses of one node.
 pub const MAX_ADDRESSES: usize = 16;

@@ -125,9 +125,9 @@ fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<Comp
     let fill = |component: &ComponentRequest| {
         let mut filled = component.clone();
         filled.chunk_bytes = filled.chunk_bytes.or(first.chunk_bytes);
-        // A list of groups determines the number of groups (the width) and their placement. So if
-        // the request has a list, or if the directory has one and the request sets the width or the
-        // placement, the directory fills neither field.
+        // A list of groups determines both the number of groups (the width) and their placement. So
+        // the directory fills neither field in two cases: if the request has a list, or if the
+        // directory has a list and the request sets the width or the placement.
         if component.has_open_targets() || !(component.is_listed() || first.is_listed()) {
             filled.width = filled.width.or(first.width);
             filled.placement = filled.placement.or_else(|| first.placement.clone());

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tier {
     pub(super) servers: Vec<Server>,
-    /// Running sum of the weights of `servers`.
+    /// Running sums of the weights of `servers`, in the same order.
     sums: Vec<u64>,
     /// The failure domains of `servers`. `None` if domains make no difference.
     domains: Option<Domains>,

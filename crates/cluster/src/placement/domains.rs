@@ -23,7 +23,7 @@ const STEP_DOMAIN: u64 = 0x9E37_79B9_7F4A_7C15;
 #[derive(Debug, Clone)]
 pub(super) struct Domains {
     list: Vec<Domain>,
-    /// Running sum of the weights of `list`.
+    /// Running sums of the weights of the domains in `list`, in the same order.
     sums: Vec<u64>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Domains {
 struct Domain {
     /// Indices of the servers in the tier.
     servers: Vec<u32>,
-    /// Running sum of the weights of `servers`.
+    /// Running sums of the weights of `servers`, in the same order.
     sums: Vec<u64>,
 }
 

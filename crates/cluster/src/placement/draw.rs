@@ -24,7 +24,7 @@ const BLOCK_BITS: u32 = 6;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Server {
     pub(super) groups: Vec<GroupId>,
-    /// Running sum of the weights of `groups`.
+    /// Running sums of the weights of `groups`, in the same order.
     pub(super) sums: Vec<u64>,
 }
 

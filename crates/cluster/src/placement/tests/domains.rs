@@ -208,8 +208,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // If a domain provides one more target, no other domain that could have provided it has
-        // fewer targets than that domain had before.
+        // Take a domain that provides additional targets. Without its last additional target, it
+        // has at most as many targets as any domain that could have provided this target instead.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;
