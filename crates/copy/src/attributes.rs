@@ -279,8 +279,8 @@ pub(crate) fn clear(copy: &File) -> Result<(), Failure> {
 
 /// Whether new entries inherit an access control list from a directory.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // Any other error leaves open whether the directory has a default list. True is safe then,
-    // because the caller checks each new entry.
+    // If the call fails for any other reason, assume that the directory has a default list. This is
+    // safe, because the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

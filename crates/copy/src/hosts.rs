@@ -37,8 +37,9 @@ use std::time::{Duration, Instant};
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Time without a line from the coordinator after which a process ends itself.
 pub const LEASE: Duration = Duration::from_secs(20);
-/// Time to wait when the end of a process cannot be observed. It covers the lease of the process,
-/// and a delay of the last line to it.
+/// Time that the coordinator waits if it cannot observe the end of a process. After this time the
+/// process has ended itself, because the time covers [`LEASE`] and the delay of the last line to
+/// the process.
 const LEASE_WAIT: Duration = Duration::from_secs(25);
 /// Time between two reports of the progress.
 const REPORT: Duration = Duration::from_secs(1);

@@ -71,7 +71,7 @@ pub(crate) struct Destination {
 /// Two directories would become one.
 #[derive(Debug, Default)]
 pub(crate) struct FoldedNames {
-    /// Each name that this run has used, by its form in lower case. The mutex protects only this
+    /// The names that this run has used, by their forms in lower case. The mutex protects only this
     /// map.
     names: Mutex<HashMap<String, OsString>>,
 }
