@@ -46,7 +46,8 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // If the state file cannot be read, the other parts are found without it.
+        // Ignore an unreadable state file, because the other parts of the lab can be found without
+        // it.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {

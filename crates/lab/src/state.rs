@@ -227,7 +227,7 @@ impl State {
         })
     }
 
-    /// Whether this machine is still in the same boot as at the start of the lab.
+    /// Whether this machine has not been rebooted since the start of the lab.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         self.boot == this_boot()
     }
