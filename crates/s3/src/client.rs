@@ -86,7 +86,7 @@ struct Refused {
 enum Failed {
     /// The service has refused the request.
     Refused(Box<Refused>),
-    /// The connection could not be opened, or was cut.
+    /// The connection could not be opened, or was lost.
     Cut(String),
     /// The bytes of the body could not be read.
     Local(io::Error),

@@ -1,7 +1,8 @@
 //! A client for object stores that have the interface of Amazon's S3.
 //!
 //! Owns, from the lowest layer to the highest:
-//! - `time`, `text`, [`checksum`]: forms of times, escapes and checksums in the protocol
+//! - `time`, `text`, [`checksum`]: times, escaped texts and checksums in the forms that the
+//!   protocol requires
 //! - `sign`: signs requests (SigV4)
 //! - `xml`: forms and parses the bodies of requests and replies
 //! - [`location`]: the form `s3://bucket/key`

@@ -36,7 +36,7 @@ pub struct Head {
     pub size: u64,
     /// The entity tag of the object, with quotation marks.
     pub etag: String,
-    /// Time at which the object was created, in seconds since 1970.
+    /// Time of the last upload of the object (`LastModified` in S3), in seconds since 1970.
     pub modified: i64,
     /// The metadata that the writer of the object has added (`x-amz-meta-*`), by their names in
     /// lower case without this prefix.
