@@ -57,7 +57,7 @@ impl WorkItems {
     }
 
     /// Marks the work items of the log records up to `stored` as present in the engine. Returns the
-    /// chunk files to remove among them.
+    /// chunk files that these work items remove.
     pub(crate) fn stored(&mut self, stored: Lsn) -> Vec<(GroupId, ChunkFileKey)> {
         let mut removals = Vec::new();
         while self.layers.front().is_some_and(|(last, _)| *last <= stored) {

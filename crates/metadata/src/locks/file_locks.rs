@@ -319,7 +319,7 @@ impl FileLocks {
     fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
         let owner = wait.claim.owner;
-        let waits = self.waiting.get_mut(&owner).expect("each wait stands in `waiting`");
+        let waits = self.waiting.get_mut(&owner).expect("each wait is in `waiting`");
         waits.remove(&(file_key, wait.number));
         if waits.is_empty() {
             self.waiting.remove(&owner);
@@ -332,7 +332,7 @@ impl FileLocks {
     /// the grant for each conflicting wait that the claim has overtaken.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
-        let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");
+        let file = self.files.get_mut(&file_key).expect("a granted lock is in the table");
         let own = (claim.owner.0, wait);
         file.queue.overtake(own, now, |it| it.conflicts(claim));
         self.end_wait(file_key, own);

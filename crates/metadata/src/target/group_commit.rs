@@ -75,8 +75,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Ends a batch. Returns its log records, then the requests that ship them, then its other
-    /// actions, then the replies, then a sync if one begins.
+    /// Ends a batch. Returns its actions in this order: log records, the requests that ship these
+    /// records, all other actions, replies, and a sync if one begins.
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
         let batch = std::mem::take(&mut self.batch);

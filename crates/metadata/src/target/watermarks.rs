@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn watermarks_wait_for_the_second_member() {
+    fn watermarks_are_the_lower_progress_of_two_members() {
         let mut group = Watermarks::new(progress(5, 5), lsn(3), [BACKUP]);
         assert_eq!((group.held(), group.safe()), (lsn(3), lsn(3)));
         group.acknowledge(BACKUP, progress(5, 4));
@@ -235,7 +235,11 @@ mod tests {
         assert_eq!((group.held(), group.safe()), (lsn(4), lsn(4)), "the backup was dropped");
         group.set_others([BACKUP]);
         group.append(lsn(6));
-        assert_eq!((group.held(), group.safe()), (lsn(4), lsn(4)), "nothing is taken back");
+        assert_eq!(
+            (group.held(), group.safe()),
+            (lsn(4), lsn(4)),
+            "a new member lowers no watermark"
+        );
         group.acknowledge(BACKUP, progress(6, 3));
         assert_eq!((group.held(), group.safe()), (lsn(6), lsn(4)));
     }

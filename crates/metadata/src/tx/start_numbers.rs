@@ -116,7 +116,7 @@ mod tests {
     fn change_is_lost_if_a_later_start_reuses_its_record_number() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
-        assert!(!starts.is_lost(&mark(1, 100)), "nothing has happened since");
+        assert!(!starts.is_lost(&mark(1, 100)), "the start of this change is the current one");
         // The process is killed after record 100, so the next start begins after this record.
         starts.begin(Lsn::new(101));
         assert!(!starts.is_lost(&mark(1, 100)));
@@ -128,8 +128,8 @@ mod tests {
         // The change stays lost, however many records follow in the log.
         starts.begin(Lsn::new(1000));
         assert!(starts.is_lost(&mark(2, 200)) && !starts.is_lost(&mark(3, 200)));
-        // These marks name starts that the target does not have. Another target has created them,
-        // or this target before it was restored to an older state.
+        // These marks name starts that the target does not have. The marks come from another
+        // target, or from this target before it was restored to an older state.
         assert!(starts.is_lost(&mark(5, 1)) && starts.is_lost(&mark(u64::MAX - 1, 1)));
     }
 

@@ -121,7 +121,7 @@ fn a_full_disk_serves_reads_and_removals() {
 }
 
 #[test]
-fn full_disk_refuses_only_new_prepares_that_add_data() {
+fn full_disk_refuses_new_prepare_requests_only_if_they_add_data() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let prepare = |number, step| md::Prepare {

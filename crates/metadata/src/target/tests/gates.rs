@@ -301,7 +301,7 @@ fn reported_wait_reason_follows_the_progress_of_the_log() {
 }
 
 #[test]
-fn progress_of_another_epoch_releases_no_reply() {
+fn progress_reported_in_another_epoch_releases_no_reply() {
     let mut pair = begin_pair();
     pair.run(vec![set(1)]);
     let last = pair.target.last_logged();

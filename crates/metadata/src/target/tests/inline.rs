@@ -194,7 +194,7 @@ fn removal_of_an_inline_file_needs_no_chunk_removal() {
     story.written(1, &write(inode, 0, b"bytes"));
     let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a".as_slice().into() };
     story.ask(1, 1, (0, 2), &unlink).unwrap();
-    assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "it is open");
+    assert_eq!(story.read(inode, 0, 9).unwrap(), b"bytes", "the removed file is still open");
     // No writer has reported a size beyond the inline bytes, so the file has no chunk file to
     // remove.
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };

@@ -189,7 +189,7 @@ fn leases_restart_after_a_pause_of_the_target() {
             assert!(is_open(&story, 2), "its lease begins again when the target continues");
         }
     }
-    assert!(!is_open(&story, 2), "and no longer");
+    assert!(!is_open(&story, 2), "the session ends with its lease");
 }
 
 /// Before the fix, when the cluster's lease became shorter, the target ended sessions too early.
@@ -232,7 +232,7 @@ fn a_shorter_lease_applies_after_its_acknowledgement() {
     renew(&mut story, 500);
     pass(&mut story, 700);
     assert!(!is_open(&story, 1), "the client has acknowledged");
-    assert!(!is_open(&story, 2), "silent for all of its own lease");
+    assert!(!is_open(&story, 2), "the client was silent for its whole lease");
 
     let mut story = Story::begin();
     add_client(&mut story);
@@ -273,7 +273,11 @@ fn locks_of_a_silent_client_stay_until_its_removal_from_the_map() {
     let other = md::OpenSession { client: NodeId::new(8), slots: 4 };
     story.ask(1, 5, (0, 0), &other).unwrap();
     pass_a_lease(&mut story, &[5]);
-    assert_eq!(story.evicted[..2], [(NodeId::new(9), false); 2], "it asks again");
+    assert_eq!(
+        story.evicted[..2],
+        [(NodeId::new(9), false); 2],
+        "the target asks management again"
+    );
     let refused = story.ask(1, 1, (0, 2), &truncate(inode)).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Evicted);
     let opens = |story: &Story| {

@@ -96,7 +96,7 @@ fn an_open_waits_until_all_notified_sessions_acknowledge() {
     story.acknowledges(1, notifications[0].number);
     assert_eq!(story.opened(), Some(true));
     story.waits_for_notifications(1, Vec::new());
-    assert_eq!(story.notifications_of(1), None, "nothing is left to notify");
+    assert_eq!(story.notifications_of(1), None, "no further notification is pending");
     // Another open needs no notification, because all sessions have acknowledged already.
     assert_eq!(story.opens(2, (0, 2), inode, WRITE), Some(true));
     assert_eq!(story.opens(1, (0, 2), inode, READ), Some(true));
@@ -145,7 +145,7 @@ fn session_is_notified_when_its_own_second_open_shares_a_file() {
 /// not mark the file as shared, but the reply to its second open does. Before the fix, the target
 /// replied to the next writer as if session 2 had acknowledged for both opens.
 #[test]
-fn an_earlier_open_of_the_same_session_is_notified() {
+fn writer_waits_until_a_session_acknowledges_for_each_open() {
     let mut story = Story::begin();
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
