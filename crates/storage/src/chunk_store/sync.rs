@@ -36,8 +36,8 @@ impl ChunkStore {
     }
 
     pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        // Sync both at the same time, because the disk's file system usually makes them durable
-        // with one commit of its journal.
+        // Sync the data and the name at the same time, because the disk's file system usually makes
+        // both durable with one commit of its journal.
         let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
         // Check again whether the target accepts writes, because another operation may have failed

@@ -144,7 +144,7 @@ fn full_disk_refuses_entire_writes_and_serves_other_requests() {
         assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
         assert!(written > MIB, "{written}");
         assert!(store.failure().is_none(), "a full disk is no failure of the device");
-        assert_eq!(store.stat(&key(1)).unwrap().size, written, "nothing half-written");
+        assert_eq!(store.stat(&key(1)).unwrap().size, written, "the refused write left no bytes");
         for at in (0..written).step_by(data.len()) {
             assert!(read(&store, key(1), at, data.len() as u32).await.unwrap() == data);
         }
@@ -277,7 +277,10 @@ fn full_disk_accepts_writes_into_reserved_space() {
         );
         let all = pattern(5, 3 * MIB as usize);
         write(&store, key(1), 0, &all).await.unwrap();
-        assert!(write(&store, key(1), 3 * MIB, &data).await.is_err(), "there is no space for more");
+        assert!(
+            write(&store, key(1), 3 * MIB, &data).await.is_err(),
+            "the disk has no space for more"
+        );
         assert!(read(&store, key(1), 0, 4 << 20).await.unwrap() == all);
         store.clear(&key(1), 0..3 * MIB, u64::MAX).await.unwrap();
         store.close().await.unwrap();
