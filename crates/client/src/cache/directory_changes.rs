@@ -194,9 +194,9 @@ mod tests {
         let own = changes.forget_all(removal);
         assert_eq!(version(&changes, NOW), None);
         changes.note(on_its_way, &attributes(6), NOW);
-        assert_eq!(version(&changes, NOW), None, "the directory may be the removed one");
+        assert_eq!(version(&changes, NOW), None, "this directory may have been removed");
         changes.note(own.unwrap(), &attributes(7), NOW);
         assert_eq!(version(&changes, NOW), Some(7));
-        assert!(changes.forget_all(removal).is_none(), "another removal came between");
+        assert!(changes.forget_all(removal).is_none(), "another removal came meanwhile");
     }
 }

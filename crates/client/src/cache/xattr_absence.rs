@@ -19,9 +19,10 @@ enum Absence {
     /// Attributes from metadata that arrived at this time showed that the inode does not have any
     /// of these extended attributes.
     Since(Duration),
-    /// The inode may have one of these extended attributes, because a program has set one through
-    /// this mount, or because a reply of metadata showed that the inode has one. The table ignores
-    /// attributes from metadata that arrive before this time, since they may be out of date.
+    /// The inode may have one of these extended attributes, because a program has set such an
+    /// attribute through this mount, or because a reply of metadata contained one. The table
+    /// ignores attributes from metadata that arrive before this time, since they may be out of
+    /// date.
     NotUntil(Duration),
 }
 

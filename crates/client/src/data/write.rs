@@ -392,8 +392,8 @@ pub(crate) struct PieceWrite {
     /// Truncate generation of the file when the write began. Storage and metadata refuse the piece
     /// with `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// Only for a piece in metadata: whether the piece is the whole write of a program, so that
-    /// metadata also moves the end of the file.
+    /// Only for a piece in metadata: whether the piece is a whole write of a program, and not only
+    /// its first part. Metadata then also moves the end of the file.
     pub(crate) extends: bool,
     /// Only together with `extends`: whether metadata refuses the piece with `EndMoved` unless the
     /// piece begins at the end of the file.

@@ -194,7 +194,7 @@ mod tests {
     /// A write, and the close and sync of its file, may end while the reply to an earlier open of
     /// the file is in flight.
     #[test]
-    fn changes_of_closed_inodes_change_the_count() {
+    fn change_count_includes_changes_of_files_closed_since() {
         let inodes = Inodes::new();
         let before = inodes.data_changes(InodeId::new(1));
         let state = dirty(&inodes, 1);

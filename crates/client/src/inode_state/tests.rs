@@ -327,7 +327,7 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn newest_inline_mark_of_each_target_start_stays_until_synced() {
+fn newest_inline_mark_of_each_start_is_kept_until_synced() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {

@@ -151,7 +151,7 @@ fn set_pattern_waits_for_a_close_of_the_same_mount() {
         skep_env::yield_now().await;
         client.close(handle).await.unwrap();
         setting.await.unwrap();
-        assert_eq!(fake.count::<SetPattern>(), 2, "one request for each call");
+        assert_eq!(fake.count::<SetPattern>(), 2, "each call sends one request");
     });
 }
 

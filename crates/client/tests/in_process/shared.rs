@@ -40,7 +40,7 @@ fn write_after_truncation_by_another_mount_extends_the_file() {
         write(&other, there, 50, &[3; 10]).await;
         let reports = fake.count::<ReportWritten>();
         write(&other, there, 60, &[3; 10]).await;
-        assert_eq!(fake.count::<ReportWritten>(), reports, "the end did not move");
+        assert_eq!(fake.count::<ReportWritten>(), reports, "the write does not move the end");
     });
 }
 
