@@ -335,7 +335,7 @@ mod tests {
         let expected = CountedMembers { epoch, version, members: vec![member] };
         assert_eq!(counted(), expected);
         change_all_but_bounds(&mut mark, GROUP);
-        assert_eq!(counted(), expected, "no other change of the mark removes them");
+        assert_eq!(counted(), expected, "no other change of the mark removes counted members");
         mark.begin(GroupId::new(8)).unwrap();
         assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
     }
@@ -350,9 +350,9 @@ mod tests {
         assert_eq!(bound(), Duration::ZERO);
         mark.bound_promises(Duration::from_micros(12_000_001)).unwrap();
         let expected = Duration::from_millis(12_001);
-        assert_eq!(bound(), expected, "rounded up");
+        assert_eq!(bound(), expected, "the mark stores whole milliseconds, rounded up");
         change_all_but_bounds(&mut mark, GroupId::new(8));
-        assert_eq!(bound(), expected, "no other change of the mark lowers it");
+        assert_eq!(bound(), expected, "no other change of the mark lowers the bound");
         mark.bound_promises(Duration::from_secs(2)).unwrap();
         assert_eq!(bound(), Duration::from_secs(2));
     }
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(contents(), MemberContents::Discarded);
         mark.begin_copy(GroupId::new(8)).unwrap();
         mark.end().unwrap();
-        assert_eq!(contents(), MemberContents::Incomplete, "also after a clean end");
+        assert_eq!(contents(), MemberContents::Incomplete, "a clean end does not complete a copy");
         let mut mark = MemberMarkFile::read_at(path, OTHER).unwrap();
         mark.end_copy().unwrap();
         assert_eq!((contents(), mark.group()), (MemberContents::Whole, Some(GroupId::new(8))));

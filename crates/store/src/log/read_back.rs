@@ -263,11 +263,11 @@ mod tests {
             let two_by_two = read_all(&log, (1, 13), 1).await.unwrap();
             (from_the_middle, two_by_two)
         });
-        assert_eq!(reads.unwrap(), (3, 7), "three and two records in a read");
+        assert_eq!(reads.unwrap(), (3, 7), "each read returns three or two records");
     }
 
     #[test]
-    fn next_read_begins_at_the_place_of_the_last_record() {
+    fn next_read_does_not_read_earlier_records_again() {
         let directory = tempfile::tempdir().unwrap();
         let log = filled(directory.path(), 9, 100);
         let read = async move {
