@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_round_trips_and_malformed_tokens_are_refused() {
+    fn token_survives_formatting_and_malformed_tokens_are_refused() {
         let token = JoinToken {
             cluster: ClusterId::new([0xAB; 16]),
             secrets: Secrets::generate(),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_is_unchanged_by_task_context_and_message_header() {
+    fn origin_reaches_spawned_tasks_and_the_receiver_unchanged() {
         let of = |uid, gid, job| {
             let sent = skep_env::block_on(with_origin(Origin::of_program(uid, gid, job), async {
                 skep_env::spawn(async { Origin::current() }).await
