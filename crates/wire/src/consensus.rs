@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leader_addresses_round_trip_and_are_bounded() {
+    fn leader_addresses_survive_formatting_and_are_bounded() {
         let addresses = vec!["10.0.0.1:7400".to_owned(), "[::1]:7400".to_owned()];
         assert_eq!(leader_addresses(&leader_text(&addresses)), addresses);
         assert_eq!(leader_addresses(&leader_text(&[])), Vec::<String>::new());
