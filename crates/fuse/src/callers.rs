@@ -152,7 +152,7 @@ mod tests {
         assert!(!is_fatal(TERM, 0, TERM, 0, 0));
         assert!(!is_fatal(TERM, 0, 0, TERM, 0));
         assert!(!is_fatal(TERM, 0, 0, 0, 7), "a debugger may discard the signal");
-        assert!(!is_fatal(1 << 9, 0, 0, 0, 0), "SIGUSR1 is no usual request to end");
+        assert!(!is_fatal(1 << 9, 0, 0, 0, 0), "SIGUSR1 seldom asks a program to end");
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
     /// With `hidepid=2`, `/proc` does not show the processes of other users.
     #[test]
     fn thread_with_an_unreadable_state_counts_as_alive() {
-        assert!(exists(1), "the first process, also without the permission to signal it");
+        assert!(exists(1), "process 1 exists, even if this test must not signal it");
         assert!(!exists(u32::MAX) && !exists(i32::MAX as u32));
         assert!(!Sender { thread: 0, process: None }.is_being_killed(false));
     }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_of_a_server_that_became_read_only_is_logged() {
+    fn read_only_disk_of_a_server_is_logged() {
         assert!(is_trouble(ErrorCode::ReadOnly, "write"));
     }
 }

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_mount_point_has_the_command_that_creates_it() {
+    fn error_for_a_missing_mount_point_names_the_mkdir_command() {
         let scratch = tempfile::tempdir().unwrap();
         let missing = scratch.path().join("missing");
         let refused = check_mount_point(&missing).unwrap_err();

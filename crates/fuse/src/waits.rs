@@ -325,7 +325,10 @@ mod tests {
         assert!(!shows_pending_signal(&status(1, 0, 0, 0)));
         assert!(shows_pending_signal(&status(1, 0, 1 << 13, 0)));
         assert!(!shows_pending_signal(&status(1, 0, 1 << 13, 1 << 13)));
-        assert!(!shows_pending_signal(&status(2, 0, 1 << 13, 0)), "the other may take it");
+        assert!(
+            !shows_pending_signal(&status(2, 0, 1 << 13, 0)),
+            "the other thread may receive the signal"
+        );
         assert!(shows_pending_signal(&status(2, 1 << 13, 0, 0)));
         assert!(!shows_pending_signal(""));
     }
@@ -343,6 +346,9 @@ mod tests {
         for other in 0..limits::MAX_EARLY_INTERRUPTS as u64 {
             interrupts.interrupt(100 + other);
         }
-        assert!(!interrupts.with(|table| table.early.contains(&2)), "the oldest is dropped");
+        assert!(
+            !interrupts.with(|table| table.early.contains(&2)),
+            "the table drops the oldest interrupt"
+        );
     }
 }

@@ -137,8 +137,8 @@ pub(crate) struct Validity<'a> {
     ///
     /// # Hazard: cached access control lists
     /// The kernel drops the cached access control lists of an inode when it requests the inode's
-    /// attributes, or when it looks up a name that it has cached. It keeps the lists when a lookup
-    /// of a name that it has not cached leads to an inode that it has cached (Linux 6.18). So the
+    /// attributes, or when it looks up a cached name of the inode. But it keeps the lists when it
+    /// looks up a name that is new to it and finds an inode that it has cached (Linux 6.18). So the
     /// reply to that lookup makes the attributes invalid at once, and the kernel requests the
     /// attributes before it checks any permission. Invalidating the inode instead would not work,
     /// because the kernel would then ignore the attributes of this reply, and continue with an
