@@ -266,7 +266,7 @@ fn two_of_three_members_must_store_an_acknowledged_command() {
         group.network.cut_off.borrow_mut().insert(2);
         let alone = group.member(1);
         let proposed = skep_env::timeout(Duration::from_secs(2), alone.propose(vec![b'b'])).await;
-        assert!(!matches!(proposed, Some(Ok(_))), "one of three acknowledges nothing");
+        assert!(!matches!(proposed, Some(Ok(_))), "one of three members acknowledges nothing");
         group.network.cut_off.borrow_mut().clear();
         group.leader(|_| true).await;
         assert!(alone.with_state(|it| it.0.starts_with(b"a")));
@@ -294,7 +294,7 @@ fn member_that_missed_many_entries_receives_a_snapshot() {
         group.start(3).await;
         group.all_have(&vec![b'a'; expected]).await;
         let snapshot = group.directories[2].path().join("raft-snapshot");
-        assert!(snapshot.exists(), "the log alone did not reach back far enough");
+        assert!(snapshot.exists(), "the leader no longer has the first log entries");
         // At the next start, the snapshot and the entries after it give the same state.
         group.kill(3).await;
         group.start(3).await;
