@@ -343,7 +343,7 @@ impl Authority {
         assert_eq!(published.cluster, cluster, "the published map is of this cluster");
         if let Some(lead) = inner.lead.as_ref().filter(|lead| lead.published_changes > 0) {
             let starts = starts_of(published.version);
-            assert_eq!(starts, lead.starts, "the map is published under the number of this lead");
+            assert_eq!(starts, lead.starts, "the version of the map belongs to this leadership");
         }
     }
 

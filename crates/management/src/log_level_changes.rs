@@ -103,7 +103,7 @@ mod tests {
         orders.confirm(confirmation(number, level("debug")));
         assert_eq!(orders.of(CLIENT), None);
         let answer = skep_env::block_on(answer).unwrap();
-        assert_eq!(answer.expect("the change has an answer").unwrap().current, "debug");
+        assert_eq!(answer.expect("the client has answered").unwrap().current, "debug");
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(orders.of(CLIENT).map(|order| order.number), Some(second));
         assert!(skep_env::block_on(of_first).unwrap().is_none());
         orders.confirm(confirmation(second, None));
-        let refused = skep_env::block_on(of_second).unwrap().expect("the change has an answer");
+        let refused = skep_env::block_on(of_second).unwrap().expect("the client has answered");
         assert_eq!(refused.unwrap_err().context(), "no such level");
     }
 

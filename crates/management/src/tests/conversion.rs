@@ -30,7 +30,7 @@ fn management_directory_of_an_earlier_version_is_converted() {
             let running = RunningManagement::start(&settings).await.unwrap();
             let map = running.authority.map();
             assert_eq!(running.authority.own(), node);
-            assert_eq!(map.nodes.len(), 3, "management, the server and the client");
+            assert_eq!(map.nodes.len(), 3, "the nodes are management, a server and a client");
             assert!(map.version > version);
             assert!(!crate::former_log::exists(path) && has_log(path));
             drop(running);

@@ -36,7 +36,10 @@ fn restored_management_reuses_no_id_or_map_version() {
         let newest = put_back(&settings, &token).await;
         let running = RunningManagement::start(&settings).await.unwrap();
         assert!(running.authority.map().version > newest.version);
-        assert!(running.authority.map().has_removed(newest.client), "it must register again");
+        assert!(
+            running.authority.map().has_removed(newest.client),
+            "the client must register again"
+        );
         assert!(join_client(&token).await.node() > newest.client);
         // At the next start, the ids must continue without another jump.
         let before = running.authority.map().newest_node;
