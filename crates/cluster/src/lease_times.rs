@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_of_a_primary_ends_with_its_wait() {
+    fn promise_bound_of_a_primary_ends_with_its_wait() {
         let bound = Duration::from_millis(2500);
         assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
         assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);

@@ -288,8 +288,8 @@ fn refusal(closed: &ClosedGroup, origin: PatternOrigin) -> Error {
     Error::new(ErrorCode::NoSpace, what)
 }
 
-/// Drops the narrow first component if the component behind it also has a single group, because one
-/// component then gives each byte the same place.
+/// Drops the narrow first component if the next component also has a single group, because the next
+/// component alone then gives each byte the same place.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();
     if let [narrow, wide] = &components[first..]

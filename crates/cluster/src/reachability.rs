@@ -446,7 +446,7 @@ mod tests {
     /// Regression test: when an administrator made the lease shorter than the old heartbeat
     /// interval, all nodes were offline for a moment.
     #[test]
-    fn full_lease_follows_a_shorter_lease_setting_for_online_nodes() {
+    fn nodes_stay_online_for_a_whole_lease_after_it_was_shortened() {
         let (mut state, mut soft, server, client) = in_contact();
         soft.tick(LEASE / 2, &state);
         let policy = Policy { lease_ms: 200, heartbeat_ms: 20, ..Policy::default() };

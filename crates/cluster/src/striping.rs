@@ -371,7 +371,7 @@ mod tests {
             self::pattern(vec![component(0, 1 << 16, 0..2), component(1 << 17, 1 << 16, 0..2)]);
         assert_eq!(size_from_chunk(&two, 0, 1, 1 << 30), 1 << 17);
         assert_eq!(position_in_file(&two, 0, 1, (1 << 16) - 1), Some((1 << 17) - 1));
-        assert_eq!(position_in_file(&two, 0, 1, 1 << 16), None, "the next component has it");
+        assert_eq!(position_in_file(&two, 0, 1, 1 << 16), None, "the next component has this byte");
         assert_eq!(position_in_file(&two, 1, 1, 0), Some(3 << 16));
     }
 

@@ -179,6 +179,6 @@ fn group_restored_from_a_copy_skips_many_epochs() {
     let later = Epoch::new(before.epoch.raw() + 1000);
     assert!(has_skipped(later, next.epoch), "the copy lacks a thousand changes of the group");
     assert!(!has_skipped(before.epoch, later), "a member was away during a thousand changes");
-    assert_eq!(state_of(&next, C), Some(MemberState::Serving), "it may have all records");
+    assert_eq!(state_of(&next, C), Some(MemberState::Serving), "this member may have all records");
     assert_eq!(next.primary_since, next.epoch, "the primary begins a term");
 }

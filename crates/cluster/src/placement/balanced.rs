@@ -172,7 +172,7 @@ impl Tier {
                 let share = usize::from(shares[*server].1);
                 share == level && self.servers[*server].groups.len() > share
             });
-            shares[takes.expect("what is left over fits one more on some servers")].1 += 1;
+            shares[takes.expect("a server can provide each remaining group")].1 += 1;
         }
         &shares[..self.servers.len()]
     }

@@ -106,7 +106,10 @@ mod tests {
         copy.apply(&Command::ContinueAbove { version: MapVersion::default() }).unwrap();
         copy.check_invariants();
         assert!(copy.starts() > state.starts());
-        assert!(copy.map().has_removed(skep_types::NodeId::new(lost)), "no target serves it");
+        assert!(
+            copy.map().has_removed(skep_types::NodeId::new(lost)),
+            "no target serves this client"
+        );
         assert!(register(&mut copy) > lost);
         // A node reports a much newer map.
         let newer = MapVersion::new(5000 << 40);
@@ -132,7 +135,7 @@ mod tests {
         durable.put_group(several);
         durable.continue_above(MapVersion::default()).unwrap();
         let group = |id| durable.map.group(GroupId::new(id)).unwrap();
-        assert_eq!(group(1), &one, "a group of one has one copy");
+        assert_eq!(group(1), &one, "a group of one member changes no epoch");
         assert!(groups::has_skipped(two.epoch, group(2).epoch));
         assert!(group(2).members.iter().all(|it| it.state == MemberState::Serving));
     }

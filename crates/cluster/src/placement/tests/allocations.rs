@@ -181,7 +181,7 @@ fn random_robin_chooser_starts_at_any_of_its_targets() {
 }
 
 #[test]
-fn choosers_use_a_returned_target_again() {
+fn choosers_use_a_target_again_after_its_return() {
     let full = map(&[4, 4]);
     let mut without = full.clone();
     without.targets[2].reachability = Reachability::Offline;
