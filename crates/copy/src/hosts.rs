@@ -90,7 +90,7 @@ impl std::fmt::Debug for Hosts<'_> {
 /// The facts about a process that ended without a result.
 #[derive(Debug)]
 pub struct Lost {
-    /// Text for people about the reason for which the process ended or its connection was lost.
+    /// The reason why the process ended or its connection was lost, as text for people.
     pub problem: String,
     /// Whether the process has certainly ended.
     pub has_ended: bool,
