@@ -77,7 +77,7 @@ pub struct ServerType {
     pub disk_limit_iops: Option<f64>,
     /// Price of the server, including its built-in disks. `None` means that the price is unknown.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers. Empty means that the source that the file names applies.
+    /// Source of the numbers. Empty means the source of the whole file.
     #[serde(default)]
     pub source: String,
     /// Provider, place and date, which the head of the file names.
@@ -106,7 +106,7 @@ pub struct DiskType {
     /// Price of a disk that is attached. `None` means that the price is unknown, or that the price
     /// of the server includes it.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers. Empty means that the source that the file names applies.
+    /// Source of the numbers. Empty means the source of the whole file.
     #[serde(default)]
     pub source: String,
     /// Provider, place and date, which the head of the file names.
