@@ -77,7 +77,8 @@ fn made_up(
     let mut random = Random::new(4);
     for (_, block) in order::blocks(&plan) {
         for run in block {
-            let settings = Settings::new(&run.condition, None).expect("nothing to find out");
+            let settings =
+                Settings::new(&run.condition, None).expect("the settings need no calibration");
             let (min_max, rate) = system(&settings, &mut random);
             let record = one(&run, settings, min_max, rate * (0.99 + 0.02 * random.share()));
             journal.append(&Record::Run(record)).expect("written");
