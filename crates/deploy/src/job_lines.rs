@@ -63,13 +63,13 @@ pub fn parse(script: &str, job: &str) -> Result<JobLines> {
     Ok(lines)
 }
 
-/// Returns the text after the mark. `None` means that the line is not for Skep.
+/// Returns the text after [`MARK`]. `None` means that the line is not for Skep.
 fn after_mark(line: &str) -> Option<&str> {
     let rest = line.strip_prefix(MARK)?;
     (rest.is_empty() || rest.starts_with(|it: char| it.is_whitespace())).then_some(rest)
 }
 
-/// Adds the copy that a line asks for. `rest` is the text after the mark.
+/// Adds the copy that a line requests. `rest` is the text after [`MARK`].
 fn read(line: &str, rest: &str, job: &str, lines: &mut JobLines) -> Result<(), String> {
     if line.len() > MOST_BYTES {
         return Err(format!("it has {} bytes: expected at most {MOST_BYTES}", line.len()));

@@ -69,7 +69,7 @@ fn only_a_monitor_of_the_deployment_is_stopped() {
 fn only_the_script_for_the_token_file_has_the_token() {
     let with: Vec<_> =
         all_scripts().into_iter().filter(|(_, text)| text.contains("skep:secret")).collect();
-    assert_eq!(with.len(), 2, "one for each host");
+    assert_eq!(with.len(), 2, "each host has one such script");
     for (name, text) in with {
         assert!(name.ends_with("write the token"), "{name}");
         assert!(text.contains("write_file /etc/skep/token 600"), "{text}");
