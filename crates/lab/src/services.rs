@@ -81,7 +81,7 @@ impl<'a> Starter<'a> {
 
     fn metadata_host(&self) -> Host {
         let mut hosts = self.state.hosts_of(Role::Metadata);
-        hosts.next().expect("each lab has one").clone()
+        hosts.next().expect("each lab has a metadata host").clone()
     }
 
     /// Starts the management service and the metadata service.
@@ -148,7 +148,7 @@ impl<'a> Starter<'a> {
 
     /// Mounts the cluster's file system on a client host.
     pub(crate) fn start_mount(&mut self, host: &Host) -> Result<()> {
-        let point = host.mount_point.clone().expect("a client has one");
+        let point = host.mount_point.clone().expect("a client host has a mount point");
         fs::create_dir_all(&point).map_err(|error| Error::from(error).within(point.display()))?;
         // Name the token file as the cluster to mount. The mount table then shows the path of this
         // file as the source of the mount. So `skep` commands about files in the mount find the
