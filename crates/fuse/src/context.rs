@@ -4,6 +4,7 @@ use crate::checked_files::CheckedFiles;
 use crate::close_failures::CloseFailures;
 use crate::following::Following;
 use crate::init::KernelFeatures;
+use crate::job_variables::JobVariables;
 use crate::repeated_opens::RepeatedOpens;
 use crate::waiting::Waiting;
 use crate::waits::Waits;
@@ -22,8 +23,9 @@ pub struct RequestOptions {
     pub has_job_patterns: bool,
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
-    /// Whether the mount's requests to services carry the id of the calling process's job.
-    pub has_job_accounting: bool,
+    /// The environment variables in which the mount finds the id of the calling process's job. The
+    /// mount's requests to services carry this id. `None` means that they carry no job.
+    pub job_variables: Option<JobVariables>,
     /// The registry of the mount's own metrics.
     pub metrics: Arc<Registry>,
 }

@@ -85,6 +85,12 @@ pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
 /// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
 pub(crate) const MAX_JOB_LOOKUPS: usize = 16;
+/// Maximum number of environment variables in which a mount looks for the id of a job. A site has
+/// one batch system, and sometimes the next one beside it.
+pub(crate) const MAX_JOB_VARIABLES: usize = 8;
+/// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
+/// shorter.
+pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
 /// How long the mount leaves out of its log that the sync or close of an open file fails again, for
 /// the same reason. If a program tries again and again, its log has a line for each minute.
 pub(crate) const REPEATED_FAILURE_TIME: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@
 //! continues without a job.
 
 use crate::abi::InHeader;
+use crate::job_variables::JobVariables;
 use crate::limits::{JOB_PATIENCE, JOB_VALIDITY, MAX_JOB_LOOKUPS, MAX_KNOWN_JOBS};
 use skep_client::{Origin, job_number};
 use skep_env::Mailbox;
@@ -15,38 +16,33 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The environment variables that contain the id of a job, in the order of preference. Slurm sets
-/// the first, and PBS and its descendants set the second.
-const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
-
 /// Finds the origins of the requests of one worker.
 #[derive(Debug)]
 pub(crate) struct Origins {
-    /// Whether the worker looks up the jobs of processes.
-    has_jobs: bool,
+    /// The variables that contain the id of a job. `None` means that the worker looks up no jobs.
+    variables: Option<JobVariables>,
     /// Cached jobs by process id, each with the time until which the worker uses it.
     known: RefCell<HashMap<u32, (Duration, u32)>>,
     lookups: Cell<usize>,
 }
 
 impl Origins {
-    pub(crate) fn new(has_jobs: bool) -> Self {
-        Self { has_jobs, known: RefCell::default(), lookups: Cell::new(0) }
+    pub(crate) fn new(variables: Option<JobVariables>) -> Self {
+        Self { variables, known: RefCell::default(), lookups: Cell::new(0) }
     }
 
     /// Returns the origin of a request.
     pub(crate) async fn of(&self, header: &InHeader) -> Origin {
-        let job = match header.pid {
+        let job = match (header.pid, &self.variables) {
             // Zero means that the kernel itself writes back a mapped page, or that the process is
             // in another container.
-            0 => 0,
-            pid if self.has_jobs => self.job(pid).await,
-            _ => 0,
+            (0, _) | (_, None) => 0,
+            (pid, Some(variables)) => self.job(pid, variables).await,
         };
         Origin::of_program(header.uid, header.gid, job)
     }
 
-    async fn job(&self, pid: u32) -> u32 {
+    async fn job(&self, pid: u32, variables: &JobVariables) -> u32 {
         let now = skep_env::now();
         if let Some((_, job)) = self.known.borrow().get(&pid).filter(|(until, _)| now < *until) {
             return *job;
@@ -56,7 +52,7 @@ impl Origins {
         }
         self.lookups.set(self.lookups.get() + 1);
         let _running = RunningLookup(&self.lookups);
-        let job = look_up(pid).await.unwrap_or(0);
+        let job = look_up(pid, variables.clone()).await.unwrap_or(0);
         let mut known = self.known.borrow_mut();
         if known.len() >= MAX_KNOWN_JOBS {
             known.clear();
@@ -77,24 +73,15 @@ impl Drop for RunningLookup<'_> {
 
 /// Reads the job of a process. `None` means that the process belongs to no job, or that the read of
 /// its environment failed or timed out.
-async fn look_up(pid: u32) -> Option<u32> {
+async fn look_up(pid: u32, variables: JobVariables) -> Option<u32> {
     let (sender, result) = Mailbox::new(1).ok()?;
     let reading = move || {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         // This cannot fail, because the mailbox has space for one result.
-        let _ = sender.send(job_in(&environment));
+        let _ = sender.send(variables.value_in(&environment).map(job_number));
     };
     skep_env::spawn_thread("skep-job".into(), None, reading).ok()?;
     skep_env::timeout(JOB_PATIENCE, result.receive()).await?.ok()?
-}
-
-/// Returns the number of the job that an environment names.
-fn job_in(environment: &[u8]) -> Option<u32> {
-    JOB_VARIABLES.iter().find_map(|name| {
-        let mut variables = environment.split(|byte| *byte == 0);
-        let value = variables.find_map(|it| it.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-        value.filter(|value| !value.is_empty()).map(job_number)
-    })
 }
 
 #[cfg(test)]
@@ -103,17 +90,10 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn job_id_is_read_only_from_known_environment_variables() {
-        assert_eq!(job_in(b"A=1\0SLURM_JOB_ID=4711\0B=2\0"), Some(4711));
-        assert_eq!(job_in(b"PBS_JOBID=12.server\0SLURM_JOB_ID=\0"), Some(12));
-        assert_eq!(job_in(b"MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0"), None);
-        assert_eq!(job_in(b""), None);
-    }
-
-    #[test]
     fn job_of_a_running_process_is_read_from_its_environment() {
         let mut child = Command::new("cat")
             .env("SLURM_JOB_ID", "815")
+            .env("LSB_JOBID", "2342")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -135,13 +115,18 @@ mod tests {
             extension_words: 0,
             padding: 0,
         };
-        let (found, none) = skep_env::block_on(async move {
-            (Origins::new(true).of(&header).await, Origins::new(false).of(&header).await)
+        let (found, other, none) = skep_env::block_on(async move {
+            let usual = Origins::new(Some(JobVariables::default()));
+            let others = Origins::new("MY_JOB:LSB_JOBID".parse().ok());
+            let off = Origins::new(None);
+            let found = usual.of(&header).await;
+            (found, others.of(&header).await, off.of(&header).await)
         })
         .unwrap();
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(found, Origin::of_program(7, 8, 815));
+        assert_eq!(other, Origin::of_program(7, 8, 2342));
         assert_eq!(none, Origin::of_program(7, 8, 0));
     }
 }

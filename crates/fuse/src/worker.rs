@@ -133,7 +133,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
 ) {
     let worker = Rc::new(Worker {
         meter: Meter::new(&context.options.metrics, Arc::clone(&context.following)),
-        origins: Origins::new(context.options.has_job_accounting),
+        origins: Origins::new(context.options.job_variables.clone()),
         context,
         slots: RefCell::default(),
         ended: Cell::new(0),

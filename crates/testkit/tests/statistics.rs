@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use skep_testkit::program::finish;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
@@ -160,6 +161,43 @@ fn load_is_divided_by_user_group_and_job() {
     let names: Vec<_> = clients.iter().map(|line| line["name"].text()).collect();
     assert!(names.iter().any(|name| name.ends_with(mounted.path().to_str().unwrap())), "{names:?}");
     mounted.unmount();
+}
+
+/// The mount option `job_variables` names the environment variables with the id of a job. It reaches
+/// the process of a mount in the background. A wrong name is refused.
+///
+/// Command: skep mount.
+#[test]
+fn jobs_are_found_by_the_variables_of_the_mount_option() {
+    let cluster = Cluster::start(Shape::small());
+    let directory = cluster.data().with_file_name("mnt-jobs");
+    fs::create_dir(&directory).unwrap();
+    let mount = |option: [&str; 2]| {
+        let directory = directory.to_str().expect("UTF-8");
+        cluster.try_skep(&["mount", option[0], option[1], directory])
+    };
+    for wrong in [["-o", "job_variables=A:7B"], ["--job-variables", "A:7B"]] {
+        let refusal = mount(wrong).expect_failure();
+        assert!(refusal.contains("environment variable '7B'"), "{refusal}");
+    }
+    mount(["-o", "job_variables=LSB_JOBID:MY_JOB"]).expect_success();
+    let write = |name: &str, mib: usize, variables: &[(&str, &str)]| {
+        let of = format!("of={}", directory.join(name).display());
+        let mut command = Command::new("dd");
+        command.args(["if=/dev/zero", "bs=1M", "status=none", &of]).arg(format!("count={mib}"));
+        command.env_remove("LSB_JOBID").env_remove("MY_JOB").envs(variables.iter().copied());
+        assert!(command.status().unwrap().success());
+    };
+    write("one", 3, &[("MY_JOB", "81"), ("LSB_JOBID", "77[5]"), ("SLURM_JOB_ID", "4711")]);
+    write("two", 2, &[("MY_JOB", "82"), ("LSB_JOBID", "")]);
+    write("three", 1, &[("SLURM_JOB_ID", "4711")]);
+    finish(Command::new("umount").arg(&directory), PATIENCE).expect_success();
+    let jobs = lines(&cluster, "job");
+    for (job, mib) in [("77", 3), ("82", 2)] {
+        assert_eq!(line(&jobs, job)["written_bytes"], Value::from(mib * MIB), "{jobs:?}");
+    }
+    let others = ["81", "4711"].map(|job| jobs.iter().any(|line| line["id"].text() == job));
+    assert_eq!(others, [false; 2], "{jobs:?}");
 }
 
 /// Command: skep why.

@@ -26,7 +26,7 @@ pub(crate) fn serve_if_asked() -> Option<i32> {
         requests: RequestOptions {
             has_job_patterns: false,
             validity: skep_fuse::VALIDITY,
-            has_job_accounting: false,
+            job_variables: None,
             metrics: skep_metrics::Registry::new(),
         },
         ends_on_signals: true,

@@ -20,7 +20,9 @@ use retry::Retry;
 use rustix::process::Pid;
 use serde::Serialize;
 use skep_client::LogControl;
-use skep_fuse::{ClusterOptions, RequestOptions, ServeOptions, TransportChoice, TransportKind};
+use skep_fuse::{
+    ClusterOptions, JobVariables, RequestOptions, ServeOptions, TransportChoice, TransportKind,
+};
 use skep_metrics::Registry;
 use skep_service::ByteSize;
 use skep_service::tokens::follow_file;
@@ -100,6 +102,10 @@ pub(crate) struct MountArgs {
     /// PBS_JOBID of each new program
     #[arg(long = "job-accounting")]
     has_job_accounting: bool,
+    /// Like --job-accounting, but read these environment variables, with colons between them; the
+    /// first one that a program has names its job
+    #[arg(long, value_name = "NAMES")]
+    job_variables: Option<JobVariables>,
     /// Log level, or a filter such as `info,skep_client=debug`
     #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     log: String,
@@ -221,7 +227,7 @@ fn mount(
         transport,
         requests: RequestOptions {
             has_job_patterns: args.has_job_patterns,
-            has_job_accounting: args.has_job_accounting,
+            job_variables: job_variables(args),
             metrics: Registry::new(),
             validity: asked.attribute_timeout.unwrap_or(skep_fuse::VALIDITY),
         },
@@ -243,6 +249,13 @@ fn mount(
         tracing::info!("{} is unmounted", args.directory.display());
     }
     served
+}
+
+/// Returns the environment variables that contain the id of a job. `None` means that the mount does
+/// not account for load by job.
+fn job_variables(args: &MountArgs) -> Option<JobVariables> {
+    let usual = || args.has_job_accounting.then(JobVariables::default);
+    args.job_variables.clone().or_else(usual)
 }
 
 /// Starts a thread that follows changes of the token file. When the administrator has replaced the
@@ -339,8 +352,8 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     if args.has_job_patterns {
         command.arg("--job-patterns");
     }
-    if args.has_job_accounting {
-        command.arg("--job-accounting");
+    if let Some(names) = job_variables(args) {
+        command.args(["--job-variables", &names.to_string()]);
     }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.set_variable(&mut command);

@@ -2,7 +2,7 @@
 
 use super::MountArgs;
 use super::retry::Retry;
-use skep_fuse::MountFlags;
+use skep_fuse::{JobVariables, MountFlags};
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
@@ -85,6 +85,13 @@ pub(crate) const OWN: &[OwnOption] = &[
         None,
         "account for load by batch job: `skep stats --by job`; the mount reads SLURM_JOB_ID and \
          PBS_JOBID of each new program",
+    ),
+    OwnOption::new(
+        "job_variables",
+        Some("NAMES"),
+        "like `job_accounting`, but the mount reads these environment variables, at most eight \
+         with colons between them, such as LSB_JOBID:SLURM_JOB_ID; the first one that a program \
+         has names its job",
     ),
     OwnOption::new(
         "job_patterns",
@@ -203,6 +210,11 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
         match (name, value) {
             ("job_patterns", "") => args.has_job_patterns = true,
             ("job_accounting", "") => args.has_job_accounting = true,
+            ("job_variables", names) => {
+                let names: Result<JobVariables, _> = names.parse();
+                let names = names.map_err(|why| refused(format!("option {option}: {why}")))?;
+                args.job_variables = Some(names);
+            }
             ("remount", "") => options.is_remount = true,
             (ALLOW_OTHER, "") => options.allows_others = true,
             ("token_file", file) if !file.is_empty() => {
@@ -349,6 +361,18 @@ mod tests {
             error.to_string().contains("option retry=soon: expected a number of seconds"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn job_variables_are_read_and_refused_by_name() {
+        let mut args = MountArgs::default();
+        read(&["job_variables=LSB_JOBID:MY_JOB,ro".to_owned()], false, &mut args).unwrap();
+        assert_eq!(args.job_variables, "LSB_JOBID:MY_JOB".parse().ok());
+        for wrong in ["job_variables", "job_variables=", "job_variables=A:B-C"] {
+            let error = read(&[wrong.to_owned()], true, &mut args).unwrap_err();
+            let text = format!("option {wrong}: invalid name of an environment variable");
+            assert!(error.to_string().contains(&text), "{error}");
+        }
     }
 
     #[test]
