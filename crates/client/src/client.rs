@@ -3,6 +3,7 @@
 
 use crate::files::closing_files::DeferredCloses;
 use crate::limits::MAX_PIECES;
+use crate::meter::Meter;
 use crate::mount::Mount;
 use crate::session::slots::ThreadSession;
 use skep_env::local::Semaphore;
@@ -31,6 +32,7 @@ pub(crate) struct Worker {
     /// Limits the number of chunk pieces in flight to [`MAX_PIECES`].
     pub(crate) pieces: Rc<Semaphore>,
     pub(crate) closes: DeferredCloses,
+    pub(crate) meter: Meter,
     operations: Cell<u64>,
 }
 
@@ -45,6 +47,7 @@ impl Client {
         mount.take_worker(worker_index)?;
         let router =
             Router::new(mount.member.identity(), Channel::random(), mount.member.map_cell());
+        let meter = Meter::new(&mount.options.metrics);
         Ok(Self(Rc::new(Worker {
             mount,
             router,
@@ -52,6 +55,7 @@ impl Client {
             sessions: RefCell::default(),
             pieces: Semaphore::new(MAX_PIECES),
             closes: DeferredCloses::default(),
+            meter,
             operations: Cell::new(0),
         })))
     }
@@ -68,6 +72,11 @@ impl Client {
 
     pub(crate) fn router(&self) -> &Rc<Router> {
         &self.0.router
+    }
+
+    /// Returns the counters of this thread.
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.0.meter
     }
 
     pub(crate) fn next_trace(&self) -> u128 {

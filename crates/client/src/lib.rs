@@ -29,6 +29,7 @@ mod files;
 mod inode_state;
 mod limits;
 mod locks;
+mod meter;
 mod mount;
 mod names;
 mod session;

@@ -63,6 +63,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         attribute_timeout: options.requests.validity,
         log: cluster.log,
         map_observer: cluster.map_observer,
+        metrics: Arc::clone(&options.requests.metrics),
     };
     let (mount, signals) = run(register(client_options, signals))?;
     let metrics = Arc::clone(&options.requests.metrics);

@@ -10,6 +10,9 @@
 //! Does not own the counters (`skep-metrics`), the requests, or the search for silent clients that
 //! block requests of other clients ([`crate::sessions::silent_holders`]).
 
+mod role;
+
+use self::role::RoleFigures;
 use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event, RequestWait, WaitReason};
 use crate::tx::operation::ConnectionId;
@@ -200,6 +203,7 @@ pub(crate) struct Meter {
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
+    role: RoleFigures,
     /// End of the last interval of working time that was counted, and the thread's total idle time
     /// at that moment.
     worked: Option<(Duration, Duration)>,
@@ -249,8 +253,14 @@ impl Meter {
             slow: SlowOperations::default(),
             holders,
             holders_shown: Duration::ZERO,
+            role: RoleFigures::new(registry, target),
             worked: None,
         }
+    }
+
+    /// Returns the figures of the roles of the target.
+    pub(crate) fn role(&mut self) -> &mut RoleFigures {
+        &mut self.role
     }
 
     pub(crate) fn connected(&mut self) {

@@ -198,6 +198,8 @@ impl Shell {
         meter.end_batch(actions, target.waits(), now);
         meter.count_work(now, skep_env::idle_time());
         meter.show_holders(began, || target.silent_holders());
+        meter.role().after_batch(target.wait_left(), now);
+        meter.role().show_loads(now, || target.engine().block_loads());
     }
 
     /// Counts a batch that the target handled in the role of a backup.

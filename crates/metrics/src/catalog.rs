@@ -2,9 +2,10 @@
 //!
 //! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
 //! the name. The text form appends `_total` to the names of counters. The number of values of each
-//! label is bounded. Values are ids of targets of the node, kinds of operations, stages, devices of
-//! the host, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
+//! label is bounded. Values are ids of targets of the node, kinds of operations, stages, caches,
+//! kinds of recoveries, devices of the host, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
 
+use crate::cache_use::CacheFamily;
 use crate::definition::{Definition, Unit};
 use crate::family::OperationFamily;
 
@@ -13,6 +14,10 @@ const DEVICE: &[&str] = &["device"];
 const LOAD: &[&str] = &["service", "target", "by", "id"];
 const LOAD_STAGE: &[&str] = &["service", "target", "by", "id", "stage"];
 const ALERT_LABELS: &[&str] = &["rule", "severity", "object", "fault", "skep_cluster", "skep_name"];
+const CACHE_OF_MOUNT: &[&str] = &["cache"];
+const CACHE: &[&str] = &["target", "cache"];
+const RECOVERY_OF_MOUNT: &[&str] = &["recovery"];
+const RECOVERY: &[&str] = &["target", "recovery"];
 const HOLDER: &[&str] = &["target", "client"];
 
 /// Declares the metrics of one table of operations.
@@ -186,6 +191,52 @@ definitions! {
         "Start of the oldest request to a storage target without a reply, in seconds since the \
          boot of the host. Zero if no request is open.");
 
+    /// Uses of a mount's caches that had the item.
+    MOUNT_CACHE_HITS = Definition::counter("skep_mount_cache_hits", Unit::Count, CACHE_OF_MOUNT,
+        "Requests of the kernel that a mount answered from a cache: `attributes` of open files and \
+         of directories after own changes, `absent_xattrs` that an inode is known to lack, \
+         `opened_bytes` of small files from the reply to the open, and `pages`: opens of files \
+         whose pages the kernel could keep. The kernel answers other requests from its own caches \
+         of names and attributes, which no metric counts.");
+    /// Uses of a mount's caches that did not have the item.
+    MOUNT_CACHE_MISSES = Definition::counter("skep_mount_cache_misses", Unit::Count,
+        CACHE_OF_MOUNT,
+        "Requests of the kernel that a cache in `skep_mount_cache_hits_total` could not answer. \
+         For `pages`: opens of files whose pages the kernel did not have, or had to drop.");
+    /// Duration of a mount's recoveries.
+    MOUNT_RECOVERY = Definition::histogram("skep_mount_recovery_seconds", RECOVERY_OF_MOUNT,
+        "Duration of the recoveries of a mount: `session` opened a lost session at a metadata \
+         group and its files again, `replay` sent changes, opens and locks again that a metadata \
+         target had lost with its power, and `rejoin` registered the mount again after an \
+         eviction.");
+    /// Uses of the cache of a metadata target's key-value store that had the block.
+    METADATA_CACHE_HITS = Definition::counter("skep_metadata_cache_hits", Unit::Count, CACHE,
+        "Blocks that a metadata target's key-value store took from its cache (setting \
+         `metadata.cache`), by kind: `data`, `index` and `filter`. Counted while the target is \
+         the primary of its group.");
+    /// Uses of the cache of a metadata target's key-value store that did not have the block.
+    METADATA_CACHE_MISSES = Definition::counter("skep_metadata_cache_misses", Unit::Count, CACHE,
+        "Blocks that a metadata target's key-value store read from its files, because its cache \
+         did not have them.");
+    /// Duration of a metadata target's recoveries.
+    METADATA_RECOVERY = Definition::histogram("skep_metadata_recovery_seconds", RECOVERY,
+        "Duration of the recoveries of a metadata target: `log_replay` opened store and log at the \
+         start, `take_over` lasted from the map that named the target the primary until the \
+         leases of earlier primaries had ended, `catch_up` brought a member that did not serve up \
+         to date, and `copy` received a whole store.");
+    /// Uses of a storage target's caches that had the item.
+    STORAGE_CACHE_HITS = Definition::counter("skep_storage_cache_hits", Unit::Count, CACHE,
+        "Uses of a storage target's cache that had the item: `open_files`, the open chunk files, \
+         and `region_pages`, the checksums of their regions.");
+    /// Uses of a storage target's caches that did not have the item.
+    STORAGE_CACHE_MISSES = Definition::counter("skep_storage_cache_misses", Unit::Count, CACHE,
+        "Uses of a storage target's cache that did not have the item, so that the target opened \
+         or created a chunk file, or read the page of a region.");
+    /// Duration of a storage target's recoveries.
+    STORAGE_RECOVERY = Definition::histogram("skep_storage_recovery_seconds", RECOVERY,
+        "Duration of the recoveries of a storage target: `start` opened the target with its log \
+         of dirty regions.");
+
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,
         "Size of the file system of a target.");
@@ -321,6 +372,16 @@ definitions! {
     NETWORK_ERRORS = Definition::counter("skep_host_network_errors", Unit::Count, DEVICE,
         "Errors and dropped packets of a network interface of the host.");
 }
+
+/// The caches of a mount.
+pub static MOUNT_CACHE: CacheFamily =
+    CacheFamily { hits: &MOUNT_CACHE_HITS, misses: &MOUNT_CACHE_MISSES };
+/// The cache of a metadata target's key-value store.
+pub static METADATA_CACHE: CacheFamily =
+    CacheFamily { hits: &METADATA_CACHE_HITS, misses: &METADATA_CACHE_MISSES };
+/// The caches of a storage target.
+pub static STORAGE_CACHE: CacheFamily =
+    CacheFamily { hits: &STORAGE_CACHE_HITS, misses: &STORAGE_CACHE_MISSES };
 
 /// The tables of operations.
 pub static FAMILIES: [&OperationFamily; 4] = [&STORAGE, &METADATA, &MANAGEMENT, &MOUNT];

@@ -14,6 +14,7 @@
 //! Counting an operation allocates no memory, except for the first operation of its kind.
 
 mod accounts;
+mod cache_use;
 pub mod catalog;
 mod completed;
 mod counter;
@@ -33,6 +34,7 @@ pub mod text;
 mod traces;
 
 pub use accounts::{Accounts, Dimension, LEFT_OUT, Load, MAX_ACCOUNTS, Origin};
+pub use cache_use::{CacheFamily, CacheUse};
 pub use completed::Completed;
 pub use counter::{Counter, Gauge};
 pub use definition::{Definition, Kind, Unit};

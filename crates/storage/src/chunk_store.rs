@@ -52,6 +52,8 @@ use self::truncate::Generations;
 use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
+use skep_metrics::Registry;
+use skep_metrics::catalog::STORAGE_CACHE;
 use skep_store::page_cache::host_mark;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
 use std::cell::{Cell, RefCell};
@@ -293,6 +295,17 @@ impl ChunkStore {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
+    /// Adds the uses of the caches to the metrics of the process. The thread of the store calls this
+    /// function once.
+    pub fn show_caches(&self, registry: &Registry) {
+        let labels = |cache: &str| {
+            vec![("target", self.target.raw().to_string()), ("cache", cache.to_owned())]
+        };
+        let open = self.open.borrow();
+        open.uses.files.add_to(registry, &STORAGE_CACHE, labels("open_files"));
+        open.uses.pages.add_to(registry, &STORAGE_CACHE, labels("region_pages"));
+    }
+
     /// Returns the incarnation. This number changes whenever acknowledged writes that were not
     /// synced may have been lost.
     pub fn incarnation(&self) -> HostIncarnation {
@@ -378,8 +391,10 @@ impl ChunkStore {
 
     /// Returns the chunk file with the key `key`, or `None` if this file does not exist.
     fn existing(&self, key: &ChunkFileKey) -> Result<Option<Rc<ChunkFile>>> {
-        if let Some(file) = self.open.borrow().get(key) {
-            return Ok(Some(file));
+        let found = self.open.borrow().get(key);
+        self.open.borrow().uses.files.note(found.is_some());
+        if found.is_some() {
+            return Ok(found);
         }
         let path = self.names.path(key);
         match self.open_file(OpenOptions::new().read(true).write(true), &path) {

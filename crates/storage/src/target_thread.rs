@@ -15,6 +15,7 @@ use crate::request_meter::RequestMeter;
 use crate::settings::EmulationSettings;
 use skep_env::local::Semaphore;
 use skep_env::{Task, TcpStream};
+use skep_metrics::catalog::STORAGE_RECOVERY;
 use skep_rpc::{Channel, IncomingStream, Outbox, Peer, Router};
 use skep_service::link_requests::Links;
 use skep_service::{TargetEvent, TargetStart, quarantine};
@@ -68,7 +69,11 @@ pub(crate) fn serve(
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
     let (directory, cluster) = (start.directory.path(), start.identity.cluster);
+    let began = skep_env::now();
     let store = PreparedStore::new(directory, cluster, start.target)?;
+    let labels = vec![("target", start.target.raw().to_string()), ("recovery", "start".into())];
+    let opened = start.metrics.histogram(&STORAGE_RECOVERY, &labels);
+    opened.record(skep_env::now().saturating_sub(began));
     let loss = Loss::open(directory, start.target)?;
     let ended = loops.run(number, move || own(start, (store, loss), open_files, device))?;
     let recorded = ended.clean.and_then(CleanEnd::record);
@@ -102,6 +107,7 @@ async fn own(
     let TargetStart { directory, target, identity, map, events, ready, metrics, .. } = start;
     let store = ChunkStore::start(store);
     store.limit_open_files(open_files);
+    store.show_caches(&metrics);
     let device = device.map(Rc::new);
     let benchmark = Benchmark::new(directory.path(), device.clone());
     let links = Links::new(identity.clone(), Arc::clone(&map));

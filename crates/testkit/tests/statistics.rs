@@ -127,6 +127,45 @@ fn metrics_count_exactly_the_operations_of_the_test() {
     assert_eq!(samples(&mount, "skep_mount_operations_total", "mk_dir"), 30.0);
 }
 
+/// Each process counts the uses of its caches, and its recoveries with their durations.
+#[test]
+fn cache_uses_and_recoveries_are_counted() {
+    let cluster = Cluster::start(Shape::small());
+    let path = cluster.path().join("file");
+    fs::write(&path, vec![7; MIB]).unwrap();
+    for _ in 0..10 {
+        fs::read(&path).unwrap();
+        fs::metadata(cluster.path().join("missing")).unwrap_err();
+    }
+    let pid = cluster.skep_json(&["client", "list"])[0]["pid"].to_string();
+    let mount = || page(UnixStream::connect(socket_of_mount(&pid)).unwrap());
+    let hits = samples(&mount(), "skep_mount_cache_hits_total", r#"cache="pages""#);
+    assert!((9.0..=11.0).contains(&hits), "the kernel keeps the pages of a file: {hits}");
+    let storage = page_of_service(&cluster, "storage-1");
+    let files = samples(&storage, "skep_storage_cache_misses_total", r#"cache="open_files""#);
+    assert!(files >= 1.0, "the first write creates a chunk file: {files}");
+    for of in ["open_files", "region_pages"] {
+        write_and_read(&path, 1);
+        let storage = page_of_service(&cluster, "storage-1");
+        let hits = samples(&storage, "skep_storage_cache_hits_total", of);
+        assert!(hits >= 1.0, "a later write finds {of}: {hits}");
+    }
+    let starts = samples(&storage, "skep_storage_recovery_seconds_count", r#"recovery="start""#);
+    assert_eq!(starts, cluster.target_ids("storage").len() as f64);
+    let metadata = page_of_service(&cluster, "metadata-1");
+    let count = |of| samples(&metadata, "skep_metadata_recovery_seconds_count", of);
+    assert_eq!(count(r#"recovery="log_replay""#), cluster.target_ids("metadata").len() as f64);
+    assert_eq!(count(r#"recovery="take_over""#), 0.0);
+    assert!(metadata.contains("skep_metadata_cache_hits_total"), "{metadata}");
+    // After the restart, the mount compares with the target which changes the target has lost.
+    cluster.processes("metadata").into_iter().for_each(|process| process.kill());
+    wait_for("a replay of the mount", PATIENCE, || {
+        let count = samples(&mount(), "skep_mount_recovery_seconds_count", r#"recovery="replay""#);
+        (count >= 1.0).then_some(())
+    });
+    cluster.stop();
+}
+
 /// Skep divides the load by the user, the group and the job of the calling program.
 ///
 /// Command: skep client stats.

@@ -146,7 +146,9 @@ impl InodeAttributes for Client {
         // If the lease has run out, other clients may have changed the file without a notification
         // to this mount. So first confirm that the lease is valid.
         self.confirm_lease(file.inode.id).await.ok()?;
-        file.inode.for_reading()
+        let attributes = file.inode.for_reading()?;
+        self.meter().attributes.note(true);
+        Some(attributes)
     }
 
     fn seen_by_kernel(&self, inode: InodeId) -> Option<Attributes> {
@@ -159,7 +161,10 @@ impl InodeAttributes for Client {
         directory: InodeId,
         max_age: Duration,
     ) -> Option<(Attributes, Duration)> {
-        self.mount().directory_changes.get(directory, max_age, skep_env::now())
+        let changes = &self.mount().directory_changes;
+        let attributes = changes.get(directory, max_age, skep_env::now());
+        self.meter().attributes.note(attributes.is_some());
+        attributes
     }
 
     async fn set_attributes(&self, change: SetAttributes) -> Result<Attributes> {

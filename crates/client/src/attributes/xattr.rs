@@ -52,7 +52,11 @@ pub trait Xattrs {
 impl Xattrs for Client {
     async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let sent = skep_env::now();
-        if self.mount().xattr_absence.is_absent(inode, name, sent) {
+        let is_absent = self.mount().xattr_absence.is_absent(inode, name, sent);
+        if is_asked_by_kernel(name) {
+            self.meter().absent_xattrs.note(is_absent);
+        }
+        if is_absent {
             return Err(ErrorCode::NoAttribute.into());
         }
         let request = GetXattr { inode, name: name.into() };

@@ -128,6 +128,7 @@ impl Client {
                 into.write(0, found);
                 into.zero(found.len()..into.len());
             });
+        self.meter().opened_bytes.note(is_read);
         let is_last = offset + into.len() as u64 >= end.size;
         if (is_last || !is_read)
             && let FirstRead::Unlikely = file.take_first_read()

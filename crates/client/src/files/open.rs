@@ -190,7 +190,9 @@ impl Client {
             if truncate {
                 self.mount().inodes.count_truncation(inode);
             }
-            return self.add_read_handle(opened, mode, (before, start));
+            let added = self.add_read_handle(opened, mode, (before, start))?;
+            self.meter().pages.note(added.keep_cache);
+            return Ok(added);
         };
         let truncating = self.claim_truncation(&state).await;
         let client = self.clone();
@@ -208,7 +210,9 @@ impl Client {
             move |result| client.close_orphan(result, mode)
         };
         let opened = drive(opening, orphan).await?;
-        self.add_handle(opened, mode, before)
+        let added = self.add_handle(opened, mode, before)?;
+        self.meter().pages.note(added.keep_cache);
+        Ok(added)
     }
 
     async fn send_create(&self, request: Create) -> Result<OpenReply> {

@@ -47,10 +47,15 @@ impl Client {
              again; {files}; check the network of this host; `skep config set lease 60s` makes \
              clients outlast longer interruptions"
         );
-        let member = Arc::clone(&mount.member);
+        let (member, client) = (Arc::clone(&mount.member), self.clone());
         // A separate task registers the client again, since all threads wait for the new id, but a
         // caller may drop its own future.
-        skep_env::spawn(async move { member.register_again().await }).detach();
+        skep_env::spawn(async move {
+            let began = skep_env::now();
+            member.register_again().await;
+            client.meter().rejoin.record(skep_env::now().saturating_sub(began));
+        })
+        .detach();
     }
 }
 

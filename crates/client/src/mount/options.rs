@@ -1,5 +1,6 @@
 //! The options of a mount.
 
+use skep_metrics::Registry;
 use skep_rpc::{GAVE_UP, JoinToken};
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result};
 use skep_wire::node::LogLevel;
@@ -51,6 +52,8 @@ pub struct MountOptions {
     pub log: LogControl,
     /// The function to which the mount passes the newest cluster map from time to time.
     pub map_observer: MapObserver,
+    /// The registry to which each client of the mount adds its counters of caches and recoveries.
+    pub metrics: Arc<Registry>,
 }
 
 /// A function whose argument is the newest cluster map.

@@ -73,7 +73,9 @@ impl Client {
             // A separate task renews the session, since all threads wait for the renewal, but a
             // caller may drop its own future.
             skep_env::spawn(async move {
+                let began = skep_env::now();
                 client.run_renewal(group, id, client_of(lost)).await;
+                client.meter().session.record(skep_env::now().saturating_sub(began));
                 client.mount().sessions.renewed(group);
             })
             .detach();
@@ -203,10 +205,12 @@ impl Client {
         let sessions = &self.mount().sessions;
         sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
         if sessions.may_have_lost_opens(group, id, renewed.start) {
+            let began = skep_env::now();
             self.compare_slots(group, id).await?;
             self.restore_opens(group, id).await?;
             self.restore_locks(group, id).await?;
             sessions.has_opens(group, id, renewed.start);
+            self.meter().replay.record(skep_env::now().saturating_sub(began));
         }
         Ok(())
     }

@@ -65,6 +65,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
         attribute_timeout: Duration::from_secs(1),
         log: skep_client::LogControl::default(),
         map_observer: skep_client::MapObserver::default(),
+        metrics: skep_metrics::Registry::new(),
     }
 }
 

@@ -386,6 +386,7 @@ fn two_threads_of_one_mount_work_in_parallel() {
             attribute_timeout: Duration::from_secs(1),
             log: skep_client::LogControl::default(),
             map_observer: skep_client::MapObserver::default(),
+            metrics: skep_metrics::Registry::new(),
         })
         .await
     });

@@ -6,6 +6,7 @@
 
 use crate::access::{Access, PATIENCE};
 use skep_client::{Client, InodeAttributes, LogControl, MapObserver, Mount, MountOptions};
+use skep_metrics::Registry;
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         attribute_timeout: Duration::ZERO,
         log: LogControl::default(),
         map_observer: MapObserver::default(),
+        metrics: Registry::new(),
     });
     let client = Client::new(mount.await?, 0)?;
     let given = give(&client, uid, gid).await;

@@ -17,6 +17,11 @@ pub struct FjallEngine {
     directory: PathBuf,
 }
 
+/// The numbers of blocks that the store has found in its cache and read from its files, since it was
+/// opened: for data, for indexes and for filters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlockLoads(pub [(u64, u64); 3]);
+
 impl std::fmt::Debug for FjallEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("FjallEngine")
@@ -69,6 +74,19 @@ impl FjallEngine {
         if let Err(error) = allocated {
             tracing::debug!("cannot allocate space for the journal {}: {error:#}", path.display());
         }
+    }
+
+    /// Returns how many blocks the store has loaded since it was opened.
+    pub fn block_loads(&self) -> BlockLoads {
+        let metrics = self.keyspace.metrics();
+        // The store adds to these counts one after the other. So a difference may be negative for a
+        // moment.
+        let loads = |cached: usize, all: usize| (cached as u64, all.saturating_sub(cached) as u64);
+        BlockLoads([
+            loads(metrics.data_block_load_cached_count(), metrics.data_block_load_count()),
+            loads(metrics.index_block_load_cached_count(), metrics.index_block_load_count()),
+            loads(metrics.filter_block_load_cached_count(), metrics.filter_block_load_count()),
+        ])
     }
 
     /// Makes all applied batches durable. Another thread may call this on a clone of the engine.
@@ -146,6 +164,22 @@ mod tests {
         assert_eq!(applied, Some(Lsn::new(2).to_bytes()));
         let found = engine.scan(&[7], &[7, 48], 2).unwrap();
         assert_eq!(found, [(vec![7, 49], vec![49]), (vec![7, 51], vec![51])]);
+    }
+
+    #[test]
+    fn reads_from_files_count_as_loads_of_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();
+        let batch = Mutations::from([(vec![7], Some(vec![1]))]);
+        engine.apply(&batch, Lsn::new(1)).unwrap();
+        engine.get(&[7]).unwrap();
+        assert_eq!(engine.block_loads(), BlockLoads::default(), "the pair is in memory only");
+        engine.keyspace.rotate_memtable_and_wait().unwrap();
+        engine.get(&[7]).unwrap();
+        engine.get(&[7]).unwrap();
+        let BlockLoads([(cached, read), ..]) = engine.block_loads();
+        assert!(cached + read >= 2, "each read needs the data block: {cached} and {read}");
+        assert!(cached >= 1, "the second read finds it in the cache");
     }
 
     #[test]

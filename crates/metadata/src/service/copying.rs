@@ -86,6 +86,7 @@ pub(super) async fn run(
     (free_space, membership): (&mut FreeSpaceGauge, &Membership),
 ) -> Result<()> {
     let (group, target) = (membership.group, membership.target);
+    let began = skep_env::now();
     while !shell.is_stopping.get() {
         membership.check_same(Arc::clone(receiver.map()))?;
         let mut events = shell.next_events(receiver.next_tick()).await?;
@@ -109,6 +110,7 @@ pub(super) async fn run(
             CopyOutcome::Running => {}
             CopyOutcome::Complete => {
                 mark.end_copy()?;
+                shell.meter.borrow_mut().role().copied(now.saturating_sub(began));
                 tracing::info!(
                     "target {target} has a complete copy of the data of metadata group {group}"
                 );

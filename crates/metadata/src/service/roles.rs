@@ -93,10 +93,14 @@ pub(super) async fn serve(
     let path = directory.path();
     let mut mark = MemberMarkFile::read(path)?;
     let is_incomplete = copying::is_incomplete(path, target, &membership, &mut mark)?;
+    let began = skep_env::now();
     let engine = open_engine(path, target, cache_bytes, &mut mark)?;
     let marks = RestoredMarks::read(path)?;
     let shell = Shell::new(router, management, Meter::new(&metrics, target), marks);
     let mut begins = || {
+        if !is_incomplete {
+            shell.meter.borrow_mut().role().replayed(skep_env::now().saturating_sub(began));
+        }
         if let Some(ready) = ready.take() {
             ready.report();
         }
@@ -186,6 +190,7 @@ impl Parts<'_> {
             if !self.run_backup(&mut backup, &membership).await? {
                 return Ok(());
             }
+            self.shell.meter.borrow_mut().role().begin_take_over(skep_env::now());
             self.shell.membership.halted.take();
             membership.map = Arc::clone(backup.map());
             contents = self.contents_of(backup.into_stopped());
@@ -341,6 +346,7 @@ impl Parts<'_> {
             }
             let now = skep_env::now();
             shell.meter.borrow_mut().begin_batch(&events, now);
+            shell.meter.borrow_mut().role().note_backup(membership.serves(self.target), now);
             events.extend(self.free_space.look(now));
             events.push(Event::Tick);
             let mut actions = backup.handle(events, now)?;

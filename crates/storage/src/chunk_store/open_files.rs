@@ -15,9 +15,11 @@
 
 use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
+use skep_metrics::CacheUse;
 use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 /// If all cached files have unsynced changes, one eviction removes the number of cached files
 /// divided by `UNSYNCED_SHARE`.
@@ -32,6 +34,14 @@ pub(crate) struct OpenFiles {
     max_files: usize,
     /// Files that were evicted with unsynced changes.
     unsynced: HashSet<ChunkFileKey>,
+    pub(super) uses: CacheUses,
+}
+
+/// Counts the uses of the cache. Each lookup of a file or page counts once.
+#[derive(Debug, Default)]
+pub(super) struct CacheUses {
+    pub(super) files: Arc<CacheUse>,
+    pub(super) pages: Arc<CacheUse>,
 }
 
 impl OpenFiles {
@@ -43,6 +53,7 @@ impl OpenFiles {
             pages: 0,
             max_files,
             unsynced: HashSet::new(),
+            uses: CacheUses::default(),
         }
     }
 

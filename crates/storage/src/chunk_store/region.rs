@@ -34,7 +34,9 @@ impl ChunkStore {
     /// - Errors of the file system.
     pub(super) async fn region(&self, file: &ChunkFile, index: u64) -> Result<Rc<Region>> {
         let cached = |file: &ChunkFile| file.regions.borrow().get(&index).map(Rc::clone);
-        if let Some(region) = cached(file) {
+        let found = cached(file);
+        self.open.borrow().uses.pages.note(found.is_some());
+        if let Some(region) = found {
             return Ok(region);
         }
         let _permit = file.loading.acquire().await;

@@ -12,6 +12,7 @@ mod lease_times;
 mod log_lines;
 mod moves;
 mod pair;
+mod recoveries;
 mod restored;
 mod returns;
 mod take_over;

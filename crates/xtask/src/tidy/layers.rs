@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-metadata", SERVICE),
     ("skep-storage", SERVICE),
     // Clients, tools and the command line.
-    ("skep-client", &["skep-wire", "skep-cluster", "skep-env", "skep-rpc"]),
+    ("skep-client", &["skep-wire", "skep-metrics", "skep-cluster", "skep-env", "skep-rpc"]),
     // The interface of the client's operations uses structs of the wire messages.
     ("skep-fuse", &["skep-wire", "skep-metrics", "skep-env", "skep-exporter", "skep-client"]),
     // Reads the directories of stopped targets. Of `skep-metadata`, it uses only the key-value

@@ -1,0 +1,46 @@
+//! Counts the uses of a mount's caches and its recoveries, for one thread of the mount.
+//!
+//! Does not own the caches ([`crate::cache`]), or the counts of operations, which the layer of the
+//! kernel's requests has.
+
+use skep_metrics::catalog::{MOUNT_CACHE, MOUNT_RECOVERY};
+use skep_metrics::{CacheUse, Histogram, Registry};
+use std::sync::Arc;
+
+/// The counters of one thread.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Requests of the kernel for attributes.
+    pub(crate) attributes: Arc<CacheUse>,
+    /// Requests of the kernel for extended attributes that almost no inode has.
+    pub(crate) absent_xattrs: Arc<CacheUse>,
+    /// Reads of small files through new handles.
+    pub(crate) opened_bytes: Arc<CacheUse>,
+    /// Opens of files, whose pages the kernel may have.
+    pub(crate) pages: Arc<CacheUse>,
+    /// Renewals of lost sessions.
+    pub(crate) session: Arc<Histogram>,
+    /// Repetitions of changes, opens and locks that a metadata target has lost.
+    pub(crate) replay: Arc<Histogram>,
+    /// Registrations after an eviction.
+    pub(crate) rejoin: Arc<Histogram>,
+}
+
+impl Meter {
+    /// Creates the counters of the calling thread.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let cache =
+            |name: &str| CacheUse::new(registry, &MOUNT_CACHE, vec![("cache", name.to_owned())]);
+        let recovery =
+            |name: &str| registry.histogram(&MOUNT_RECOVERY, &vec![("recovery", name.to_owned())]);
+        Self {
+            attributes: cache("attributes"),
+            absent_xattrs: cache("absent_xattrs"),
+            opened_bytes: cache("opened_bytes"),
+            pages: cache("pages"),
+            session: recovery("session"),
+            replay: recovery("replay"),
+            rejoin: recovery("rejoin"),
+        }
+    }
+}

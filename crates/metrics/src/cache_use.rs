@@ -1,0 +1,96 @@
+//! The uses of a cache: how often the cache had the wanted item (hit), and how often not (miss).
+
+use crate::counter::Counter;
+use crate::definition::Definition;
+use crate::registry::{Registry, Source};
+use crate::snapshot::{Labels, Snapshot};
+use crate::switch::is_off;
+use std::sync::Arc;
+
+/// The definitions of the two metrics of the caches of one kind of process.
+#[derive(Debug)]
+pub struct CacheFamily {
+    /// Uses of a cache that had the wanted item.
+    pub hits: &'static Definition,
+    /// Uses of a cache that did not have the wanted item.
+    pub misses: &'static Definition,
+}
+
+/// The uses of one cache by one thread. Any thread reads them.
+#[derive(Debug, Default)]
+pub struct CacheUse {
+    hits: Counter,
+    misses: Counter,
+}
+
+impl CacheUse {
+    /// Counts the uses of a cache by the calling thread, as metrics of `registry`.
+    pub fn new(registry: &Registry, family: &'static CacheFamily, labels: Labels) -> Arc<Self> {
+        let uses = Arc::<Self>::default();
+        uses.add_to(registry, family, labels);
+        uses
+    }
+
+    /// Adds the metrics of these uses to a registry.
+    pub fn add_to(
+        self: &Arc<Self>,
+        registry: &Registry,
+        family: &'static CacheFamily,
+        labels: Labels,
+    ) {
+        registry.add(Arc::new(ShownUse { family, labels, uses: Arc::clone(self) }));
+    }
+
+    /// Counts one use. Only the owning thread may call this function.
+    #[inline]
+    pub fn note(&self, is_hit: bool) {
+        if !is_off() {
+            let counter = if is_hit { &self.hits } else { &self.misses };
+            counter.add(1);
+        }
+    }
+
+    /// Adds uses that another library has counted. Only the owning thread may call this function.
+    pub fn add(&self, hits: u64, misses: u64) {
+        self.hits.add(hits);
+        self.misses.add(misses);
+    }
+}
+
+/// The uses of a cache, with the labels of their series.
+struct ShownUse {
+    family: &'static CacheFamily,
+    labels: Labels,
+    uses: Arc<CacheUse>,
+}
+
+impl Source for ShownUse {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        snapshot.count(self.family.hits, self.labels.clone(), self.uses.hits.get());
+        snapshot.count(self.family.misses, self.labels.clone(), self.uses.misses.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::STORAGE_CACHE;
+    use crate::snapshot::Value;
+
+    #[test]
+    fn hits_and_misses_of_all_threads_are_added_up() {
+        let registry = Registry::new();
+        let labels = vec![("target", "7".to_owned()), ("cache", "open_files".to_owned())];
+        let uses = CacheUse::new(&registry, &STORAGE_CACHE, labels.clone());
+        [true, false, true].into_iter().for_each(|is_hit| uses.note(is_hit));
+        let other = CacheUse::new(&registry, &STORAGE_CACHE, labels);
+        other.add(10, 20);
+        let snapshot = registry.snapshot();
+        let found: Vec<_> = snapshot.iter().map(|it| (it.definition.name, it.value)).collect();
+        let expected = [
+            ("skep_storage_cache_hits", Value::Number(12)),
+            ("skep_storage_cache_misses", Value::Number(21)),
+        ];
+        assert_eq!(found, expected);
+    }
+}
