@@ -16,7 +16,7 @@ mod row;
 pub mod why;
 
 pub use change::LEFT_OUT;
-pub use row::{By, Row, rows, sum, tables};
+pub use row::{By, LoadScope, Row, rows, rows_within, sum, tables};
 
 use skep_wire::node::Statistics;
 

@@ -114,18 +114,53 @@ impl Row {
     }
 }
 
+/// The part of a cluster whose load is counted. With the default, this is the whole cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LoadScope {
+    /// Node id of the only service that counts. `None` means all services.
+    pub node: Option<u32>,
+    /// Id of the only target that counts. `None` means all targets.
+    pub target: Option<u32>,
+}
+
+impl LoadScope {
+    fn has_node(self, node: u32) -> bool {
+        self.node.is_none_or(|only| only == node)
+    }
+
+    /// Whether a series counts whose label `target` is `target`. Series without a target have an
+    /// empty label.
+    fn has_target(self, target: &str) -> bool {
+        self.target.is_none_or(|only| target.parse::<u32>() == Ok(only))
+    }
+}
+
 /// Returns the load between two rounds of replies, the heaviest rows first. Without an earlier
 /// round, returns the load since the start of each service, without rates. A service that has
 /// restarted since the earlier round has no rates either. If there is an earlier round, services
 /// without a reply in it are omitted.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
-    tables(&[by], before, now).pop().unwrap_or_default()
+    rows_within(LoadScope::default(), by, before, now)
+}
+
+/// Like [`rows`], but counts only the load of a part of the cluster.
+pub fn rows_within(scope: LoadScope, by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
+    tables_within(scope, &[by], before, now).pop().unwrap_or_default()
 }
 
 /// Like [`rows`], but for several divisions of the same load. Compares the rounds only once.
 pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
+    tables_within(LoadScope::default(), divisions, before, now)
+}
+
+fn tables_within(
+    scope: LoadScope,
+    divisions: &[By],
+    before: Option<&Round>,
+    now: &Round,
+) -> Vec<Vec<Row>> {
     let mut tables: Vec<Table> = divisions.iter().map(|_| Table::new()).collect();
-    for figures in now {
+    for figures in now.iter().filter(|it| scope.has_node(it.node)) {
         let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
         if before.is_some() && earlier.is_none() {
             // This service replied for the first time. The reply contains the load since the start
@@ -133,7 +168,8 @@ pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<
             continue;
         }
         let seconds = seconds(earlier, figures);
-        let changes = changes(earlier, figures);
+        let mut changes = changes(earlier, figures);
+        changes.retain(|change| scope.has_target(change.label("target")));
         for (by, table) in divisions.iter().zip(&mut tables) {
             for (key, mut row) in rows_of_service(*by, figures, &changes) {
                 if let Some(seconds) = seconds {

@@ -76,3 +76,21 @@ fn replaced_accounts_do_not_count_as_new_load() {
     assert_eq!(figures, BTreeMap::from(expected));
     assert!(rows(By::Job, Some(&before), &now).is_empty());
 }
+
+#[test]
+fn scope_counts_only_the_load_of_one_node_or_target() {
+    let of_both_targets = || [writes("7", 100), writes("8", 30), vec![load("1000", 40)]].concat();
+    let now = vec![service(1, 10, of_both_targets()), service(2, 10, writes("9", 5))];
+    let operations = |scope: LoadScope, by| sum(&rows_within(scope, by, None, &now)).operations;
+    let all = LoadScope::default();
+    assert_eq!(operations(all, By::Target), 135);
+    let node = LoadScope { node: Some(1), ..all };
+    assert_eq!((operations(node, By::Target), operations(node, By::Operation)), (130, 130));
+    // The account of user 1000 belongs to target 7 of node 1.
+    assert_eq!(operations(node, By::User), 40);
+    assert_eq!(operations(LoadScope { node: Some(2), ..all }, By::User), 0);
+    let target = LoadScope { target: Some(8), ..node };
+    assert_eq!((operations(target, By::Operation), operations(target, By::User)), (30, 0));
+    assert_eq!(operations(LoadScope { target: Some(7), ..all }, By::User), 40);
+    assert_eq!(operations(LoadScope { node: Some(3), ..all }, By::Node), 0);
+}
