@@ -1,9 +1,11 @@
-//! Suggests the command of Skep that has the same purpose as a command that does not exist.
+//! Suggests the command of Skep that has the same purpose as a command that does not exist, and the
+//! names that resemble a name that does not exist.
 //!
 //! Users of other file systems and tools type the commands of these tools. The suggestion of the
 //! command-line parser compares letters only. For `status`, the parser would suggest `study`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use skep_types::text::escape_controls;
 
 /// Words that users type as the first argument, each with the command that Skep suggests. If Skep
 /// lacks the feature, the suggestion is a sentence that begins with a capital letter.
@@ -98,10 +100,77 @@ fn sentence(word: &str, answer: &str) -> String {
     }
 }
 
+/// Maximum number of names in a hint.
+const MAX_HINTS: usize = 3;
+/// Longer names are not compared, because a comparison takes time proportional to both lengths.
+const MAX_COMPARED_CHARS: usize = 64;
+/// A name resembles another one if it contains it, and the shorter one has at least this length.
+const SHORTEST_PART: usize = 3;
+
+/// Returns the names in `known` that resemble `name`, the most similar first, as an addition to an
+/// error message: ` (similar: storage-1, storage-2)`. The text is empty if no name is similar.
+pub(crate) fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let mut similar: Vec<(usize, &str)> = known
+        .into_iter()
+        .filter_map(|other| difference(name, other).map(|difference| (difference, other)))
+        .collect();
+    similar.sort_unstable();
+    similar.dedup();
+    let names: Vec<_> =
+        similar.iter().take(MAX_HINTS).map(|(_, name)| escape_controls(name)).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(" (similar: {})", names.join(", ")),
+    }
+}
+
+/// Returns the number of changes that make one name the other, in upper or lower case: inserted,
+/// removed, replaced and swapped characters. `None` means that the names are not similar.
+fn difference(one: &str, other: &str) -> Option<usize> {
+    let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
+    let (a, b) = (lower(one), lower(other));
+    if a.len().max(b.len()) > MAX_COMPARED_CHARS {
+        return None;
+    }
+    // `rows[i][j]` is the difference between the first `i` characters of `a` and the first `j`
+    // characters of `b`.
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    let changes = rows[a.len()][b.len()];
+    let shorter = a.len().min(b.len());
+    let contains = |whole: &[char], part: &[char]| whole.windows(part.len()).any(|it| it == part);
+    let is_part = shorter >= SHORTEST_PART && (contains(&a, &b) || contains(&b, &a));
+    (is_part || changes <= (shorter / 3).min(2)).then_some(changes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::command;
+
+    #[test]
+    fn hint_lists_the_most_similar_names_first() {
+        let known = ["storage-1", "storage-12", "metadata-1", "a\u{1b}[2J", "x"];
+        assert_eq!(hint("metadta-1", known), " (similar: metadata-1)");
+        assert_eq!(hint("storgae-1", known), " (similar: storage-1, storage-12)");
+        assert_eq!(hint("Storage-1", known), " (similar: storage-1, storage-12)");
+        assert_eq!(hint("storage", known), " (similar: storage-1, storage-12)");
+        assert_eq!(hint("a\u{1b}[2", known), " (similar: a\\u{1b}[2J)");
+        assert_eq!(hint("management", known), "");
+        assert_eq!(hint("", known), "");
+        assert_eq!(hint(&"x".repeat(100), known), "");
+    }
 
     fn answer_to(line: &str) -> Option<String> {
         let error = command().try_get_matches_from(line.split(' ')).expect_err(line);

@@ -1,5 +1,6 @@
 //! Lists the nodes and targets of the cluster map in the form in which commands print them.
 
+use crate::near_misses::hint;
 use crate::output::{count, percent, render, size, table};
 use crate::table_layout::TOTAL;
 use serde::Serialize;
@@ -164,8 +165,9 @@ pub(crate) fn node_named<'a>(map: &'a ClusterMap, text: &str) -> Result<&'a Node
         [] => Err(Error::new(
             ErrorCode::NotFound,
             format!(
-                "cannot find node '{text}': no node has this id or name; `skep node list` shows \
-                 all nodes with ids and names"
+                "cannot find node '{text}': no node has this id or name{}; `skep node list` shows \
+                 all nodes with ids and names",
+                hint(text, map.nodes.iter().map(|node| node.name.as_str()))
             ),
         )),
         _ => Err(Error::new(

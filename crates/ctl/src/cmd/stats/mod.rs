@@ -9,19 +9,21 @@ mod fetch;
 mod history;
 mod measure;
 mod own;
+mod selection;
 mod show;
 
 use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
-use crate::output::{OutputFormat, format, is_one_value, print, say, warn};
+use crate::output::{OutputFormat, format, is_for_people, is_one_value, print, say, warn};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
 pub(crate) use history::load as past_rows;
 pub(crate) use measure::{measure, measured_rows};
 pub(crate) use own::mount_of_user;
+use selection::SelectionArgs;
 use show::Names;
-use skep_stats::{By, Row, rows, sum};
+use skep_stats::{By, Row, rows_within};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -43,6 +45,8 @@ const EXAMPLES: &[Example] = &[
         "show the operations and bytes of each client since the services started",
         "skep stats --by client --total",
     ),
+    ("show the users that cause load at one service", "skep stats --by user --node storage-1"),
+    ("show only the clients of one host", "skep stats --by client --filter node17"),
 ];
 
 /// Shortest interval between two requests. A shorter one would be distorted by the few milliseconds
@@ -66,6 +70,21 @@ pub(crate) enum Division {
     Job,
     /// Kinds of requests to services
     Operation,
+}
+
+impl Division {
+    /// Returns the value of `--by` for this kind of objects, which is also its word in sentences.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Target => "target",
+            Self::Client => "client",
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Job => "job",
+            Self::Operation => "operation",
+        }
+    }
 }
 
 impl From<Division> for By {
@@ -102,7 +121,8 @@ pub(crate) struct StatsArgs {
     span: SpanArgs,
 }
 
-/// The options that select the span of time that the figures cover, and the source of the figures.
+/// The options that select the span of time that the figures cover, the source of the figures, and
+/// the rows.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SpanArgs {
     /// Time between two outputs, such as 1s or 500ms
@@ -119,6 +139,8 @@ pub(crate) struct SpanArgs {
     #[arg(long, value_name = "PATH")]
     #[arg(conflicts_with_all = ["cluster", "token_file", "total", "history"])]
     mount: Option<PathBuf>,
+    #[command(flatten)]
+    selection: SelectionArgs,
     #[command(flatten)]
     monitor: MonitorQuery,
 }
@@ -160,13 +182,12 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     if let Some(past) = span.monitor.history {
-        let rows = history::load(access, by.into(), past, &span.monitor.address).await?;
-        return Report::of_rows(by, &rows, &access.map().await?).print();
+        return print_past(access, by, span, past).await;
     }
     span.monitor.address.refuse_without("--history")?;
     let mut before = fetch(access).await?;
     if span.total {
-        let report = Report::of(by, None, &before);
+        let report = Report::of(by, None, &before, &span.selection)?;
         return report.print();
     }
     // Formats with one value show only one interval.
@@ -177,13 +198,23 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     loop {
         skep_env::sleep(span.interval).await;
         let now = fetch(access).await?;
-        let report = Report::of(by, Some(&before), &now);
+        let report = Report::of(by, Some(&before), &now, &span.selection)?;
         if is_once {
             return report.print();
         }
         report.print_next()?;
         before = now;
     }
+}
+
+/// Prints the load of a past span of time, as the monitor has stored it.
+async fn print_past(access: &Access, by: Division, span: &SpanArgs, past: Duration) -> Result<()> {
+    span.selection.check_has_nodes(by, "the monitor stores")?;
+    let map = access.map().await?;
+    let scope = span.selection.scope(&map)?;
+    let mut rows = history::load(access, by.into(), past, &span.monitor.address).await?;
+    rows.retain(|row| selection::is_within(scope, by, &row.id, &map));
+    Report::of_rows(by, &rows, &map, &span.selection).print()
 }
 
 /// If the output is not a terminal, prints that the command does not end by itself. A script would
@@ -200,6 +231,7 @@ fn announce_series(interval: Duration) {
 /// The load of one interval, as it is printed.
 struct Report {
     lines: Vec<show::Line>,
+    /// The sum of `lines`.
     sum: Row,
     by: Division,
     is_total: bool,
@@ -207,30 +239,51 @@ struct Report {
     /// from services.
     is_own: bool,
     unreachable: Vec<String>,
+    /// Whether there is no load at all, regardless of the filter.
+    is_empty: bool,
+    /// A sentence about the filter if it matches no object.
+    unmatched: Option<String>,
 }
 
 impl Report {
-    fn of(by: Division, before: Option<&Fetched>, now: &Fetched) -> Self {
-        let rows = rows(by.into(), before.map(|it| &it.round), &now.round);
-        let unreachable = now.unreachable.clone();
-        Self { is_total: before.is_none(), unreachable, ..Self::of_rows(by, &rows, &now.map) }
+    /// Returns the report about the load between two replies, or since the services started.
+    ///
+    /// # Errors
+    /// The cluster has no such service as the selection names.
+    fn of(
+        by: Division,
+        before: Option<&Fetched>,
+        now: &Fetched,
+        selection: &SelectionArgs,
+    ) -> Result<Self> {
+        let scope = selection.scope(&now.map)?;
+        let rows = rows_within(scope, by.into(), before.map(|it| &it.round), &now.round);
+        let report = Self::of_rows(by, &rows, &now.map, selection);
+        Ok(Self { is_total: before.is_none(), unreachable: now.unreachable.clone(), ..report })
     }
 
     /// Returns the report about `rows`, whose rates are means over a span of time.
-    fn of_rows(by: Division, rows: &[Row], map: &ClusterMap) -> Self {
+    fn of_rows(by: Division, rows: &[Row], map: &ClusterMap, selection: &SelectionArgs) -> Self {
         let names = Names::of(map);
+        let lines = rows.iter().map(|row| show::line(row, by, &names)).collect();
+        let (lines, unmatched) = selection.select(lines, by);
         Self {
-            sum: sum(rows),
-            lines: rows.iter().map(|row| show::line(row, by, &names)).collect(),
+            sum: show::sum(&lines),
+            lines,
             by,
             is_total: false,
             is_own: false,
             unreachable: Vec::new(),
+            is_empty: rows.is_empty(),
+            unmatched,
         }
     }
 
     /// Prints the report as the only output of the command.
     fn print(&self) -> Result<()> {
+        if let (Some(problem), false) = (&self.unmatched, is_for_people()) {
+            warn(problem);
+        }
         print(&self.lines, |_| self.as_text())?;
         self.check_reached()
     }
@@ -251,6 +304,9 @@ impl Report {
     fn as_text(&self) -> String {
         let columns = show::Columns::of(self.by, self.is_own);
         let mut text = show::as_table(&self.lines, &self.sum, columns, self.is_total);
+        if let Some(problem) = &self.unmatched {
+            text += &format!("{problem}\n");
+        }
         for problem in &self.unreachable {
             text += &format!("no figures from {problem}\n");
         }
@@ -259,8 +315,8 @@ impl Report {
 
     /// Returns an error if no service has replied, so that the report is empty.
     fn check_reached(&self) -> Result<()> {
-        match (&self.unreachable[..], self.sum.operations, self.lines.len()) {
-            ([first, ..], 0, 0) => Err(Error::new(
+        match (&self.unreachable[..], self.is_empty) {
+            ([first, ..], true) => Err(Error::new(
                 ErrorCode::Disconnected,
                 format!(
                     "cannot get figures from any service: {first}; `skep health check` lists \

@@ -4,6 +4,7 @@
 //! Unlike the figures of services, these figures include only the requests of one mount, and the
 //! times include the network. The mount itself counts the requests, in `skep_fuse`.
 
+use super::selection::is_within;
 use super::{Division, Report, SpanArgs, announce_series};
 use crate::access::entry_at;
 use crate::mounts::mount_points;
@@ -15,6 +16,7 @@ use skep_stats::Row;
 use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// After each question for the figures, the mount continues to count requests for the interval plus
 /// this number of seconds.
@@ -46,12 +48,10 @@ pub(crate) fn mount_of_user() -> Option<PathBuf> {
 pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result<()> {
     let (_, place) = entry_at(path)?;
     check(span)?;
-    let seconds = span.interval.as_secs() + MARGIN_SECONDS;
-    let map = through_mount::cluster_map(&place)?.ok_or_else(|| no_load(&place))?;
-    let ask = || {
-        let load = through_mount::load(&place, division_name(by), seconds)?;
-        load.ok_or_else(|| no_load(&place))
-    };
+    span.selection.check_has_nodes(by, "a mount counts")?;
+    let map = map(&place)?;
+    let scope = span.selection.scope(&map)?;
+    let ask = || load(&place, by, span.interval);
     let mut before = ask()?;
     let is_once = span.once || is_one_value();
     if !is_once {
@@ -60,8 +60,10 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
     loop {
         skep_env::sleep(span.interval).await;
         let now = ask()?;
-        let rows = rows((&before, &now), by, &map, &place);
-        let report = Report { is_own: true, ..Report::of_rows(by, &rows, &map) };
+        let mut rows = rows((&before, &now), by, &map, &place);
+        rows.retain(|row| is_within(scope, by, &row.id, &map));
+        let report = Report::of_rows(by, &rows, &map, &span.selection);
+        let report = Report { is_own: true, ..report };
         if is_once {
             return report.print();
         }
@@ -70,8 +72,27 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
     }
 }
 
+/// Returns the cluster map, as the mount at `place` has it.
+///
+/// # Errors
+/// - `Unsupported` if the mount is of an older version.
+/// - Errors of the mount.
+pub(super) fn map(place: &Path) -> Result<ClusterMap> {
+    through_mount::cluster_map(place)?.ok_or_else(|| no_load(place))
+}
+
+/// Asks the mount at `place` for the load that it has counted. The mount counts for `interval` and
+/// a moment more, until the next question.
+///
+/// # Errors
+/// The errors of [`map`].
+pub(super) fn load(place: &Path, by: Division, interval: Duration) -> Result<UserLoad> {
+    let seconds = interval.as_secs() + MARGIN_SECONDS;
+    through_mount::load(place, division_name(by), seconds)?.ok_or_else(|| no_load(place))
+}
+
 /// Returns an error for options that a mount cannot serve.
-fn check(span: &SpanArgs) -> Result<()> {
+pub(super) fn check(span: &SpanArgs) -> Result<()> {
     let refuse = |what: &str| Err(Error::new(ErrorCode::InvalidArgument, what.to_owned()));
     if span.total {
         return refuse(
@@ -104,7 +125,7 @@ fn no_load(place: &Path) -> Error {
 }
 
 /// Returns the name that the mount accepts for the kind of objects that it counts separately.
-fn division_name(by: Division) -> &'static str {
+pub(super) fn division_name(by: Division) -> &'static str {
     match by {
         Division::Node | Division::Target | Division::Client => "target",
         Division::User => "user",
@@ -115,7 +136,7 @@ fn division_name(by: Division) -> &'static str {
 }
 
 /// Returns the load between the two replies `before` and `now`, the heaviest rows first.
-fn rows(
+pub(super) fn rows(
     (before, now): (&UserLoad, &UserLoad),
     by: Division,
     map: &ClusterMap,

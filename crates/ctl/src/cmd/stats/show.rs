@@ -19,25 +19,28 @@ const SLOW_SHARE: f64 = 0.99;
 /// The figures of one object. Programs get it as JSON, people as a line of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
-    id: String,
-    name: String,
+    pub(super) id: String,
+    pub(super) name: String,
     /// Kind of the service: `management`, `metadata` or `storage`. Empty if the object is a client,
     /// user, group or job.
-    service: String,
-    operations: u64,
-    errors: u64,
-    read_bytes: u64,
-    written_bytes: u64,
+    pub(super) service: String,
+    pub(super) operations: u64,
+    pub(super) errors: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
     /// Mean time from the arrival of a request to its reply, in microseconds.
-    mean_us: f64,
+    pub(super) mean_us: f64,
     /// 99th percentile of the time from arrival to reply, in microseconds. `null` if the object is
     /// a client, user, group or job.
-    p99_us: Option<f64>,
-    queued: i64,
-    busy: i64,
-    operations_per_second: f64,
-    read_bytes_per_second: f64,
-    written_bytes_per_second: f64,
+    pub(super) p99_us: Option<f64>,
+    pub(super) queued: i64,
+    pub(super) busy: i64,
+    pub(super) operations_per_second: f64,
+    pub(super) read_bytes_per_second: f64,
+    pub(super) written_bytes_per_second: f64,
+    /// The row that has the figures.
+    #[serde(skip)]
+    row: Row,
 }
 
 /// The names of the objects that the lines are about.
@@ -103,15 +106,23 @@ pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
         operations_per_second: row.operations_per_second,
         read_bytes_per_second: row.read_bytes_per_second,
         written_bytes_per_second: row.written_bytes_per_second,
+        row: row.clone(),
     }
+}
+
+/// Returns the sum of the figures in `lines`.
+pub(super) fn sum(lines: &[Line]) -> Row {
+    let mut sum = Row { id: "sum".into(), ..Row::default() };
+    lines.iter().for_each(|line| sum.add(&line.row));
+    sum
 }
 
 /// Selects the columns of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Columns {
     by: Division,
-    has_durations: bool,
-    has_queues: bool,
+    pub(super) has_durations: bool,
+    pub(super) has_queues: bool,
 }
 
 impl Columns {
@@ -123,10 +134,9 @@ impl Columns {
     }
 }
 
-/// Returns the table. Its last line is the sum. With `is_total`, the figures are counts since the
-/// services started, otherwise rates per second.
-pub(super) fn as_table(lines: &[Line], sum: &Row, columns: Columns, is_total: bool) -> String {
-    let what = match columns.by {
+/// Returns the title of the column with the names of objects of the kind `by`.
+pub(super) fn title(by: Division) -> &'static str {
+    match by {
         Division::Node => "SERVICE",
         Division::Target => "TARGET",
         Division::Client => "CLIENT",
@@ -134,11 +144,16 @@ pub(super) fn as_table(lines: &[Line], sum: &Row, columns: Columns, is_total: bo
         Division::Group => "GROUP",
         Division::Job => "JOB",
         Division::Operation => "OPERATION",
-    };
+    }
+}
+
+/// Returns the table. Its last line is the sum. With `is_total`, the figures are counts since the
+/// services started, otherwise rates per second.
+pub(super) fn as_table(lines: &[Line], sum: &Row, columns: Columns, is_total: bool) -> String {
     let per = if is_total { "" } else { "/s" };
     let [operations, read, written] =
         ["OPS", "READ", "WRITTEN"].map(|title| format!(">{title}{per}"));
-    let mut titles = vec![what, &operations, &read, &written, ">MEAN"];
+    let mut titles = vec![title(columns.by), &operations, &read, &written, ">MEAN"];
     if columns.has_durations {
         titles.extend([">P99", ">ERR"]);
     }
@@ -192,9 +207,10 @@ fn sum_cells(sum: &Row, is_total: bool) -> Vec<String> {
     ]
 }
 
-fn shown_name(line: &Line, by: Division) -> String {
+/// Returns the name of the object for people: its name, or its id if it has none.
+pub(super) fn full_name(line: &Line, by: Division) -> String {
     let id = &line.id;
-    let name = match by {
+    match by {
         Division::Job => line.name.clone(),
         Division::Target => format!("t{id} {}", line.name),
         Division::Operation => id.clone(),
@@ -203,7 +219,11 @@ fn shown_name(line: &Line, by: Division) -> String {
         }
         _ if line.name.is_empty() => id.clone(),
         _ => line.name.clone(),
-    };
+    }
+}
+
+fn shown_name(line: &Line, by: Division) -> String {
+    let name = full_name(line, by);
     match name.chars().count() > NAME_COLUMNS {
         true => name.chars().take(NAME_COLUMNS - 1).chain(['~']).collect(),
         false => name,
@@ -211,7 +231,7 @@ fn shown_name(line: &Line, by: Division) -> String {
 }
 
 /// Formats a time in microseconds: 850us, 4.2ms, 1.5s.
-fn time(us: f64) -> String {
+pub(super) fn time(us: f64) -> String {
     match us {
         0.0 => "-".into(),
         _ if us < 1e3 => format!("{us:.0}us"),
