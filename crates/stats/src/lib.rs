@@ -4,12 +4,14 @@
 //! compares two rounds, and adds up the differences by node, target, operation, client, user, group
 //! or job. The command `skep stats` shows the rows, and the monitor stores them. [`why`] explains
 //! where the time of requests went, and names the causes of slowness. [`advise`] proposes stripe
-//! patterns. [`operation`] explains the time of one operation from its records.
+//! patterns. [`operation`] explains the time of one operation from its records. [`balance`] has the
+//! balance of work and of space.
 //!
 //! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
 //! services, and show the results.
 
 pub mod advise;
+pub mod balance;
 mod change;
 pub mod operation;
 mod row;

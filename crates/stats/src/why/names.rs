@@ -30,7 +30,7 @@ pub(crate) fn copies(map: &ClusterMap, id: u32) -> Vec<String> {
 }
 
 /// Returns the name of a node, or its id if the map does not have the node.
-pub(super) fn node(map: &ClusterMap, id: NodeId) -> String {
+pub(crate) fn node(map: &ClusterMap, id: NodeId) -> String {
     match map.node(id) {
         Some(node) => escape_controls(&node.name).into_owned(),
         None => id.to_string(),
@@ -47,7 +47,7 @@ pub(crate) fn client(map: &ClusterMap, id: u32) -> String {
 }
 
 /// Returns a duration with two digits and its unit.
-pub(super) fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     let ns = ns as f64;
     let with_digits = |value: f64, unit: &str| match value < 9.95 {
         true => format!("{value:.1} {unit}"),
@@ -62,7 +62,7 @@ pub(super) fn time(ns: u64) -> String {
 }
 
 /// Returns a share in percent.
-pub(super) fn percent(part: u64, whole: u64) -> u64 {
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     // Round the share, because reports show no decimal places.
     (part as f64 / whole.max(1) as f64 * 100.0).round() as u64
 }

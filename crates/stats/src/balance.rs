@@ -1,0 +1,293 @@
+//! Balance figures: how evenly the metadata targets share the work, and how evenly the storage
+//! targets are filled, as one figure each. Also the rules that report a large imbalance.
+//!
+//! A figure is the mean of all compared targets divided by the highest value of a target, in
+//! percent. It is 100 % if all targets have the same value. If one of `n` targets has everything,
+//! it is `100 / n` %.
+//!
+//! The module is pure: it does no I/O and reads no clock. The work of a time span comes from
+//! [`Evidence`], and the space comes from the cluster map.
+
+use crate::why::{Cause, Evidence, names};
+use serde::{Deserialize, Serialize};
+use skep_cluster::problems::Severity;
+use skep_types::map::{Capacity, CapacityPool, Consistency};
+use skep_types::{ClusterMap, Target, TargetId, TargetKind};
+use std::collections::BTreeMap;
+
+/// Minimum number of requests for each metadata target, on average, before their balance is
+/// judged. With fewer requests, chance decides which target gets them.
+pub const FEWEST_REQUESTS: u64 = 100;
+/// Minimum used share of the fullest storage target, in percent, before the balance of the used
+/// space is judged. Below, the files of the local file system itself decide.
+const LEAST_USED_PERCENT: f64 = 1.0;
+/// A metadata target has far more than its share of the work if it gets at least this many times
+/// the mean of the others.
+const FAR_MORE_WORK: u64 = 4;
+/// Minimum working share of the thread of a metadata target, in percent, before a large share of
+/// the work is a problem. Below, requests hardly wait for each other (`why/metadata_load.rs`).
+const BUSY_PERCENT: u64 = 50;
+/// A storage target has far more than its share of the data if its used share is at least this
+/// many times the used share of the others.
+const FAR_MORE_SPACE: f64 = 2.0;
+/// Minimum used share of a storage target, in percent, before a large share of the data is a
+/// problem. Below, the target has space for a long time.
+const FULL_PERCENT: f64 = 50.0;
+
+/// The figure of one balance.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Balance {
+    /// Number of targets that were compared. Targets on the same file system count as one.
+    pub targets: usize,
+    /// Mean of the targets divided by the highest value of a target, in percent. `None` means that
+    /// the balance cannot be judged.
+    pub percent: Option<f64>,
+    /// The reason why the balance cannot be judged.
+    pub reason: Option<String>,
+    /// The target with the highest value. If there are several, the one with the lowest id.
+    pub highest: Option<Highest>,
+}
+
+/// The target with the highest value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Highest {
+    /// Id of the target.
+    pub target: u32,
+    /// For work, the share of all requests that the target got. For space, the used share of the
+    /// target's file system. In percent.
+    pub percent: f64,
+}
+
+/// The work of one metadata target in a time span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Number of completed requests, without those that only wait for an event.
+    pub requests: u64,
+    /// Time in which the thread of the target was not idle.
+    pub working_ns: u64,
+    /// Length of the time span.
+    pub span_ns: u64,
+}
+
+/// The work of several targets, by target id.
+pub type WorkByTarget = BTreeMap<u32, Work>;
+
+/// Adds the work in `evidence` to `work`.
+pub fn add_work(work: &mut WorkByTarget, evidence: &Evidence) {
+    for (id, target) in &evidence.targets {
+        let requests = target.kinds.values().fold(0_u64, |sum, it| sum.saturating_add(it.requests));
+        let sum = work.entry(*id).or_default();
+        sum.requests = sum.requests.saturating_add(requests);
+        sum.working_ns = sum.working_ns.saturating_add(target.working_ns);
+        sum.span_ns = sum.span_ns.saturating_add(target.span_ns);
+    }
+}
+
+impl Balance {
+    fn unknown(targets: usize, reason: String) -> Self {
+        Self { targets, percent: None, reason: Some(reason), highest: None }
+    }
+
+    /// Returns the figure in words, for example `87 %`. If there is no figure, returns the reason.
+    pub fn in_words(&self) -> String {
+        match (self.percent, &self.reason) {
+            (Some(percent), _) => format!("{percent:.0} %"),
+            (None, Some(reason)) => reason.clone(),
+            (None, None) => "unknown".into(),
+        }
+    }
+}
+
+/// Rounds to one decimal place, so that JSON shows no meaningless digits.
+fn rounded(percent: f64) -> f64 {
+    (percent * 10.0).round() / 10.0
+}
+
+/// Returns the entry with the highest value. If several entries have it, returns the first one.
+fn highest<T: PartialOrd + Copy>(values: &[(u32, T)]) -> Option<(u32, T)> {
+    values.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
+
+/// Returns the requests of each metadata target that is the primary of a group and whose work is
+/// known. Only primaries get requests of clients.
+fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64)> {
+    let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
+    let mut found: Vec<_> = groups
+        .filter_map(|group| {
+            let id = group.primary.raw();
+            Some((id, work.get(&id)?.requests))
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup_by_key(|(id, _)| *id);
+    found
+}
+
+/// Returns how evenly the requests of a time span were divided over the metadata targets that serve
+/// clients.
+pub fn of_metadata_work(work: &WorkByTarget, map: &ClusterMap) -> Balance {
+    let found = requests_of_primaries(work, map);
+    let targets = found.len();
+    let all = found.iter().fold(0_u64, |sum, (_, requests)| sum.saturating_add(*requests));
+    let Some((target, most)) = highest(&found).filter(|_| targets > 1) else {
+        let reason = "fewer than two metadata targets serve clients";
+        return Balance::unknown(targets, reason.into());
+    };
+    if all < FEWEST_REQUESTS.saturating_mul(targets as u64) {
+        let reason = format!("not enough work to judge ({all} requests)");
+        return Balance::unknown(targets, reason);
+    }
+    let share = most as f64 / all as f64 * 100.0;
+    Balance {
+        targets,
+        percent: Some(rounded(100.0 * 100.0 / (share * targets as f64))),
+        reason: None,
+        highest: Some(Highest { target, percent: rounded(share) }),
+    }
+}
+
+/// The storage targets on one file system.
+struct Store<'a> {
+    /// The target with the lowest id.
+    target: &'a Target,
+    capacity: Capacity,
+}
+
+impl Store<'_> {
+    fn used(&self) -> u64 {
+        self.capacity.total_bytes.saturating_sub(self.capacity.free_bytes)
+    }
+}
+
+/// Returns the used share of several file systems, in percent.
+fn used_percent<'a>(stores: impl Iterator<Item = &'a Store<'a>>) -> f64 {
+    let (mut used, mut total) = (0.0, 0.0);
+    for store in stores {
+        used += store.used() as f64;
+        total += store.capacity.total_bytes as f64;
+    }
+    if total > 0.0 { used / total * 100.0 } else { 0.0 }
+}
+
+/// Returns the file systems of the storage targets with a known size. Omits targets that were given
+/// up as lost.
+fn stores(map: &ClusterMap) -> Vec<Store<'_>> {
+    let is_counted = |target: &&Target| {
+        target.kind == TargetKind::Storage
+            && target.consistency != Consistency::Bad
+            && target.capacity.total_bytes > 0
+    };
+    let mut targets: Vec<&Target> = map.targets.iter().filter(is_counted).collect();
+    targets.sort_by_key(|target| target.id);
+    let mut stores: Vec<Store<'_>> = Vec::new();
+    for target in targets {
+        let capacity = target.capacity;
+        let file_system = capacity.file_system;
+        let known = stores.iter_mut().find(|it| it.capacity.file_system == file_system);
+        match known.filter(|_| file_system != 0) {
+            Some(store) => {
+                store.capacity.free_bytes = store.capacity.free_bytes.min(capacity.free_bytes);
+            }
+            None => stores.push(Store { target, capacity }),
+        }
+    }
+    stores
+}
+
+/// Returns the fullest file system with its used share in percent.
+fn fullest<'a>(stores: &'a [Store<'a>]) -> Option<(&'a Store<'a>, f64)> {
+    let used = |store: &'a Store<'a>| (store, used_percent(std::iter::once(store)));
+    stores.iter().map(used).reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
+
+/// Returns how evenly the storage targets are filled. The value of a target is the used share of
+/// its file system, so that small and large disks that are filled alike are even. The mean is the
+/// used share of the whole space.
+pub fn of_storage_space(map: &ClusterMap) -> Balance {
+    let stores = stores(map);
+    let targets = stores.len();
+    let Some((store, most)) = fullest(&stores).filter(|_| targets > 1) else {
+        let reason = "fewer than two storage targets have a file system of their own";
+        return Balance::unknown(targets, reason.into());
+    };
+    if most < LEAST_USED_PERCENT {
+        return Balance::unknown(targets, "not enough data to judge".into());
+    }
+    Balance {
+        targets,
+        percent: Some(rounded(used_percent(stores.iter()) / most * 100.0)),
+        reason: None,
+        highest: Some(Highest { target: store.target.id.raw(), percent: rounded(most) }),
+    }
+}
+
+/// Returns a finding if one metadata target is busy and gets far more requests than the others. The
+/// work must be that of a minute or more, because each program works in one directory for a moment.
+pub fn uneven_work(work: &WorkByTarget, map: &ClusterMap) -> Option<Cause> {
+    let balance = of_metadata_work(work, map);
+    let (percent, top) = (balance.percent?, balance.highest?);
+    let own = work.get(&top.target)?;
+    let found = requests_of_primaries(work, map);
+    let others = found.iter().filter(|(id, _)| *id != top.target);
+    let others = others.fold(0_u64, |sum, (_, requests)| sum.saturating_add(*requests));
+    let mean = others / (found.len() as u64).saturating_sub(1).max(1);
+    let busy = names::percent(own.working_ns, own.span_ns);
+    let is_uneven = own.requests >= mean.saturating_mul(FAR_MORE_WORK) && busy >= BUSY_PERCENT;
+    is_uneven.then(|| Cause {
+        rule: "work-uneven",
+        severity: Severity::Warning,
+        object: TargetId::new(top.target).to_string(),
+        targets: vec![top.target],
+        client: None,
+        is_over: false,
+        what: format!(
+            "{} gets {:.0} % of the requests to {} metadata targets and works {busy} % of the \
+             time; the balance of work is {percent:.0} %",
+            names::target(map, top.target),
+            top.percent,
+            balance.targets
+        ),
+        remedy: "requests to this target wait for each other while other targets are idle. \
+                 Directories directly below the root of the file system are spread over the \
+                 metadata targets, and directories below them follow: divide the work among \
+                 several directories below the root. `skep entry info DIRECTORY` shows the target \
+                 of a directory"
+            .into(),
+    })
+}
+
+/// Returns a finding if one storage target is far fuller than the others. A target that is low on
+/// free space has another finding, so it has none here.
+pub fn uneven_space(map: &ClusterMap) -> Option<Cause> {
+    let stores = stores(map);
+    let (fullest, used) = fullest(&stores).filter(|_| stores.len() > 1)?;
+    let target = fullest.target;
+    let others = used_percent(stores.iter().filter(|it| it.target.id != target.id));
+    let is_uneven = used >= FULL_PERCENT
+        && used >= others * FAR_MORE_SPACE
+        && target.capacity_pool == CapacityPool::Normal;
+    let balance = of_storage_space(map).in_words();
+    is_uneven.then(|| Cause {
+        rule: "space-uneven",
+        severity: Severity::Warning,
+        object: target.id.to_string(),
+        targets: vec![target.id.raw()],
+        client: None,
+        is_over: false,
+        what: format!(
+            "{} is {used:.0} % full, but the other storage targets are {others:.0} % full; the \
+             balance of used space is {balance}",
+            names::target(map, target.id.raw())
+        ),
+        remedy:
+            "this target fills before the others, and writes to its files then fail. New files \
+                 use targets with more free space more often, unless the pattern of their \
+                 directory names this target: `skep target files --paths ID` lists such \
+                 directories and the files. Copying a large file (`cp -a FILE FILE.new && mv \
+                 FILE.new FILE`) places it again. If other programs use the disk, remove their data"
+                .into(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
