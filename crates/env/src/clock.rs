@@ -30,6 +30,17 @@ pub fn wall_time() -> Timestamp {
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }
 }
 
+/// Whether the kernel considers the clock of this host as synchronised, because a time service such
+/// as `chronyd` adjusts it. `None` means that the kernel does not answer.
+pub fn is_clock_synchronised() -> Option<bool> {
+    // SAFETY: the structure consists of integers, for which zeros are valid values.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // The field `modes` is zero, so the call changes nothing.
+    // SAFETY: `state` is valid for writes.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result >= 0).then_some(state.status & libc::STA_UNSYNC == 0)
+}
+
 /// Returns `N` random bytes from the kernel.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0_u8; N];

@@ -36,7 +36,9 @@ mod timed;
 
 pub use async_task::Task;
 pub use buffer::{Buf, BufBytes, Fill};
-pub use clock::{now, random_bytes, random_u64, random_u128, thread_time, wall_time};
+pub use clock::{
+    is_clock_synchronised, now, random_bytes, random_u64, random_u128, thread_time, wall_time,
+};
 pub use event_loop::{
     ExpectedReply, Op, block_on, expect_reply, idle_time, is_running, limit_kernel_workers,
     set_spin, sleep, spawn, submit, timeout, yield_now,

@@ -1,5 +1,5 @@
-//! Statistics of the host from `/proc`: load, CPUs, memory, network interfaces, and disks as
-//! `iostat -x` shows them.
+//! Statistics of the host from `/proc`: load, CPUs, memory, page cache, pressure, network
+//! interfaces, and disks as `iostat -x` shows them. Also the clock of the host.
 //!
 //! The parsers are functions of a file's text. They skip a line that they cannot parse, because
 //! newer kernels add fields and lines.
@@ -27,6 +27,11 @@ impl Source for HostFigures {
         collect_load(snapshot, &read("loadavg"));
         collect_cpu(snapshot, &read("stat"));
         collect_memory(snapshot, &read("meminfo"));
+        collect_page_cache(snapshot, &read("vmstat"));
+        for resource in ["cpu", "io", "memory"] {
+            collect_pressure(snapshot, resource, &read(&format!("pressure/{resource}")));
+        }
+        collect_clock(snapshot);
         collect_disks(snapshot, &read("diskstats"));
         collect_interfaces(snapshot, &read("net/dev"));
     }
@@ -41,8 +46,8 @@ fn ns_of_ms(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }
 
-/// Returns the number that follows `key` in a file such as `/proc/meminfo`.
-pub(crate) fn kib_of(text: &str, key: &str) -> Option<u64> {
+/// Returns the number that follows `key` in a file such as `/proc/meminfo` or `/proc/vmstat`.
+pub(crate) fn number_after(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -76,9 +81,45 @@ fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
         (&catalog::HOST_DIRTY, "Dirty:"),
     ];
     for (definition, key) in figures {
-        if let Some(kib) = kib_of(meminfo, key) {
+        if let Some(kib) = number_after(meminfo, key) {
             snapshot.count(definition, Vec::new(), kib * 1024);
         }
+    }
+}
+
+/// Adds the share of the dirty page cache in the kernel's limit, both in pages.
+fn collect_page_cache(snapshot: &mut Snapshot, vmstat: &str) {
+    let pages = |key| number_after(vmstat, key);
+    let (dirty, limit) = (pages("nr_dirty "), pages("nr_dirty_threshold "));
+    if let (Some(dirty), Some(limit @ 1..)) = (dirty, limit) {
+        // The kernel compares the sum of both with the limit.
+        let dirty = dirty.saturating_add(pages("nr_writeback ").unwrap_or(0));
+        let millionths = dirty.saturating_mul(1_000_000) / limit;
+        snapshot.count(&catalog::HOST_DIRTY_RATIO, Vec::new(), millionths);
+    }
+}
+
+/// Adds the stalled times of one file in `/proc/pressure`. Kernels without the option `CONFIG_PSI`
+/// have no such file.
+fn collect_pressure(snapshot: &mut Snapshot, resource: &str, pressure: &str) {
+    for (prefix, stalled) in [("some ", "some"), ("full ", "all")] {
+        let line = pressure.lines().find_map(|line| line.strip_prefix(prefix));
+        let total = line.and_then(|line| line.rsplit_once("total=")).map(|(_, total)| total);
+        if let Some(us) = total.and_then(|total| total.trim().parse::<u64>().ok()) {
+            let labels = vec![("resource", resource.to_owned()), ("stalled", stalled.to_owned())];
+            snapshot.count(&catalog::HOST_PRESSURE, labels, us.saturating_mul(1_000));
+        }
+    }
+}
+
+fn collect_clock(snapshot: &mut Snapshot) {
+    let time = skep_env::wall_time();
+    let seconds = time.seconds.saturating_mul(1_000_000_000);
+    let ns = seconds.saturating_add(i64::from(time.nanoseconds));
+    snapshot.number(&catalog::HOST_CLOCK, Vec::new(), ns);
+    if let Some(is_synchronised) = skep_env::is_clock_synchronised() {
+        let number = i64::from(is_synchronised);
+        snapshot.number(&catalog::HOST_CLOCK_SYNCHRONISED, Vec::new(), number);
     }
 }
 
@@ -230,12 +271,37 @@ mod tests {
     }
 
     #[test]
+    fn page_cache_and_pressure_are_parsed() {
+        let vmstat = "nr_free_pages 9\nnr_dirty 60\nnr_writeback 20\nnr_dirtied 7\n\
+                      nr_dirty_threshold 160\nnr_dirty_background_threshold 80\n";
+        let found = numbers(|snapshot| collect_page_cache(snapshot, vmstat));
+        assert_eq!(number(&found, "skep_host_memory_dirty_ratio", ""), 500_000);
+        let none = numbers(|snapshot| collect_page_cache(snapshot, "nr_dirty 60\n"));
+        assert_eq!(none, []);
+        let pressure = "some avg10=1.53 avg60=0.87 avg300=0.22 total=5000\n\
+                        full avg10=0.00 avg60=0.00 avg300=0.00 total=700\n";
+        let mut snapshot = Snapshot::default();
+        collect_pressure(&mut snapshot, "memory", pressure);
+        let stalled: Vec<_> =
+            snapshot.iter().map(|it| (it.labels[1].1.clone(), it.value.clone())).collect();
+        let expected = [("all", 700_000), ("some", 5_000_000)]
+            .map(|(stalled, ns)| (stalled.to_owned(), Value::Number(ns)));
+        assert_eq!(stalled, expected);
+    }
+
+    #[test]
     fn counters_of_the_running_host_are_plausible() {
         let mut snapshot = Snapshot::default();
         HostFigures.collect(&mut snapshot);
         let names: std::collections::BTreeSet<_> =
             snapshot.iter().map(|series| series.definition.name).collect();
-        for name in ["skep_host_load1", "skep_host_cpus", "skep_host_memory_bytes"] {
+        for name in [
+            "skep_host_load1",
+            "skep_host_cpus",
+            "skep_host_memory_bytes",
+            "skep_host_memory_dirty_ratio",
+            "skep_host_clock_seconds",
+        ] {
             assert!(names.contains(name), "{name}");
         }
     }

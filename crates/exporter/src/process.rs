@@ -19,7 +19,7 @@ impl Source for ProcessFigures {
         }
         let status = read("status").unwrap_or_default();
         for (definition, key) in [(&PROCESS_RESIDENT, "VmRSS:"), (&PROCESS_VIRTUAL, "VmSize:")] {
-            if let Some(kib) = crate::host::kib_of(&status, key) {
+            if let Some(kib) = crate::host::number_after(&status, key) {
                 snapshot.count(definition, Vec::new(), kib * 1024);
             }
         }

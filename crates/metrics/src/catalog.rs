@@ -307,6 +307,30 @@ definitions! {
     /// Dirty page cache of the host.
     HOST_DIRTY = Definition::gauge("skep_host_memory_dirty_bytes", Unit::Bytes, &[],
         "Page cache of the host that is not written to the disks yet.");
+    /// Dirty page cache of the host, as a share of the kernel's limit.
+    HOST_DIRTY_RATIO = Definition::gauge("skep_host_memory_dirty_ratio", Unit::Decimal, &[],
+        "Page cache of the host that is not written to the disks yet, divided by the limit of the \
+         kernel. Above three quarters, the kernel makes programs wait that write files.");
+    /// Time in which programs of the host were stalled.
+    HOST_PRESSURE = Definition::counter("skep_host_pressure_seconds", Unit::Seconds,
+        &["resource", "stalled"],
+        "Time in which some or all running programs of the host waited for a resource: cpu, io or \
+         memory (`/proc/pressure`).");
+    /// Date and time of the host.
+    HOST_CLOCK = Definition::gauge("skep_host_clock_seconds", Unit::Seconds, &[],
+        "Date and time of the host, in seconds since 1970.");
+    /// Whether a time service keeps the clock of the host.
+    HOST_CLOCK_SYNCHRONISED = Definition::gauge("skep_host_clock_synchronised", Unit::Count, &[],
+        "1 if a time service adjusts the clock of the host, according to the kernel; otherwise 0.");
+    /// Time of the last backup of management's directory.
+    MANAGEMENT_BACKUP = Definition::gauge("skep_management_last_backup_seconds", Unit::Seconds,
+        &[],
+        "Time of the last `skep cluster backup` of this directory of management, in seconds since \
+         1970. Absent if there was none.");
+    /// Time at which management's directory was created.
+    MANAGEMENT_CREATED = Definition::gauge("skep_management_created_seconds", Unit::Seconds, &[],
+        "Time at which this directory of management was initialised or restored, in seconds since \
+         1970.");
     /// Number of reads from a disk.
     DISK_READS = Definition::counter("skep_host_disk_reads", Unit::Count, DEVICE,
         "Reads that a disk of the host has completed (r/s of iostat).");
