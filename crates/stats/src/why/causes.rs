@@ -1,5 +1,5 @@
-//! Finds the causes of slowness: disks, logs, links, the load of one user or one directory, and
-//! silent clients that make other clients wait.
+//! Finds the causes of slowness: disks, logs, links, the load of one user or one directory, hosts
+//! without memory, and silent clients that make other clients wait.
 //!
 //! Each rule requires a fact that only its cause can explain. So the rules find no cause in a
 //! cluster under heavy but even load. The module is pure: it does no I/O and reads no clock.
@@ -7,6 +7,7 @@
 use super::cause::{Cause, Thresholds};
 use super::comparison::{Comparison, log_syncs, of_kind, stage};
 use super::evidence::{Evidence, Holder, TargetEvidence};
+use super::hosts::slow_hosts;
 use super::links::slow_links;
 use super::metadata_load::heavy_load;
 use super::names;
@@ -48,6 +49,7 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
     found.extend(heavy_load(&metadata, map));
     let open = long_open(evidence, map, &found);
     found.extend(open);
+    found.extend(slow_hosts(evidence, map));
     found
 }
 

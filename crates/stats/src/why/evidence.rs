@@ -4,6 +4,7 @@
 //! spans, and can explain long spans. The module does not judge the evidence (`causes` does).
 
 use super::focus::Focus;
+use super::hosts::{self, HostEvidence};
 use super::traffic::{Interval, Traffic, bound};
 use crate::change::{Change, LEFT_OUT, changes, seconds};
 use crate::row::LONG_POLLS;
@@ -251,6 +252,8 @@ pub struct Evidence {
     pub span_ns: u64,
     /// The evidence of each target, by target id.
     pub targets: BTreeMap<u32, TargetEvidence>,
+    /// The state of the host of each service, by node id.
+    pub hosts: BTreeMap<u32, HostEvidence>,
     /// The data that moved in each interval in which data moved, the oldest interval first.
     pub intervals: Vec<Interval>,
     /// The client, user or job that always has an entry in the evidence.
@@ -271,6 +274,7 @@ impl Evidence {
         now: &Round,
     ) -> Self {
         let mut evidence = Self { focus, ..Self::default() };
+        evidence.hosts = hosts::of_round(&before, now);
         for figures in now {
             let earlier = before(figures.node);
             if let Some(seconds) = seconds(earlier, figures) {
@@ -318,6 +322,9 @@ impl Evidence {
         }
         for (id, target) in &later.targets {
             self.targets.entry(*id).or_default().add(target, &self.focus);
+        }
+        for (node, host) in &later.hosts {
+            self.hosts.entry(*node).or_default().add(host);
         }
         self.intervals.extend(later.intervals.iter().cloned());
         bound(&mut self.intervals);

@@ -1,0 +1,141 @@
+//! Tests of the rules about hosts with artificial replies of services.
+
+use super::*;
+use crate::why::Focus;
+use crate::why::tests::{SECOND, map};
+use skep_wire::node::{Statistics, StatisticsSeries};
+
+/// The state of a host at one moment.
+#[derive(Clone, Copy)]
+struct State {
+    clock_ns: u64,
+    is_synchronised: bool,
+    dirty_percent: u64,
+    stalled_ns: u64,
+}
+
+const GOOD: State = State {
+    clock_ns: 1_800_000_000 * SECOND,
+    is_synchronised: true,
+    dirty_percent: 3,
+    stalled_ns: 0,
+};
+
+/// Returns a map in which each service runs on its own host, with the address `10.0.0.ID`.
+fn map_with_addresses() -> ClusterMap {
+    let mut map = map();
+    for node in &mut map.nodes {
+        node.addresses = vec![format!("10.0.0.{}:7420", node.id.raw())];
+    }
+    map
+}
+
+fn reply(node: u32, second: u64, state: State) -> ServiceFigures {
+    let series = |metric: &str, labels: &[(&str, &str)], value: u64| StatisticsSeries {
+        metric: metric.into(),
+        labels: labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        value: i64::try_from(value).unwrap(),
+        buckets: Vec::new(),
+    };
+    let stalled = [("resource", "memory"), ("stalled", "all")];
+    let series = vec![
+        series("skep_host_clock_seconds", &[], state.clock_ns + second * SECOND),
+        series("skep_host_clock_synchronised", &[], u64::from(state.is_synchronised)),
+        series("skep_host_memory_dirty_ratio", &[], state.dirty_percent * 10_000),
+        series("skep_host_pressure_seconds", &stalled, second * state.stalled_ns),
+    ];
+    let moment_ns = (node_boot(node) + second) * SECOND;
+    let statistics = Statistics { moment_ns, incarnation: 1, page: String::new(), series };
+    ServiceFigures { node, name: format!("node-{node}"), statistics }
+}
+
+/// The hosts have booted at different times.
+fn node_boot(node: u32) -> u64 {
+    u64::from(node) * 1000
+}
+
+/// Returns the evidence of three seconds. `state` returns the state of the host of a service in a
+/// second.
+fn evidence(state: impl Fn(u32, u64) -> State) -> Evidence {
+    let round = |second| -> Round {
+        (1..=4).map(|node| reply(node, second, state(node, second))).collect()
+    };
+    let mut sum = Evidence::default();
+    for second in 1..=3 {
+        sum.add(&Evidence::between(&round(second - 1), &round(second), Focus::default()));
+    }
+    sum
+}
+
+fn found(state: impl Fn(u32, u64) -> State) -> Vec<(&'static str, String)> {
+    let (evidence, map) = (evidence(state), map_with_addresses());
+    let all = slow_hosts(&evidence, &map).into_iter().chain(clock_findings(&evidence, &map));
+    all.map(|it| (it.rule, it.object)).collect()
+}
+
+fn one(rule: &'static str, object: &str) -> Vec<(&'static str, String)> {
+    vec![(rule, object.to_owned())]
+}
+
+#[test]
+fn hosts_in_order_have_no_finding() {
+    assert_eq!(found(|_, _| GOOD), []);
+    // Without a time service on any host, only a difference of the clocks is a problem.
+    assert_eq!(found(|_, _| State { is_synchronised: false, ..GOOD }), []);
+}
+
+#[test]
+fn clock_that_differs_in_all_rounds_is_reported() {
+    let shifted = |node: u32, shift: i64| match node {
+        4 => State { clock_ns: GOOD.clock_ns.saturating_add_signed(shift), ..GOOD },
+        _ => GOOD,
+    };
+    let behind = -7 * SECOND as i64;
+    assert_eq!(found(|node, _| shifted(node, behind)), one("clock-differs", "host 10.0.0.4"));
+    let what = clock_findings(&evidence(|node, _| shifted(node, behind)), &map_with_addresses());
+    let words = "the clock of host 10.0.0.4 (storage-2) is 7.0 s behind those of most other hosts";
+    assert_eq!(what[0].what, words);
+    assert_eq!(found(|node, _| shifted(node, SECOND as i64)), [], "within the time of a reply");
+    let late = |node: u32, second: u64| shifted(node, if second == 2 { 0 } else { behind });
+    assert_eq!(found(late), [], "replies that are late in some rounds");
+}
+
+#[test]
+fn host_without_the_time_service_of_the_others_is_reported() {
+    let state = |node: u32, _: u64| State { is_synchronised: node != 2, ..GOOD };
+    assert_eq!(found(state), one("clock-unsynchronised", "host 10.0.0.2"));
+}
+
+#[test]
+fn full_page_cache_is_reported_if_it_stays_full() {
+    let full = |node: u32, _: u64| State { dirty_percent: if node == 3 { 86 } else { 10 }, ..GOOD };
+    assert_eq!(found(full), one("page-cache-full", "host 10.0.0.3"));
+    let short =
+        |_: u32, second: u64| State { dirty_percent: if second == 2 { 40 } else { 90 }, ..GOOD };
+    assert_eq!(found(short), []);
+    let cause = &slow_hosts(&evidence(full), &map_with_addresses())[0];
+    assert_eq!(cause.targets, [3, 4], "the targets of the host are slow");
+}
+
+#[test]
+fn memory_pressure_is_reported_from_a_tenth_of_the_time() {
+    let stalled = |ms: u64| {
+        move |node: u32, _: u64| State {
+            stalled_ns: if node == 1 { ms * SECOND / 1000 } else { 0 },
+            ..GOOD
+        }
+    };
+    assert_eq!(found(stalled(300)), one("memory-pressure", "host 10.0.0.1"));
+    assert_eq!(found(stalled(50)), []);
+}
+
+#[test]
+fn services_of_one_host_make_one_finding() {
+    let mut map = map_with_addresses();
+    map.nodes[3].addresses = map.nodes[2].addresses.clone();
+    let full = |node: u32, _: u64| State { dirty_percent: if node >= 3 { 95 } else { 10 }, ..GOOD };
+    let found = slow_hosts(&evidence(full), &map);
+    let [cause] = &found[..] else { panic!("{found:?}") };
+    assert!(cause.what.contains("host 10.0.0.3 (storage-1, storage-2)"), "{}", cause.what);
+    assert_eq!(cause.targets, [3, 4, 5, 6]);
+}
