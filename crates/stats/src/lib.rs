@@ -5,14 +5,17 @@
 //! or job. The command `skep stats` shows the rows, and the monitor stores them. [`why`] explains
 //! where the time of requests went, and names the causes of slowness. [`advise`] proposes stripe
 //! patterns. [`operation`] explains the time of one operation from its records. [`balance`] has the
-//! balance of work and of space.
+//! balance of work and of space, [`long_spans`] has rules that need the load of a minute, and
+//! [`backup`] has the rule about backups.
 //!
 //! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
 //! services, and show the results.
 
 pub mod advise;
+pub mod backup;
 pub mod balance;
 mod change;
+pub mod long_spans;
 pub mod operation;
 mod row;
 pub mod why;
