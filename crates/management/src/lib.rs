@@ -15,6 +15,7 @@ mod directory;
 mod follower;
 mod former_log;
 mod handlers;
+mod last_backup;
 mod leader_log;
 mod leadership;
 mod limits;
@@ -30,11 +31,13 @@ mod token_file;
 
 pub use copies::{DirectoryCopy, Recovery, copy_directory, recover};
 pub use directory::{initialise, join};
+pub use last_backup::record_backup;
 pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use directory::{make_ready, member_settings, registration};
 use follower::Refusal;
+use last_backup::BackupFigures;
 use machine::Machine;
 use members::MemberConnections;
 use meter::Meter;
@@ -53,6 +56,7 @@ use skep_wire::consensus::AskMember;
 use skep_wire::management::Heartbeat;
 use skep_wire::traces::ReportTraces;
 use std::rc::Rc;
+use std::sync::Arc;
 use token_file::TokenFile;
 
 /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process, so
@@ -122,6 +126,8 @@ impl RunningManagement {
         let token_file = TokenFile::new(path.clone(), &authority, addresses);
         token_file.write(&mut directory)?;
         let meter = Meter::new(&settings.node.name);
+        let backups = BackupFigures { directory: path.clone() };
+        meter.figures.registry().add(Arc::new(backups));
         let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
         let service = Rc::new(Service {
             identity: identity.clone(),

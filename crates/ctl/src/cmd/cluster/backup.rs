@@ -1,9 +1,9 @@
 //! `skep cluster backup`: copies the directory of management, also while management runs.
 
 use crate::help::{Example, examples};
-use crate::output::print;
+use crate::output::{print, warn};
 use serde::Serialize;
-use skep_management::copy_directory;
+use skep_management::{copy_directory, record_backup};
 use skep_types::Result;
 use std::path::PathBuf;
 
@@ -15,7 +15,8 @@ const EXAMPLES: &[Example] = &[(
 /// Copy the directory of management, even while management runs
 ///
 /// The copy contains the cluster's secret. `skep cluster restore` makes a directory of management
-/// from the copy.
+/// from the copy. The file `last-backup` in the directory records the time of the backup.
+/// `skep health check` and the monitor report if the last backup is older than a week.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BackupArgs {
@@ -37,6 +38,13 @@ struct Backup {
 
 pub(crate) fn run(args: &BackupArgs) -> Result<()> {
     let made = copy_directory(&args.directory, &args.copy)?;
+    if let Err(error) = record_backup(&args.directory, &args.copy) {
+        warn(&format!(
+            "the copy is complete, but its time cannot be recorded, so `skep health check` may \
+             report that management has no backup: {}",
+            error.context()
+        ));
+    }
     let backup = Backup {
         cluster: made.cluster.to_string(),
         copy: args.copy.clone(),
