@@ -203,6 +203,11 @@ impl AlertBook {
         all
     }
 
+    /// Returns the time at which a current finding began, in milliseconds since 1970.
+    pub(crate) fn since_ms(&self, key: &FindingKey) -> Option<u64> {
+        self.active.get(key).map(|active| active.alert.since_ms)
+    }
+
     /// Returns the alerts that ended at or after `from_ms`, the newest first.
     pub(crate) fn ended_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
         let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
@@ -267,6 +272,7 @@ mod tests {
             book.update(second * 1000, vec![finding()]);
         }
         assert_eq!(book.holding().len(), 1);
+        assert_eq!(book.since_ms(&finding().key()), Some(0));
         book.update(60_000, Vec::new());
         assert_eq!(book.holding().len(), 0);
         assert_eq!((book.ended()[0].since_ms, book.ended()[0].ended_ms), (0, Some(9000)));

@@ -8,6 +8,7 @@ use crate::collect::Collected;
 use crate::findings::{Finding, FindingKey};
 use skep_cluster::outage_effect::effect_of_outage;
 use skep_cluster::problems::{Severity, has_only_lost_targets};
+use skep_stats::why::host_of;
 use skep_types::{ClusterMap, Node, NodeKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,12 +86,6 @@ pub(crate) fn service_of_object<'a>(object: &str, map: &'a ClusterMap) -> Option
 
 fn service_of<'a>(finding: &Finding, map: &'a ClusterMap) -> Option<&'a Node> {
     service_of_object(&finding.object, map)
-}
-
-/// Returns the host in the first address of a service, as the object of a finding: `host 10.0.0.3`.
-fn host_of(node: &Node) -> Option<String> {
-    let (host, _) = node.addresses.first()?.rsplit_once(':')?;
-    Some(format!("host {}", host.trim_start_matches('[').trim_end_matches(']')))
 }
 
 /// Returns the host of all management nodes. `None` if they run on several hosts.

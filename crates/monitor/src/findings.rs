@@ -1,29 +1,28 @@
 //! Findings: the current problems of a cluster according to the rules of the monitor.
 //!
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
-//! from `skep_cluster::problems`, and the causes of slowness come from `skep_stats::why`. This
-//! module has the rules that need the loads of a time span, and not only the current state. It does
-//! not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
+//! from `skep_cluster::problems`. The other rules that `skep health check` shares are in
+//! `skep_stats`: causes of slowness, clocks, balances, backups, and the load of a minute. This
+//! module passes the figures to them, and has the rules about the monitor and its connections. It
+//! does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
-use crate::quantile::quantile_ns;
+use crate::quantile::histogram;
 use crate::settings::AlertSettings;
 use skep_cluster::outage_effect::effect_of_outage;
 use skep_cluster::problems::{Severity, has_only_lost_targets, lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
-use skep_stats::why::{Evidence, Thresholds, causes};
+use skep_stats::Round;
+use skep_stats::backup::missing_backup;
+use skep_stats::balance::{WorkByTarget, uneven_space, uneven_work};
+use skep_stats::long_spans::{growing_queue, slow_log_syncs};
+use skep_stats::why::{Cause, Evidence, Thresholds, causes, clock_findings};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
 /// Number of the newest frames that the rules about load use. These frames cover a minute.
 const WINDOW: usize = 60;
-/// Minimum number of syncs of a log in the window. With fewer syncs, the rule does not judge their
-/// durations.
-const FEWEST_OPERATIONS: u64 = 20;
-/// Share of the log syncs that must not take longer than the limit. Otherwise the rule about log
-/// syncs reports a finding.
-const SLOW_SHARE: f64 = 0.99;
 
 /// A current problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +50,17 @@ impl Finding {
     pub(crate) fn key(&self) -> FindingKey {
         (self.rule, self.object.clone())
     }
+
+    fn of(cause: Cause) -> Self {
+        Self {
+            rule: cause.rule,
+            severity: cause.severity,
+            object: cause.object,
+            what: cause.what,
+            remedy: cause.remedy,
+            cause: None,
+        }
+    }
 }
 
 /// All data that the rules use.
@@ -60,6 +70,10 @@ pub(crate) struct Situation<'a> {
     pub(crate) frames: &'a VecDeque<Frame>,
     /// The evidence for causes of slowness.
     pub(crate) evidence: &'a Evidence,
+    /// The work of all targets in the last minute.
+    pub(crate) work: &'a WorkByTarget,
+    /// The newest reply of each service.
+    pub(crate) round: &'a Round,
     /// The reason why the monitor cannot write the history. `None` means that it writes the
     /// history.
     pub(crate) history_problem: Option<&'a str>,
@@ -73,8 +87,7 @@ pub(crate) struct Situation<'a> {
 /// Returns all findings, the most severe first.
 pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let Situation { collected, frames, evidence, history_problem, evicted, .. } = situation;
-    let settings = situation.settings;
+    let Situation { collected, history_problem, evicted, .. } = situation;
     if let Some(problem) = &collected.map_problem {
         found.push(Finding {
             rule: "management-unreachable",
@@ -125,23 +138,8 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             remedy: problem.remedy.into(),
             cause: None,
         }));
-        let slow = causes(evidence, map, &thresholds(settings));
-        found.extend(slow.into_iter().filter(|cause| !cause.is_over).map(|cause| Finding {
-            rule: cause.rule,
-            severity: cause.severity,
-            object: cause.object,
-            what: cause.what,
-            remedy: cause.remedy,
-            cause: None,
-        }));
-        for target in &map.targets {
-            found.extend(growing_queue(map, target, frames, settings));
-            let log = slow_log_sync(map, target, frames, settings);
-            let is_new = |log: &Finding| {
-                !found.iter().any(|it| (it.rule, &it.object) == (log.rule, &log.object))
-            };
-            found.extend(log.filter(is_new));
-        }
+        let load = of_load(map, situation);
+        found.extend(load.into_iter().filter(|cause| !cause.is_over).map(Finding::of));
     }
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     found
@@ -195,10 +193,25 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .collect()
 }
 
-fn name_of(map: &ClusterMap, target: &Target) -> String {
-    let node = map.nodes.iter().find(|node| node.id == target.node);
-    let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
-    format!("target {}{node}", target.id)
+/// Returns the findings of the rules that use the figures of services.
+fn of_load(map: &ClusterMap, situation: &Situation<'_>) -> Vec<Cause> {
+    let &Situation { frames, evidence, work, round, settings, .. } = situation;
+    let mut found = causes(evidence, map, &thresholds(settings));
+    let uneven = uneven_work((work, evidence), map, &found);
+    found.extend(uneven);
+    found.extend(uneven_space(map));
+    found.extend(clock_findings(evidence, map));
+    let max_age_ns = u64::try_from(settings.backup.0.as_nanos()).unwrap_or(u64::MAX);
+    found.extend((max_age_ns > 0).then(|| missing_backup(map, round, max_age_ns)).flatten());
+    for target in &map.targets {
+        found.extend(queue_of(map, target, frames, settings));
+        let log = log_syncs_of(map, target, frames, settings);
+        let is_new =
+            |log: &Cause| !found.iter().any(|it| (it.rule, &it.object) == (log.rule, &log.object));
+        let log = log.filter(is_new);
+        found.extend(log);
+    }
+    found
 }
 
 /// Adds up the load of a target over frames.
@@ -231,13 +244,13 @@ pub(crate) fn thresholds(settings: &AlertSettings) -> Thresholds {
     }
 }
 
-/// Returns a finding if the queue of a target is long and becomes longer.
-fn growing_queue(
+/// Returns a finding if the queue of a target is long and has become longer in the last minute.
+fn queue_of(
     map: &ClusterMap,
     target: &Target,
     frames: &VecDeque<Frame>,
     settings: &AlertSettings,
-) -> Option<Finding> {
+) -> Option<Cause> {
     let half = WINDOW / 2;
     let mean = |frames: &mut dyn Iterator<Item = &Frame>| {
         let (load, samples) = sum(frames, Dimension::Target, target);
@@ -248,59 +261,22 @@ fn growing_queue(
     }
     let now = mean(&mut newest(frames, half))?;
     let before = mean(&mut newest(frames, WINDOW).take(half))?;
-    (now > settings.queue && now > before + before / 4).then(|| Finding {
-        rule: "queue-growing",
-        severity: Severity::Warning,
-        object: target.id.to_string(),
-        what: format!(
-            "the queue of {} grows: {now} requests wait, and {before} waited half a minute before",
-            name_of(map, target)
-        ),
-        remedy:
-            "`skep stats --by user` and `--by client` show the users and clients that send the \
-             requests; the target gets more requests than it can complete"
-                .into(),
-        cause: None,
-    })
+    growing_queue(map, target.id, (before, now), settings.queue)
 }
 
-/// Returns a finding if the log syncs of a metadata target are slow.
-fn slow_log_sync(
+/// Returns a finding if the log syncs of a metadata target were slow in the last minute.
+fn log_syncs_of(
     map: &ClusterMap,
     target: &Target,
     frames: &VecDeque<Frame>,
     settings: &AlertSettings,
-) -> Option<Finding> {
+) -> Option<Cause> {
     if target.kind != TargetKind::Metadata {
         return None;
     }
     let (load, _) = sum(newest(frames, WINDOW), Dimension::LogSync, target);
-    let slow = quantile_ns(&load.buckets, SLOW_SHARE)?;
-    let limit = u64::try_from(settings.log_sync.0.as_nanos()).unwrap_or(u64::MAX);
-    (load.operations >= FEWEST_OPERATIONS && slow > limit).then(|| Finding {
-        rule: "log-sync-slow",
-        severity: Severity::Warning,
-        object: target.id.to_string(),
-        what: format!(
-            "syncs of the log of {} are slow: one of a hundred takes {} or more",
-            name_of(map, target),
-            time(slow)
-        ),
-        remedy: "check the disk of this metadata target, or give the target a faster disk; each \
-                 `fsync` waits for such a sync"
-            .into(),
-        cause: None,
-    })
-}
-
-/// Formats nanoseconds. Examples are 850 us, 4.2 ms and 1.5 s.
-fn time(ns: u64) -> String {
-    let us = ns as f64 / 1e3;
-    match us {
-        _ if us < 1e3 => format!("{us:.0} us"),
-        _ if us < 1e6 => format!("{:.1} ms", us / 1e3),
-        _ => format!("{:.1} s", us / 1e6),
-    }
+    let limit_ns = u64::try_from(settings.log_sync.0.as_nanos()).unwrap_or(u64::MAX);
+    slow_log_syncs(map, target.id, &histogram(&load.buckets), limit_ns)
 }
 
 #[cfg(test)]
@@ -346,6 +322,8 @@ mod tests {
             collected: &collected,
             frames: &frames,
             evidence: &Evidence::default(),
+            work: &WorkByTarget::new(),
+            round: &Round::new(),
             history_problem: None,
             evicted: &[],
             hidden_pages: &[],
@@ -374,6 +352,8 @@ mod tests {
                 collected: &collected,
                 frames: &VecDeque::new(),
                 evidence: &evidence,
+                work: &WorkByTarget::new(),
+                round: &Round::new(),
                 history_problem: None,
                 evicted: &[],
                 hidden_pages: &[],
@@ -412,6 +392,8 @@ mod tests {
             collected: &collected,
             frames: &VecDeque::new(),
             evidence: &Evidence::default(),
+            work: &WorkByTarget::new(),
+            round: &Round::new(),
             history_problem: None,
             evicted: &[],
             hidden_pages: &["storage-1".into()],

@@ -17,6 +17,7 @@ use crate::slow_operations::SlowOperationBook;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
+use skep_stats::balance::{of_metadata_work, of_storage_space};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
@@ -30,6 +31,9 @@ const TOP: usize = 20;
 
 /// Length of the time span whose phases the description shows.
 const PHASES_SPAN_MS: u64 = 10_000;
+
+/// Length of the time span whose work is balanced. In a shorter span, single programs decide.
+const WORK_SPAN_MS: u64 = 60_000;
 
 /// If Prometheus has not asked for the list of metrics pages for this time, the monitor assumes
 /// that Prometheus is not used. By default, Prometheus asks each minute.
@@ -165,6 +169,8 @@ impl MonitorState {
             collected: &self.collected,
             frames: self.history.recent(),
             evidence: &self.evidence.newest(),
+            work: &self.evidence.work(now_ms, WORK_SPAN_MS),
+            round: self.observer.round(),
             history_problem: state.problem.as_deref(),
             evicted: &evicted,
             hidden_pages: &hidden_pages,
@@ -256,9 +262,34 @@ impl MonitorState {
             },
             "phases": self.why(&Scope::default(), now_ms, PHASES_SPAN_MS).map(|it| it.phases),
             "slowest": self.slowest(now_ms, SLOWEST_SPAN_MS, SLOWEST_SHOWN),
-            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "balance": map.map(|map| self.balance(map, now_ms)),
+            "findings": self.findings_json(),
             "alerts": self.alerts.holding(),
         })
+    }
+
+    /// Returns the findings and the balances, which `skep health check` shows.
+    pub(crate) fn health(&self, now_ms: u64) -> Value {
+        json!({
+            "now_ms": now_ms,
+            "cluster": self.cluster(),
+            "findings": self.findings_json(),
+            "balance": self.collected.map.as_ref().map(|map| self.balance(map, now_ms)),
+        })
+    }
+
+    /// Returns the balance of the work of the last minute, and of the used space.
+    fn balance(&self, map: &ClusterMap, now_ms: u64) -> Value {
+        json!({
+            "span_seconds": WORK_SPAN_MS / 1000,
+            "metadata_work": of_metadata_work(&self.evidence.work(now_ms, WORK_SPAN_MS), map),
+            "storage_space": of_storage_space(map),
+        })
+    }
+
+    fn findings_json(&self) -> Vec<Value> {
+        let with_begin = |finding: &Finding| finding_json(finding, &self.alerts);
+        self.findings.iter().map(with_begin).collect()
     }
 
     /// Returns the slowest operations that ended in the last `span_ms` milliseconds, but at most
@@ -381,8 +412,10 @@ fn capacity(map: &ClusterMap) -> Value {
     json!({ "size_bytes": size, "free_bytes": free })
 }
 
-fn finding_json(finding: &Finding) -> Value {
+/// Returns a finding as JSON, with the time at which it began.
+fn finding_json(finding: &Finding, alerts: &AlertBook) -> Value {
     json!({
+        "since_ms": alerts.since_ms(&finding.key()),
         "rule": finding.rule,
         "severity": severity_word(finding.severity),
         "object": finding.object,

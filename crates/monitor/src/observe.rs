@@ -36,6 +36,11 @@ impl Observer {
         (!page.is_empty()).then_some(page)
     }
 
+    /// Returns the last reply of each service.
+    pub(crate) fn round(&self) -> &Round {
+        &self.last
+    }
+
     /// Returns the usual times of requests, for comparison with one operation.
     pub(crate) fn usual(&self) -> Usual {
         Usual::of(&self.last)

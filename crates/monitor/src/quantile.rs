@@ -6,7 +6,8 @@ use skep_metrics::{BUCKETS, HistogramValue};
 /// group for each doubling of the duration, and one group for longer durations.
 pub(crate) const HEAT_ROWS: usize = 28;
 
-fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
+/// Returns the histogram with the numbers of durations in stored buckets.
+pub(crate) fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
     let mut value = HistogramValue::default();
     for (bucket, count) in buckets {
         // A newer program may have stored more buckets. Durations in the additional buckets are

@@ -66,6 +66,7 @@ pub(crate) fn reply(
     };
     match path {
         "/api/live" => as_json(&state.live(now_ms)),
+        "/api/health" => as_json(&state.health(now_ms)),
         "/api/history" => match SeriesQuery::of(&parameters) {
             Ok(query) => {
                 let found = series::series(&state.history, &query, now_ms);

@@ -87,6 +87,9 @@ pub struct AlertSettings {
     /// A queue is reported if it grows and has more requests than this. A target works on one
     /// request of each client at a time, so a long queue delays all clients.
     pub queue: u64,
+    /// Management is reported if `skep cluster backup` has not copied its directory for longer than
+    /// this. Set `0 s` if another program makes the backups: then it is never reported.
+    pub backup: Interval,
 }
 
 /// Settings of the copies of figures that go to InfluxDB.
@@ -145,6 +148,7 @@ impl Default for MonitorSettings {
                 slow_from: Interval(Duration::from_millis(5)),
                 log_sync: Interval(Duration::from_millis(100)),
                 queue: 64,
+                backup: Interval(Duration::from_nanos(skep_stats::backup::MAX_AGE_NS)),
             },
             influx: InfluxSettings {
                 url: String::new(),

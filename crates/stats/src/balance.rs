@@ -27,6 +27,11 @@ const FAR_MORE_WORK: u64 = 4;
 /// Minimum working share of the thread of a metadata target, in percent, before a large share of
 /// the work is a problem. Below, requests hardly wait for each other (`why/metadata_load.rs`).
 const BUSY_PERCENT: u64 = 50;
+/// Minimum length of the time span whose work may be a problem. In a shorter span, a single program
+/// may have all the work.
+const LEAST_SPAN_NS: u64 = 50_000_000_000;
+/// Rules that name the user or the directory whose requests keep a metadata target busy.
+const REASONS: [&str; 2] = ["user-storm", "directory-hot"];
 /// A storage target has far more than its share of the data if its used share is at least this
 /// many times the used share of the others.
 const FAR_MORE_SPACE: f64 = 2.0;
@@ -221,16 +226,29 @@ pub fn of_storage_space(map: &ClusterMap) -> Balance {
     }
 }
 
-/// Returns a finding if one metadata target is busy and gets far more requests than the others. The
-/// work must be that of a minute or more, because each program works in one directory for a moment.
-pub fn uneven_work(work: &WorkByTarget, map: &ClusterMap) -> Option<Cause> {
+/// Returns a finding if one metadata target is busy and gets far more requests than the others.
+/// `work` is that of a minute or more, and `evidence` is that of the newest seconds, in which the
+/// target must be busy as well. `found` are the causes of slowness. If one of them names the user
+/// or the directory that keeps the target busy, there is no finding.
+pub fn uneven_work(
+    (work, evidence): (&WorkByTarget, &Evidence),
+    map: &ClusterMap,
+    found: &[Cause],
+) -> Option<Cause> {
     let balance = of_metadata_work(work, map);
     let (percent, top) = (balance.percent?, balance.highest?);
     let own = work.get(&top.target)?;
-    let found = requests_of_primaries(work, map);
-    let others = found.iter().filter(|(id, _)| *id != top.target);
+    let newest = evidence.targets.get(&top.target)?;
+    let is_named =
+        |cause: &Cause| REASONS.contains(&cause.rule) && cause.targets.contains(&top.target);
+    let is_busy_now = names::percent(newest.working_ns, newest.span_ns) >= BUSY_PERCENT;
+    if own.span_ns < LEAST_SPAN_NS || !is_busy_now || found.iter().any(is_named) {
+        return None;
+    }
+    let all = requests_of_primaries(work, map);
+    let others = all.iter().filter(|(id, _)| *id != top.target);
     let others = others.fold(0_u64, |sum, (_, requests)| sum.saturating_add(*requests));
-    let mean = others / (found.len() as u64).saturating_sub(1).max(1);
+    let mean = others / (all.len() as u64).saturating_sub(1).max(1);
     let busy = names::percent(own.working_ns, own.span_ns);
     let is_uneven = own.requests >= mean.saturating_mul(FAR_MORE_WORK) && busy >= BUSY_PERCENT;
     is_uneven.then(|| Cause {

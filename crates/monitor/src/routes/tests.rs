@@ -1,6 +1,7 @@
 //! Tests of the monitor's paths, access restrictions and JSON, without sockets.
 
 use super::*;
+use crate::collect::Collected;
 use crate::frame::tests::frame;
 use crate::history::History;
 use crate::settings::MonitorSettings;
@@ -81,6 +82,24 @@ fn live_data_has_the_load_and_the_services() {
         (&"7".into(), &600.into())
     );
     assert_eq!(get("/api/alerts")["holding"], json!([]));
+}
+
+#[test]
+fn health_has_the_begin_of_each_finding_and_the_balances() {
+    let (_directory, mut state) = state();
+    for second in 1..4 {
+        let map = state.collected.map.clone();
+        let collected = Collected { map, ..Collected::default() };
+        state.take(collected, NOW + second * 1000, 1000);
+    }
+    let health = state.health(NOW + 4000);
+    let first = &health["findings"][0];
+    assert_eq!((&first["rule"], &first["object"]), (&"not-formatted".into(), &"cluster".into()));
+    assert_eq!(first["since_ms"], NOW + 1000);
+    assert_eq!(health["balance"], state.live(NOW + 4000)["balance"]);
+    assert_eq!(health["balance"]["metadata_work"]["percent"], Value::Null);
+    let reason = health["balance"]["storage_space"]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("fewer than two storage targets"), "{reason}");
 }
 
 #[test]

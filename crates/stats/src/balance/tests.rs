@@ -25,6 +25,15 @@ fn work(requests: &[u64], busy_percent: u64) -> WorkByTarget {
     requests.iter().enumerate().map(of).collect()
 }
 
+/// Evaluates the rule about work. The thread of target 1 has worked `busy_now` percent of the newest
+/// second.
+fn uneven(work: &WorkByTarget, busy_now: u64, found: &[Cause]) -> Option<Cause> {
+    let mut newest = Evidence::default();
+    let target = newest.targets.entry(1).or_default();
+    (target.span_ns, target.working_ns) = (SECOND, SECOND / 100 * busy_now);
+    uneven_work((work, &newest), &grouped(), found)
+}
+
 /// Returns a map in which storage target `3 + index` has a file system with 1000 GiB, of which the
 /// share `used[index]` is used, in percent.
 fn filled(used: &[u64]) -> ClusterMap {
@@ -61,7 +70,7 @@ fn balance_of_little_work_is_not_judged() {
     assert_eq!(little.in_words(), "not enough work to judge (199 requests)");
     let alone = of_metadata_work(&work(&[5_000], 90), &grouped());
     assert_eq!((alone.targets, alone.percent), (1, None));
-    assert_eq!(uneven_work(&work(&[199, 0], 90), &grouped()), None);
+    assert_eq!(uneven(&work(&[199, 0], 90), 90, &[]), None);
 }
 
 #[test]
@@ -73,13 +82,19 @@ fn only_primaries_count_for_the_balance_of_work() {
 
 #[test]
 fn busy_target_with_far_more_work_is_a_finding() {
-    let found = uneven_work(&work(&[9_000, 1_000], 80), &grouped()).unwrap();
+    let found = uneven(&work(&[9_000, 1_000], 80), 90, &[]).unwrap();
     assert_eq!((found.rule, found.object.as_str()), ("work-uneven", "t1"));
     let words = "metadata target t1 on metadata-1 gets 90 % of the requests to 2 metadata targets \
                  and works 80 % of the time; the balance of work is 56 %";
     assert_eq!(found.what, words);
-    assert_eq!(uneven_work(&work(&[9_000, 1_000], 20), &grouped()), None, "an idle thread");
-    assert_eq!(uneven_work(&work(&[7_000, 3_000], 80), &grouped()), None, "twice the share");
+    assert_eq!(uneven(&work(&[9_000, 1_000], 20), 90, &[]), None, "an idle thread");
+    assert_eq!(uneven(&work(&[9_000, 1_000], 80), 20, &[]), None, "the work has ended");
+    assert_eq!(uneven(&work(&[7_000, 3_000], 80), 90, &[]), None, "little more than its share");
+    let mut short = work(&[9_000, 1_000], 80);
+    short.values_mut().for_each(|it| it.span_ns /= 10);
+    assert_eq!(uneven(&short, 90, &[]), None, "six seconds");
+    let storm = Cause { rule: "user-storm", ..found };
+    assert_eq!(uneven(&work(&[9_000, 1_000], 80), 90, &[storm]), None, "the user is named");
 }
 
 #[test]

@@ -30,6 +30,9 @@ const STALLED_PERCENT: u64 = 10;
 /// `skep health check` and the monitor wait for a reply.
 const CLOCK_OFFSET_NS: u64 = 2_000_000_000;
 
+/// Prefix of the names of metrics of hosts.
+const PREFIX: &str = "skep_host_";
+
 /// The state of the host of one service in a time span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostEvidence {
@@ -79,7 +82,11 @@ struct Reading {
 impl Reading {
     fn of(figures: &ServiceFigures) -> Self {
         let mut reading = Self::default();
-        for series in &figures.statistics.series {
+        // A reply has its series in the order of their names, and thousands of them.
+        let all = &figures.statistics.series;
+        let first = all.partition_point(|series| series.metric.as_str() < PREFIX);
+        let of_host = all[first..].iter().take_while(|series| series.metric.starts_with(PREFIX));
+        for series in of_host {
             let value = u64::try_from(series.value).ok();
             match series.metric.as_str() {
                 "skep_host_pressure_seconds" => {
