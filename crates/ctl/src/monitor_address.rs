@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// The options that name the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorAddress {
-    /// Address of the monitor, for figures of the past [default: the address in the cluster's data
-    /// directory, or 127.0.0.1:7480]
+    /// Address of the monitor, for figures and findings of more than a moment [default: the address
+    /// in the cluster's data directory, or 127.0.0.1:7480]
     #[arg(long, value_name = "HOST:PORT")]
     monitor: Option<String>,
     /// File with the password of the monitor, in its first line

@@ -4,11 +4,15 @@
 //!
 //! The module [`super::services`] connects to services, [`super::last_map`] finds the map of this
 //! host, [`super::members`] asks management nodes without a leader, [`super::waits`] has the
-//! waiting requests, and [`super::watch`] has the loop of `--watch`.
+//! waiting requests, [`super::from_monitor`] has the findings of the monitor, [`super::report`] has
+//! the output, and [`super::watch`] has the loop of `--watch`.
 
+use super::balances::Balances;
+use super::from_monitor;
 use super::last_map::{self, LastMap};
 use super::members::{self, Member};
 use super::problem::{Object, Problem};
+use super::report::{Report, as_text};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
 use super::waits::{self, WaitReport, wait_report};
@@ -17,18 +21,18 @@ use crate::cmd::stats::{Fetched, measure};
 use crate::evictions::{self, EvictionLine};
 use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
+use crate::monitor_address::MonitorAddress;
 use crate::output::{OutputFormat, format, print, warn};
-use crate::view;
-use serde::Serialize;
 use skep_cluster::problems::{lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_rpc::management_addresses;
 use skep_service::Interval;
-use skep_stats::why::{Evidence, Focus, Thresholds, causes};
+use skep_stats::backup::{MAX_AGE_NS, missing_backup};
+use skep_stats::balance::uneven_space;
+use skep_stats::why::{Cause, Evidence, Focus, Thresholds, causes, clock_findings};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetId};
 use skep_wire::management::ListRequestWaits;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -46,13 +50,20 @@ const EXAMPLES: &[Example] = &[
 /// Connect to every server, and list problems with their remedies
 ///
 /// Also compares the latencies of all targets for two seconds, and lists slow disks and links, and
-/// load that delays other requests. These causes of slowness leave the cluster healthy, and
-/// `--watch` does not report them. `skep why` explains them.
+/// load that delays other requests. Also lists hosts with a full page cache, too little memory or
+/// a wrong clock, targets that are far fuller than others, and missing backups of management. These
+/// findings leave the cluster healthy, and `--watch` does not report them. `skep why` explains the
+/// causes of slowness.
+///
+/// Findings that need the load of a minute come from the monitor, with the time since when it has
+/// seen each problem.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(super) query: ClusterArgs,
+    #[command(flatten)]
+    monitor: MonitorAddress,
     /// Check again and again until Ctrl-C, and print each problem when it begins and when it ends
     #[arg(long = "watch")]
     pub(super) is_watch: bool,
@@ -76,25 +87,16 @@ const EVICTIONS_NOTED_MS: u64 = 3_600_000;
 /// Maximum number of evictions that the note mentions. Users would not read a longer list.
 const MAX_NOTED_EVICTIONS: usize = 5;
 
-/// The JSON output: the result of the check.
-#[derive(Debug, Serialize)]
-struct Report {
-    healthy: bool,
-    nodes: Vec<NodeReport>,
-    problems: Vec<Problem>,
-    /// Facts that do not make the cluster unhealthy: permanent damage, such as lost targets, and
-    /// clients that were evicted in the last hour.
-    notes: Vec<Problem>,
-    /// The nodes that have requests without a reply for more than 5 seconds.
-    waits: Vec<WaitReport>,
-}
+/// The reason why nothing but the services was checked.
+const WITHOUT_MANAGEMENT: &str =
+    "waiting requests, causes of slowness, balances and backups, since management does not answer";
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
-    let access = args.query.access(None)?;
+    let (access, monitor) = (args.query.access(None)?, args.monitor);
     let report = crate::cmd::block_on(async move {
         match patient_map(&access).await {
-            Err(error) if is_silence(&error) => without_management(&access, error).await,
-            map => check(&access, &map?).await,
+            Err(error) if is_silence(&error) => without_management(&access, &monitor, error).await,
+            map => check(&access, &monitor, &map?).await,
         }
     })?;
     let healthy = report.healthy;
@@ -116,7 +118,9 @@ async fn patient_map(access: &Access) -> Result<ClusterMap> {
 }
 
 /// Checks the cluster while management answers.
-async fn check(access: &Access, map: &ClusterMap) -> Result<Report> {
+async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> Result<Report> {
+    let (asked, address) = (access.clone(), monitor.clone());
+    let asking = skep_env::spawn(async move { from_monitor::ask(&asked, &address).await });
     let measured = access.clone();
     let measuring =
         skep_env::spawn(async move { measure(&measured, SPAN, Focus::default()).await });
@@ -129,6 +133,17 @@ async fn check(access: &Access, map: &ClusterMap) -> Result<Report> {
     let mut report = report((nodes, waits), &lags, &evidence, &now);
     times.set_in(&mut report.problems);
     report.notes.extend(eviction_note(&evictions::fetch(access).await?));
+    match asking.await {
+        Ok(monitor) => {
+            monitor.complete(&mut report.problems, skep_env::wall_time());
+            report.balance.iter_mut().for_each(|balances| balances.take_minute(&monitor));
+        }
+        Err(error) => {
+            let backup = missing_backup(&now.map, &now.round, MAX_AGE_NS);
+            report.problems.extend(backup.map(problem_of));
+            report.unchecked = Some(from_monitor::unchecked(&error));
+        }
+    }
     Ok(report)
 }
 
@@ -143,7 +158,11 @@ fn is_silence(error: &Error) -> bool {
 ///
 /// # Errors
 /// The errors of [`without_map`], if this host has no map.
-async fn without_management(access: &Access, error: Error) -> Result<Report> {
+async fn without_management(
+    access: &Access,
+    monitor: &MonitorAddress,
+    error: Error,
+) -> Result<Report> {
     let Some(LastMap { map, note }) = last_map::find(access) else {
         return without_map(access, error).await;
     };
@@ -153,7 +172,7 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
     if wider.contacts().addresses.iter().any(|it| !known.contains(it))
         && let Ok(map) = wider.map().await
     {
-        return check(&wider, &map).await;
+        return check(&wider, monitor, &map).await;
     }
     let nodes = visit_all(access, &map).await;
     let members = members::ask_reachable(access, &nodes).await;
@@ -168,7 +187,12 @@ async fn without_management(access: &Access, error: Error) -> Result<Report> {
         problems.insert(0, cut_off());
     }
     let notes = note.into_iter().chain(notes(&map)).collect();
-    Ok(Report { healthy: false, nodes, problems, notes, waits: Vec::new() })
+    Ok(Report { nodes, problems, notes, ..unmeasured() })
+}
+
+/// Returns an empty report about a cluster whose management does not answer.
+fn unmeasured() -> Report {
+    Report { unchecked: Some(WITHOUT_MANAGEMENT.into()), ..Report::default() }
 }
 
 /// Reports which management nodes answer, and their roles, while management does not answer and
@@ -192,8 +216,7 @@ async fn without_map(access: &Access, error: Error) -> Result<Report> {
     problem.remedy += ". This host has no cluster map, so this command has checked no metadata and \
                        storage service: repeat it on a host that mounts the cluster or runs a \
                        service of it";
-    let (nodes, problems) = (Vec::new(), vec![problem]);
-    Ok(Report { healthy: false, nodes, problems, notes: Vec::new(), waits: Vec::new() })
+    Ok(Report { problems: vec![problem], ..unmeasured() })
 }
 
 fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
@@ -323,19 +346,26 @@ fn report(
     now: &Fetched,
 ) -> Report {
     let mut problems = problems_of(&nodes, &waits, lags, &now.map);
-    // A cause of slowness does not make the cluster unhealthy. Scripts wait for a healthy cluster,
+    // The following findings do not make the cluster unhealthy. Scripts wait for a healthy cluster,
     // and load must not make them wait for ever.
     let healthy = problems.is_empty();
-    let found = causes(evidence, &now.map, &Thresholds::default());
-    problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(|cause| Problem {
-        key: format!("{} {}", cause.rule, cause.what),
+    let mut found = causes(evidence, &now.map, &Thresholds::default());
+    found.extend(clock_findings(evidence, &now.map));
+    found.extend(uneven_space(&now.map));
+    problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(problem_of));
+    let (notes, balance) = (notes(&now.map), Some(Balances::of(evidence, &now.map)));
+    Report { healthy, nodes, problems, notes, waits, balance, unchecked: None }
+}
+
+/// Returns a finding as a problem. The monitor names its findings by the same key.
+fn problem_of(cause: Cause) -> Problem {
+    Problem {
+        key: format!("{} {}", cause.rule, cause.object),
         rule: cause.rule,
         what: cause.what,
         remedy: cause.remedy,
         ..Problem::default()
-    }));
-    let notes = notes(&now.map);
-    Report { healthy, nodes, problems, notes, waits }
+    }
 }
 
 /// Returns the problems that make the cluster unhealthy. `lags` has the members of metadata groups
@@ -395,37 +425,6 @@ fn objects_of(problem: &skep_cluster::problems::Problem, map: &ClusterMap) -> Ve
     }
 }
 
-fn as_text(report: &Report) -> String {
-    let mut text = String::new();
-    for kind in [NodeKind::Management, NodeKind::Metadata, NodeKind::Storage] {
-        let _ = writeln!(text, "{}\n==========", view::class_title(kind));
-        for node in report.nodes.iter().filter(|node| node.kind == kind_word(kind)) {
-            let state = match (&node.address, &node.error) {
-                (Some(address), _) => format!("reachable at {address} (protocol: TCP)"),
-                (None, _) if node.is_needless => {
-                    "not running, and not needed: all its targets are given up as lost".into()
-                }
-                (None, error) => {
-                    format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer"))
-                }
-            };
-            let _ = writeln!(text, "{} [ID: {}]: {state}", node.name, node.id);
-        }
-        text.push('\n');
-    }
-    let notes = report.notes.iter().map(|note| format!("Note: {}\n  {}\n", note.what, note.remedy));
-    let notes: String = notes.collect();
-    if report.problems.is_empty() {
-        return text + "The cluster is healthy.\n" + &notes;
-    }
-    let title = if report.healthy { "The cluster is healthy, but slow" } else { "Problems" };
-    let _ = writeln!(text, "{title}\n==========");
-    for problem in &report.problems {
-        let _ = writeln!(text, "- {}\n  {}", problem.what_and_since(), problem.remedy);
-    }
-    text + &notes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -465,27 +464,5 @@ mod tests {
             "management has no leader: of its 2 nodes, management-1 does not answer this host; \
              management-2 answers, and knows no leader"
         );
-    }
-
-    #[test]
-    fn report_of_a_healthy_cluster_still_names_a_lost_target() {
-        let note = Problem {
-            key: String::new(),
-            rule: "target-given-up",
-            what: "storage target t7 was given up as lost".into(),
-            remedy: "restore the files".into(),
-            ..Problem::default()
-        };
-        let report = Report {
-            healthy: true,
-            nodes: Vec::new(),
-            problems: Vec::new(),
-            notes: vec![note],
-            waits: Vec::new(),
-        };
-        let text = as_text(&report);
-        let end = "The cluster is healthy.\nNote: storage target t7 was given up as lost\n  \
-                   restore the files\n";
-        assert!(text.ends_with(end), "{text}");
     }
 }

@@ -1,11 +1,14 @@
 //! Subcommands of `skep health`.
 
+mod balances;
 mod check;
 mod df;
+mod from_monitor;
 mod history;
 mod last_map;
 mod members;
 mod problem;
+mod report;
 mod services;
 mod since;
 mod waits;

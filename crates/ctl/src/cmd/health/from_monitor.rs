@@ -1,0 +1,199 @@
+//! The findings of the monitor, for `skep health check`. The command takes from the monitor the
+//! findings of rules that need the load of a minute, and the times at which findings began.
+//!
+//! The module [`super::check`] has the findings that its own short measurement supports.
+
+use super::problem::{Problem, Since};
+use crate::access::Access;
+use crate::monitor_address::{MonitorAddress, not_a_monitor};
+use serde::Deserialize;
+use serde_json::Value;
+use skep_stats::balance::Balance;
+use skep_stats::long_spans;
+use skep_types::text::escape_controls;
+use skep_types::{Error, ErrorCode, Result, Timestamp};
+use std::time::Duration;
+
+/// Time limit for the reply of the monitor. The measurement of the command takes as long.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The rule about backups. A setting of the monitor has the maximum age of a backup, so the monitor
+/// decides if it answers.
+const NO_BACKUP: &str = "no-backup";
+
+/// A finding of the monitor.
+#[derive(Debug, Clone, Deserialize)]
+struct MonitorFinding {
+    rule: String,
+    object: String,
+    what: String,
+    remedy: String,
+    /// Time at which the monitor first saw the problem, in milliseconds since 1970.
+    since_ms: Option<u64>,
+    /// The finding from which this one follows.
+    cause: Option<Value>,
+}
+
+/// The balance of work in the last minute.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct WorkOfMinute {
+    pub(super) span_seconds: f64,
+    pub(super) metadata_work: Balance,
+}
+
+/// The reply of the monitor.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct MonitorHealth {
+    now_ms: u64,
+    cluster: String,
+    findings: Vec<MonitorFinding>,
+    /// `None` means that the monitor has no cluster map yet.
+    pub(super) balance: Option<WorkOfMinute>,
+}
+
+/// Asks the monitor of the cluster for its findings.
+///
+/// # Errors
+/// - `TimedOut` or `Disconnected` if the monitor does not answer.
+/// - `Configuration` if the password is missing or wrong.
+/// - `InvalidArgument` if the monitor is of an older version.
+/// - `Protocol` if the reply is not the expected JSON.
+/// - `NotReady` if the monitor has no cluster map yet, or watches another cluster.
+pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<MonitorHealth> {
+    let name = address.of(access);
+    let late = || {
+        let what = format!("cannot ask the monitor at {name}: no reply within {PATIENCE:?}");
+        Error::new(ErrorCode::TimedOut, what)
+    };
+    let asking = address.ask(access, "/api/health");
+    let value = skep_env::timeout(PATIENCE, asking).await.ok_or_else(late)??;
+    let health: MonitorHealth = serde_json::from_value(value).map_err(|_| not_a_monitor(&name))?;
+    health.check_cluster(&access.token.cluster.to_string(), &name)?;
+    Ok(health)
+}
+
+/// Returns the line about the rules that were not evaluated, because the monitor did not answer.
+pub(super) fn unchecked(error: &Error) -> String {
+    format!(
+        "growing queues, the slowest log syncs and uneven work need the load of a minute, which \
+         only a monitor has: {}",
+        error.context()
+    )
+}
+
+impl MonitorFinding {
+    /// Returns the finding as a problem. `None` means that this command has its own rule for it, or
+    /// that the finding follows from another one.
+    fn as_problem(&self, key: String, since: Option<Since>) -> Option<Problem> {
+        if self.cause.is_some() {
+            return None;
+        }
+        let mut rules = long_spans::RULES.into_iter().chain([NO_BACKUP]);
+        Some(Problem {
+            key,
+            rule: rules.find(|rule| *rule == self.rule)?,
+            what: escape_controls(&self.what).into_owned(),
+            remedy: escape_controls(&self.remedy).into_owned(),
+            since,
+            ..Problem::default()
+        })
+    }
+}
+
+impl MonitorHealth {
+    fn check_cluster(&self, cluster: &str, name: &str) -> Result<()> {
+        let what = match self.cluster.as_str() {
+            own if own == cluster => return Ok(()),
+            "" => format!("the monitor at {name} has no cluster map yet"),
+            _ => format!(
+                "the monitor at {name} watches another cluster; name the monitor of this cluster \
+                 with --monitor"
+            ),
+        };
+        Err(Error::new(ErrorCode::NotReady, what))
+    }
+
+    /// Adds the findings that only the monitor has. Sets the begin of each problem that the monitor
+    /// has found too, unless its begin is known. `now` is the time of this host.
+    pub(super) fn complete(&self, problems: &mut Vec<Problem>, now: Timestamp) {
+        for finding in &self.findings {
+            let key = format!("{} {}", finding.rule, finding.object);
+            let lasted_ms = finding.since_ms.map(|since| self.now_ms.saturating_sub(since));
+            let since = lasted_ms.map(|lasted_ms| Since::before(now, lasted_ms));
+            match problems.iter_mut().find(|problem| problem.key == key) {
+                Some(problem) => problem.since = problem.since.or(since),
+                None => problems.extend(finding.as_problem(key, since)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn health() -> MonitorHealth {
+        let finding = |rule: &str, object: &str, cause: Value| {
+            json!({
+                "rule": rule, "severity": "warning", "object": object, "what": "it\u{1b}[2J",
+                "remedy": "wait", "since_ms": 1_800_000_000_000_u64, "cause": cause,
+            })
+        };
+        let reply = json!({
+            "now_ms": 1_800_000_090_000_u64,
+            "cluster": "c1",
+            "findings": [
+                finding("target-slow", "t7", Value::Null),
+                finding("queue-growing", "t8", Value::Null),
+                finding("queue-growing", "t9", json!({ "rule": "target-slow", "object": "t9" })),
+                finding("target-offline", "t3", Value::Null),
+            ],
+            "balance": { "span_seconds": 60, "storage_space": {}, "metadata_work": {
+                "targets": 2, "percent": 80.5, "reason": null,
+                "highest": { "target": 1, "percent": 62.0 },
+            } },
+        });
+        serde_json::from_value(reply).unwrap()
+    }
+
+    #[test]
+    fn monitor_adds_findings_of_long_spans_and_begins() {
+        let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let own = |key: &str, since| Problem { key: key.into(), since, ..Problem::default() };
+        let known = Some(Since::before(now, 5_000));
+        let mut problems = vec![own("target-slow t7", None), own("target-down t1", known)];
+        health().complete(&mut problems, now);
+        let lasted = |problem: &Problem| problem.since.map(Since::lasted_ms);
+        let shown: Vec<_> = problems.iter().map(|it| (it.key.as_str(), lasted(it))).collect();
+        let expected = [
+            ("target-slow t7", Some(90_000)),
+            ("target-down t1", Some(5_000)),
+            ("queue-growing t8", Some(90_000)),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(
+            (problems[2].rule, problems[2].what.contains('\u{1b}')),
+            ("queue-growing", false)
+        );
+    }
+
+    #[test]
+    fn begin_that_management_knows_is_not_replaced() {
+        let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let since = Some(Since::before(now, 5_000));
+        let mut problems =
+            vec![Problem { key: "target-offline t3".into(), since, ..Problem::default() }];
+        health().complete(&mut problems, now);
+        assert_eq!(problems[0].since.map(Since::lasted_ms), Some(5_000));
+    }
+
+    #[test]
+    fn monitor_of_another_cluster_is_refused() {
+        assert!(health().check_cluster("c1", "127.0.0.1:7480").is_ok());
+        let refused = health().check_cluster("c2", "127.0.0.1:7480").unwrap_err();
+        assert!(refused.context().contains("watches another cluster"), "{refused}");
+        let young = MonitorHealth { cluster: String::new(), ..health() };
+        let refused = young.check_cluster("c2", "127.0.0.1:7480").unwrap_err();
+        assert!(unchecked(&refused).ends_with("127.0.0.1:7480 has no cluster map yet"));
+    }
+}
