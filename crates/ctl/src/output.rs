@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 use skep_types::text::escape_controls;
-use skep_types::{Error, ErrorCode, Result, Timestamp};
+pub(crate) use skep_types::utc;
+use skep_types::{Error, ErrorCode, Result};
 use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
@@ -270,23 +271,6 @@ pub(crate) fn span(milliseconds: u64) -> String {
     }
 }
 
-/// Formats a time in UTC by RFC 3339: 2026-11-21T18:50:20Z.
-pub(crate) fn utc(time: Timestamp) -> String {
-    let (days, second) = (time.seconds.div_euclid(86_400), time.seconds.rem_euclid(86_400));
-    // Years begin on March 1 in this calculation and are counted in eras of 400 years, so that a
-    // leap day is the last day of its year.
-    let day_in_all = days + 719_468;
-    let (era, day) = (day_in_all.div_euclid(146_097), day_in_all.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 /// Formats the share of `part` in `whole` as a percentage.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match whole {
@@ -325,15 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_times_are_printed_as_calendar_dates() {
-        let check = |seconds, expected: &str| {
-            assert_eq!(utc(Timestamp { seconds, nanoseconds: 0 }), expected);
-        };
-        check(0, "1970-01-01T00:00:00Z");
-        check(-1, "1969-12-31T23:59:59Z");
-        check(951_782_400, "2000-02-29T00:00:00Z");
-        check(1_700_000_000, "2023-11-14T22:13:20Z");
-        check(4_107_542_400, "2100-03-01T00:00:00Z");
+    fn durations_are_printed_in_the_largest_unit() {
         assert_eq!(
             (span(999), span(1_500), span(90_000)),
             ("999ms".into(), "1.5s".into(), "1.5min".into())

@@ -33,7 +33,7 @@ pub use id::{
 pub use map::{ClusterMap, Group, GroupMember, MemberState, Node, NodeKind, Target, TargetKind};
 pub use pattern::{Chooser, ChunkFileKey, Component, PatternOrigin, Redundancy, StripePattern};
 pub use pattern_request::{ComponentRequest, PatternRequest, Placement};
-pub use time::Timestamp;
+pub use time::{Timestamp, utc};
 
 /// Number of virtual shards into which every namespace is divided (`docs/glossary.md`).
 pub const SHARD_COUNT: u32 = 65_536;
