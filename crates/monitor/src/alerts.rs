@@ -92,6 +92,8 @@ impl Active {
 pub(crate) struct AlertBook {
     active: BTreeMap<FindingKey, Active>,
     ended: VecDeque<Alert>,
+    /// Number of alerts that have begun, plus the number of alerts that have ended.
+    changes: u64,
 }
 
 fn ms(duration: std::time::Duration) -> u64 {
@@ -113,6 +115,7 @@ impl AlertBook {
         findings.into_iter().for_each(|finding| self.note(now_ms, finding));
         let mut changes = self.end_old(now_ms);
         changes.extend(self.begin_new(now_ms));
+        self.changes += changes.len() as u64;
         changes
     }
 
@@ -206,6 +209,20 @@ impl AlertBook {
     /// Returns the time at which a current finding began, in milliseconds since 1970.
     pub(crate) fn since_ms(&self, key: &FindingKey) -> Option<u64> {
         self.active.get(key).map(|active| active.alert.since_ms)
+    }
+
+    /// Returns a number that is higher after each change of the set of alerts.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns all current alerts, critical first, including the alerts that another alert lists as
+    /// its consequences.
+    pub(crate) fn announced(&self) -> Vec<&Alert> {
+        let announced = self.active.values().filter(|it| it.is_announced);
+        let mut all: Vec<&Alert> = announced.map(|active| &active.alert).collect();
+        all.sort_by_key(|alert| (alert.severity != "critical", alert.since_ms));
+        all
     }
 
     /// Returns the alerts that ended at or after `from_ms`, the newest first.
@@ -336,6 +353,11 @@ mod tests {
         assert_eq!(announced, ["consequence", "cause"]);
         let holding = book.holding();
         assert_eq!(holding.iter().map(|it| it.rule).collect::<Vec<_>>(), ["cause"]);
+        let announced = book.announced();
+        assert_eq!(
+            announced.iter().map(|it| it.rule).collect::<Vec<_>>(),
+            ["consequence", "cause"]
+        );
         assert_eq!(holding[0].consequences[0].since_ms, 0);
         // The receiver of the first notification also learns that the alert has ended.
         let ended = book.update(60_000, Vec::new());

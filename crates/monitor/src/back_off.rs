@@ -19,6 +19,11 @@ impl BackOff {
         now >= self.next
     }
 
+    /// Returns the time until the next attempt.
+    pub(crate) fn remaining(&self, now: Duration) -> Duration {
+        self.next.saturating_sub(now)
+    }
+
     /// Notes a failure of an attempt that ended at `now`. The attempts are usually `interval`
     /// apart.
     pub(crate) fn failed(&mut self, now: Duration, interval: Duration) {
@@ -48,9 +53,10 @@ mod tests {
         assert!(back_off.is_due(now));
         for pause in [10, 20, 40, 60, 60].map(Duration::from_secs) {
             back_off.failed(now, INTERVAL);
+            assert_eq!(back_off.remaining(now), pause);
             assert!(!back_off.is_due(now + pause - Duration::from_millis(1)), "{pause:?}");
             now += pause;
-            assert!(back_off.is_due(now), "{pause:?}");
+            assert!(back_off.is_due(now) && back_off.remaining(now).is_zero(), "{pause:?}");
         }
         back_off.succeeded();
         back_off.failed(now, INTERVAL);

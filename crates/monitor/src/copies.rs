@@ -10,7 +10,7 @@
 
 use crate::back_off::BackOff;
 use crate::frame::Frame;
-use crate::http_client::{HttpRequest, Url, send};
+use crate::http_client::{Failure, HttpRequest, Url, post};
 use crate::limits::MAX_WAITING_COPIES;
 use crate::live::MonitorState;
 use crate::settings::{MonitorSettings, secret_in};
@@ -35,15 +35,6 @@ pub(crate) struct Copies {
     url: Url,
     authorization: String,
     interval: Duration,
-}
-
-/// Why the other program did not accept a copy.
-#[derive(Debug, PartialEq, Eq)]
-enum Failure {
-    /// A later attempt may succeed.
-    Later(String),
-    /// A later attempt would fail for the same reason.
-    Refused(String),
 }
 
 /// The copies that wait, the oldest first.
@@ -179,8 +170,7 @@ impl Copies {
             headers,
             body,
         };
-        let (code, body) = send(&request).await.map_err(Failure::Later)?;
-        outcome(code, &body)
+        post(&request).await
     }
 
     /// Logs a new problem. If `problem` is empty, logs the end of the previous problem.
@@ -205,38 +195,11 @@ impl Copies {
     }
 }
 
-/// Returns the outcome of sending a copy, from the status code and the body of the reply.
-fn outcome(code: u16, body: &[u8]) -> std::result::Result<(), Failure> {
-    let reason = || {
-        let reason: String = String::from_utf8_lossy(body).chars().take(200).collect();
-        format!("the server replied {code}: {}", reason.trim_end().escape_debug())
-    };
-    match code {
-        200..=299 => Ok(()),
-        // The server has waited too long (408), gets too many requests (429), or has failed (500
-        // and above). A later attempt may succeed.
-        408 | 429 | 500.. => Err(Failure::Later(reason())),
-        _ => Err(Failure::Refused(reason())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_env::{Buf, MessagePart, TcpListener};
-
-    #[test]
-    fn refused_points_are_dropped_and_unsent_points_wait() {
-        assert_eq!(outcome(204, b""), Ok(()));
-        for code in [408, 429, 500, 503] {
-            assert!(matches!(outcome(code, b"busy"), Err(Failure::Later(_))), "{code}");
-        }
-        for code in [302, 400, 401, 404] {
-            assert!(matches!(outcome(code, b"no"), Err(Failure::Refused(_))), "{code}");
-        }
-        let wrong = Failure::Refused("the server replied 400: a\\nb".into());
-        assert_eq!(outcome(400, b"a\nb\n"), Err(wrong));
-    }
+    use crate::http_client::tests::answer;
+    use skep_env::TcpListener;
 
     #[test]
     fn oldest_unsent_points_are_dropped_over_the_limit() {
@@ -248,21 +211,6 @@ mod tests {
         assert_eq!(waiting.copies.front(), Some(&vec![2]));
     }
 
-    /// Receives a request with a body of one byte, and sends a reply. Returns the byte.
-    async fn answer(listener: &TcpListener, status: &str) -> u8 {
-        let stream = listener.accept().await.unwrap();
-        let (buffer, mut received) = (Buf::new(4096), Vec::new());
-        let is_whole = |bytes: &[u8]| bytes.iter().rev().skip(1).take(4).eq(b"\n\r\n\r");
-        while !is_whole(&received) {
-            let count = stream.receive(buffer.clone()).await.unwrap();
-            assert!(count > 0, "the request is whole");
-            received.extend_from_slice(&buffer.bytes()[..count]);
-        }
-        let reply = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-        stream.send(vec![MessagePart::Bytes(reply.into_bytes())]).await.unwrap();
-        *received.last().unwrap()
-    }
-
     #[test]
     fn points_are_sent_in_order_until_the_server_is_busy() {
         let sent = skep_env::block_on(async {
@@ -271,7 +219,7 @@ mod tests {
             let server = skep_env::spawn(async move {
                 let mut got = Vec::new();
                 for status in ["204 No Content", "400 Bad Request", "503 Busy"] {
-                    got.push(answer(&listener, status).await);
+                    got.extend(answer(&listener, status).await);
                 }
                 got
             });

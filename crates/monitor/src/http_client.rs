@@ -11,6 +11,10 @@ use skep_env::{Buf, MessagePart, TcpStream};
 const BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of headers of a reply.
 const MAX_HEADERS: usize = 64;
+/// Maximum length of the head of a reply. The head is parsed again after each received part.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Length of the start of the reply to a [`post`]. The start contains the reason of a failure.
+const START_BYTES: usize = 1 << 10;
 
 /// A URL of the form `http://host:port/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,19 +66,58 @@ pub struct HttpRequest<'a> {
     pub body: &'a [u8],
 }
 
+/// The reason why another program did not accept a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A later attempt may succeed.
+    Later(String),
+    /// A later attempt would fail for the same reason.
+    Refused(String),
+}
+
 /// Sends a request, and returns the status code and the body of the reply.
 ///
 /// # Errors
 /// A description of the problem as text: no connection, no reply in time, or a reply that is not
 /// HTTP.
 pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+    send_and_read(request, usize::MAX).await
+}
+
+/// Sends a request whose reply has only a status. Reads only the start of the reply, because the
+/// other program may send a long page.
+///
+/// # Errors
+/// The reason why the other program did not accept the request.
+pub(crate) async fn post(request: &HttpRequest<'_>) -> Result<(), Failure> {
+    let (code, body) = send_and_read(request, START_BYTES).await.map_err(Failure::Later)?;
+    outcome(code, &body)
+}
+
+/// Returns the outcome of a request, from the status code and the body of the reply.
+pub(crate) fn outcome(code: u16, body: &[u8]) -> Result<(), Failure> {
+    let reason = || {
+        let reason: String = String::from_utf8_lossy(body).chars().take(200).collect();
+        format!("the server replied {code}: {}", reason.trim_end().escape_debug())
+    };
+    match code {
+        200..=299 => Ok(()),
+        // The server has waited too long (408), gets too many requests (429), or has failed (500
+        // and above). A later attempt may succeed.
+        408 | 429 | 500.. => Err(Failure::Later(reason())),
+        _ => Err(Failure::Refused(reason())),
+    }
+}
+
+/// Sends a request, and reads at most the first `most` bytes of the body of the reply.
+async fn send_and_read(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8>), String> {
     let address = &request.url.address;
-    let sending = skep_env::timeout(SEND_PATIENCE, exchange(request));
+    let sending = skep_env::timeout(SEND_PATIENCE, exchange(request, most));
     let late = || Err(format!("no reply within {SEND_PATIENCE:?}"));
     sending.await.unwrap_or_else(late).map_err(|problem| format!("{address}: {problem}"))
 }
 
-async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
+async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8>), String> {
     let HttpRequest { method, url, authorization, content_type, headers, body } = request;
     let stream = TcpStream::connect(&url.address).await.map_err(|error| error.to_string())?;
     let mut head = format!(
@@ -101,14 +144,15 @@ async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
         if received.len() > MAX_REPLY_BYTES {
             return Err("the reply is too long".into());
         }
-        if let Some(reply) = parse(&received, count == 0)? {
+        if let Some(reply) = parse(&received, count == 0, most)? {
             return Ok(reply);
         }
     }
 }
 
-/// Parses a reply. `None` means that the reply is not complete yet.
-fn parse(received: &[u8], has_ended: bool) -> Result<Option<(u16, Vec<u8>)>, String> {
+/// Parses a reply, and returns its status code and at most the first `most` bytes of its body.
+/// `None` means that these bytes are not complete yet.
+fn parse(received: &[u8], has_ended: bool, most: usize) -> Result<Option<(u16, Vec<u8>)>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
     let start = match head.parse(received) {
@@ -116,15 +160,20 @@ fn parse(received: &[u8], has_ended: bool) -> Result<Option<(u16, Vec<u8>)>, Str
         Ok(httparse::Status::Partial) if has_ended => {
             return Err("the connection ended before the reply".into());
         }
+        Ok(httparse::Status::Partial) if received.len() > MAX_HEAD_BYTES => {
+            return Err("the head of the reply is too long".into());
+        }
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(error) => return Err(format!("the reply is not HTTP: {error}")),
     };
     let code = head.code.unwrap_or_default();
     let length = head.headers.iter().find(|it| it.name.eq_ignore_ascii_case("content-length"));
-    let length = length.and_then(|it| std::str::from_utf8(it.value).ok()?.trim().parse().ok());
+    let length: Option<usize> =
+        length.and_then(|it| std::str::from_utf8(it.value).ok()?.trim().parse().ok());
     let body = &received[start..];
+    let wanted = length.unwrap_or(usize::MAX).min(most);
     match length {
-        Some(length) if body.len() >= length => Ok(Some((code, body[..length].to_vec()))),
+        _ if body.len() >= wanted => Ok(Some((code, body[..wanted].to_vec()))),
         Some(_) if has_ended => Err("the connection ended within the reply".into()),
         None if has_ended => Ok(Some((code, body.to_vec()))),
         _ => Ok(None),
@@ -132,8 +181,37 @@ fn parse(received: &[u8], has_ended: bool) -> Result<Option<(u16, Vec<u8>)>, Str
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use skep_env::TcpListener;
+
+    /// Receives a request with a body, and sends a reply. Returns the body.
+    pub(crate) async fn answer(listener: &TcpListener, status: &str) -> Vec<u8> {
+        let stream = listener.accept().await.unwrap();
+        let (buffer, mut received) = (Buf::new(4096), Vec::new());
+        let body = loop {
+            let count = stream.receive(buffer.clone()).await.unwrap();
+            assert!(count > 0, "the request is whole");
+            received.extend_from_slice(&buffer.bytes()[..count]);
+            if let Some(body) = body_of(&received) {
+                break body;
+            }
+        };
+        let reply = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        stream.send(vec![MessagePart::Bytes(reply.into_bytes())]).await.unwrap();
+        body
+    }
+
+    /// Returns the body of a request. `None` means that the request is not complete.
+    fn body_of(received: &[u8]) -> Option<Vec<u8>> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut head = httparse::Request::new(&mut headers);
+        let httparse::Status::Complete(start) = head.parse(received).unwrap() else { return None };
+        let length = head.headers.iter().find(|it| it.name == "Content-Length").unwrap();
+        let length: usize = std::str::from_utf8(length.value).unwrap().parse().unwrap();
+        let body = received.get(start..start + length)?;
+        Some(body.to_vec())
+    }
 
     #[test]
     fn url_is_split_into_address_and_path() {
@@ -156,15 +234,42 @@ mod tests {
 
     #[test]
     fn reply_ends_at_its_length_or_with_the_connection() {
+        let whole = |received, has_ended| parse(received, has_ended, usize::MAX);
         let reply = b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nok";
-        assert_eq!(parse(reply, false), Ok(Some((204, b"ok".to_vec()))));
-        assert_eq!(parse(&reply[..reply.len() - 1], false), Ok(None));
-        assert!(parse(&reply[..reply.len() - 1], true).is_err());
+        assert_eq!(whole(&reply[..], false), Ok(Some((204, b"ok".to_vec()))));
+        assert_eq!(whole(&reply[..reply.len() - 1], false), Ok(None));
+        assert!(whole(&reply[..reply.len() - 1], true).is_err());
         let open = b"HTTP/1.0 200 OK\r\n\r\nall";
         assert_eq!(
-            (parse(open, false), parse(open, true)),
+            (whole(&open[..], false), whole(&open[..], true)),
             (Ok(None), Ok(Some((200, b"all".to_vec()))))
         );
-        assert!(parse(b"SSH-2.0-x\r\n", false).is_err());
+        assert!(whole(b"SSH-2.0-x\r\n", false).is_err());
+    }
+
+    #[test]
+    fn start_of_a_long_reply_is_enough_for_its_status() {
+        let endless = b"HTTP/1.1 500 No\r\n\r\nbusy and more";
+        assert_eq!(parse(endless, false, 4), Ok(Some((500, b"busy".to_vec()))));
+        let long = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nstart";
+        assert_eq!(parse(long, false, 5), Ok(Some((200, b"start".to_vec()))));
+        assert_eq!(parse(long, false, 6), Ok(None));
+        let mut head = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
+        head.resize(MAX_HEAD_BYTES + 1, b'x');
+        let error = parse(&head, false, usize::MAX).unwrap_err();
+        assert!(error.contains("head of the reply is too long"), "{error}");
+    }
+
+    #[test]
+    fn only_failures_that_may_pass_are_tried_again() {
+        assert_eq!(outcome(204, b""), Ok(()));
+        for code in [408, 429, 500, 503] {
+            assert!(matches!(outcome(code, b"busy"), Err(Failure::Later(_))), "{code}");
+        }
+        for code in [302, 400, 401, 404] {
+            assert!(matches!(outcome(code, b"no"), Err(Failure::Refused(_))), "{code}");
+        }
+        let wrong = Failure::Refused("the server replied 400: a\\nb".into());
+        assert_eq!(outcome(400, b"a\nb\n"), Err(wrong));
     }
 }

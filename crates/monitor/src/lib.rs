@@ -5,8 +5,8 @@
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
-//! - `findings`, `consequences`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the
-//!   notifications.
+//! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
+//!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -17,6 +17,7 @@
 //! `skep-metrics` counts the load, and `skep-stats` computes the rates. No service needs the
 //! monitor. See `docs/design/0016-monitor.md`.
 
+mod alertmanager;
 mod alerts;
 mod back_off;
 pub mod codec;
@@ -71,7 +72,8 @@ use std::time::Duration;
 /// administrator replaces `token_file`, the monitor uses the new token.
 ///
 /// # Errors
-/// - `Configuration` if the password, or a token for InfluxDB or Prometheus, cannot be read.
+/// - `Configuration` if the password, or a token for InfluxDB or Prometheus, cannot be read, or if
+///   the address of a receiver is invalid.
 /// - `Io` if the monitor cannot listen, or cannot open its directory.
 pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> Result<()> {
     let signals = skep_service::end_signals()?;
@@ -125,8 +127,12 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
         }
     };
     let _page = skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, Rc::new(handler)));
-    let notifications = Rc::new(Notifications::default());
-    let _sending = skep_env::spawn(Rc::clone(&notifications).run(settings.alerts.clone()));
+    let notifications = Notifications::of_settings(&settings.alerts)?;
+    let _sending: Vec<_> =
+        notifications.queues().map(|queue| skep_env::spawn(queue.run())).collect();
+    let alertmanagers = alertmanager::of_settings(&settings.alerts)?;
+    let _informing: Vec<_> =
+        alertmanagers.into_iter().map(|it| skep_env::spawn(it.run(Rc::clone(&state)))).collect();
     let copies = copies::of_settings(settings)?;
     let _copying: Vec<_> =
         copies.into_iter().map(|copy| skep_env::spawn(copy.run(Rc::clone(&state)))).collect();

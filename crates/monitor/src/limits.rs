@@ -38,9 +38,28 @@ pub const EXPORTED_ALERTS: usize = 200;
 pub const MAX_CONSEQUENCES: usize = 64;
 /// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;
-/// Maximum length of the queue of notifications. If there are more, the monitor drops the oldest
-/// notifications and logs a warning.
+/// Maximum length of the queue of notifications of one receiver. If there are more, the monitor
+/// drops the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;
+/// Maximum number of attempts to send a notification to a webhook. With the pauses between them,
+/// the first notification is sent again for two minutes, in which most programs can be restarted.
+pub const MAX_NOTIFICATION_ATTEMPTS: usize = 8;
+/// Shortest pause after a failed attempt to send alerts. The pause doubles up to [`LONGEST_PAUSE`].
+pub const ALERT_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of Alertmanagers in the settings. Each gets all alerts. A group of Alertmanagers
+/// usually has three members.
+pub const MAX_ALERTMANAGERS: usize = 8;
+/// Time after which the monitor sends unchanged alerts to an Alertmanager again, as Prometheus
+/// does. An Alertmanager that has been restarted gets all alerts within this time.
+pub const ALERTMANAGER_REPEATS: Duration = Duration::from_secs(60);
+/// Time for which an Alertmanager keeps an alert if the monitor does not send it again. It covers
+/// four repetitions, as with Prometheus, so that a lost request does not end an alert.
+pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
+/// Time for which the monitor sends the end of an alert, as with Prometheus.
+pub const ALERTMANAGER_ENDS: Duration = Duration::from_secs(900);
+/// Maximum number of alerts in one request to an Alertmanager, the most severe first. Such a
+/// request has up to 1 MB.
+pub const MAX_SENT_ALERTS: usize = 500;
 /// Maximum number of copies of the load that wait because the other program does not accept them.
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten
 /// minutes, and take up to 20 MB on a large cluster.

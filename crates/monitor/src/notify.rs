@@ -1,15 +1,26 @@
-//! Sends each alert to the program and to the webhook in the settings.
+//! Sends a notification of each alert that begins or ends, to the program and to the webhook in the
+//! settings.
 //!
-//! The module owns a bounded queue of notifications, and one task that sends them. So a slow
-//! receiver delays neither the collection rounds nor the web page. If a notification fails, the
-//! error is logged, and the notification is not sent again.
+//! Each receiver has its own bounded queue and its own task. So a slow receiver delays neither the
+//! other receiver nor the collection rounds nor the web page.
+//!
+//! - A notification that a webhook cannot accept is sent again after growing pauses, but only a
+//!   limited number of times.
+//! - A program is started once for each notification. The monitor cannot detect which part of its
+//!   work a failed program has done.
+//! - The log has one line when a receiver begins to fail, and one line when it accepts
+//!   notifications again.
+//!
+//! [`crate::alertmanager`] sends alerts to Alertmanager.
 
 use crate::alerts::Alert;
-use crate::http_client::{HttpRequest, Url, send};
-use crate::limits::{MAX_PENDING, SEND_PATIENCE};
+use crate::back_off::BackOff;
+use crate::http_client::{Failure, HttpRequest, Url, post};
+use crate::limits::{ALERT_PAUSE, MAX_NOTIFICATION_ATTEMPTS, MAX_PENDING, SEND_PATIENCE};
 use crate::settings::AlertSettings;
 use skep_env::local::Notify;
-use std::cell::RefCell;
+use skep_types::{Error, ErrorCode, Result};
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -19,15 +30,53 @@ use std::time::Duration;
 /// Interval at which the monitor checks whether the notified program has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The queue of notifications.
-#[derive(Debug, Default)]
+/// The queues of notifications, one for each receiver in the settings.
+#[derive(Debug)]
 pub(crate) struct Notifications {
-    pending: RefCell<VecDeque<String>>,
+    queues: Vec<Rc<Queue>>,
+}
+
+/// A program that gets the notifications.
+#[derive(Debug)]
+enum Receiver {
+    /// An HTTP server, which gets each notification by POST.
+    Webhook(Url),
+    /// A program of this host, with its arguments. It gets a notification on its standard input.
+    Program(String, Vec<String>),
+}
+
+/// The notifications that wait for one receiver.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    receiver: Receiver,
+    /// The oldest notification is first. A notification that is being sent is not in the list.
+    pending: RefCell<VecDeque<Rc<str>>>,
     added: Notify,
+    /// Number of notifications that were dropped since the last success.
+    dropped: Cell<usize>,
+    /// Whether the last attempt failed.
+    is_failing: Cell<bool>,
 }
 
 impl Notifications {
-    /// Adds a notification that an alert of a cluster begins or ends.
+    /// Creates the queues of the receivers in the settings.
+    ///
+    /// # Errors
+    /// `Configuration` if the address of the webhook is invalid.
+    pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Self> {
+        let mut receivers = Vec::new();
+        if !settings.webhook.is_empty() {
+            let url = Url::parse(&settings.webhook)
+                .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
+            receivers.push(Receiver::Webhook(url));
+        }
+        if let Some((program, arguments)) = settings.command.split_first() {
+            receivers.push(Receiver::Program(program.clone(), arguments.to_vec()));
+        }
+        Ok(Self { queues: receivers.into_iter().map(Queue::new).map(Rc::new).collect() })
+    }
+
+    /// Logs that an alert of a cluster begins or ends, and adds a notification of it to each queue.
     pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
         match alert.ended_ms {
@@ -37,21 +86,42 @@ impl Notifications {
             None => tracing::warn!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy),
             Some(_) => tracing::info!("alert {} ended: {}", alert.rule, alert.what),
         }
-        let text = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
+        let value = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
+        let text: Rc<str> = value.to_string().into();
+        self.queues.iter().for_each(|queue| queue.add(&text));
+    }
+
+    /// Returns the queues. The caller runs each of them as a task.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = Rc<Queue>> + '_ {
+        self.queues.iter().map(Rc::clone)
+    }
+}
+
+impl Queue {
+    fn new(receiver: Receiver) -> Self {
+        Self {
+            receiver,
+            pending: RefCell::default(),
+            added: Notify::default(),
+            dropped: Cell::new(0),
+            is_failing: Cell::new(false),
+        }
+    }
+
+    fn add(&self, text: &Rc<str>) {
         let mut pending = self.pending.borrow_mut();
         if pending.len() >= MAX_PENDING {
             pending.pop_front();
-            tracing::warn!(
-                "a notification of an alert was dropped: too many notifications wait to be sent"
-            );
+            self.dropped.set(self.dropped.get() + 1);
         }
-        pending.push_back(text.to_string());
+        pending.push_back(Rc::clone(text));
         drop(pending);
         self.added.notify();
     }
 
     /// Sends notifications until the future is dropped.
-    pub(crate) async fn run(self: Rc<Self>, settings: AlertSettings) {
+    pub(crate) async fn run(self: Rc<Self>) {
+        let mut back_off = BackOff::default();
         loop {
             let added = self.added.wait();
             let next = self.pending.borrow_mut().pop_front();
@@ -59,33 +129,87 @@ impl Notifications {
                 added.await;
                 continue;
             };
-            deliver(&settings, &text).await;
+            self.deliver(&text, &mut back_off).await;
         }
     }
-}
 
-async fn deliver(settings: &AlertSettings, text: &str) {
-    if let Ok(url) = Url::parse(&settings.webhook) {
-        let request = HttpRequest {
-            method: "POST",
-            url: &url,
-            authorization: "",
-            content_type: "application/json",
-            headers: &[],
-            body: text.as_bytes(),
-        };
-        match send(&request).await {
-            Ok((200..=299, _)) => {}
-            Ok((code, _)) => {
-                tracing::warn!("cannot notify {}: the server replied {code}", settings.webhook);
+    /// Sends one notification, or drops it after its last attempt. `back_off` counts the failures
+    /// since the last success, also of earlier notifications.
+    async fn deliver(&self, text: &str, back_off: &mut BackOff) {
+        // Retry: a webhook that is busy or cannot be reached, at most `MAX_NOTIFICATION_ATTEMPTS`
+        // times.
+        for _ in 0..MAX_NOTIFICATION_ATTEMPTS {
+            let pause = back_off.remaining(skep_env::now());
+            if !pause.is_zero() {
+                skep_env::sleep(pause).await;
             }
-            Err(problem) => tracing::warn!("cannot notify {}: {problem}", settings.webhook),
+            match self.attempt(text).await {
+                Ok(()) => {
+                    back_off.succeeded();
+                    self.note_success();
+                    return;
+                }
+                Err(Failure::Refused(why)) => {
+                    self.note_failure(&why);
+                    break;
+                }
+                Err(Failure::Later(why)) => {
+                    back_off.failed(skep_env::now(), ALERT_PAUSE);
+                    self.note_failure(&why);
+                }
+            }
+        }
+        self.dropped.set(self.dropped.get() + 1);
+    }
+
+    async fn attempt(&self, text: &str) -> Result<(), Failure> {
+        match &self.receiver {
+            Receiver::Webhook(url) => {
+                let request = HttpRequest {
+                    method: "POST",
+                    url,
+                    authorization: "",
+                    content_type: "application/json",
+                    headers: &[],
+                    body: text.as_bytes(),
+                };
+                post(&request).await
+            }
+            Receiver::Program(program, arguments) => {
+                run_program(program, arguments, text).await.map_err(Failure::Refused)
+            }
         }
     }
-    if let Some((program, arguments)) = settings.command.split_first()
-        && let Err(problem) = run_program(program, arguments, text).await
-    {
-        tracing::warn!("cannot notify by the program {program}: {problem}");
+
+    /// Returns the name of the receiver for log lines. The path of a webhook may be a secret.
+    fn name(&self) -> String {
+        match &self.receiver {
+            Receiver::Webhook(url) => format!("the webhook at {}", url.address),
+            Receiver::Program(program, _) => format!("the program {program}"),
+        }
+    }
+
+    fn note_failure(&self, why: &str) {
+        if !self.is_failing.replace(true) {
+            tracing::warn!(
+                "cannot notify {}: {why}; the next line about it follows when it accepts a \
+                 notification again",
+                self.name()
+            );
+        }
+    }
+
+    fn note_success(&self) {
+        let dropped = self.dropped.take();
+        let had_failed = self.is_failing.replace(false);
+        match dropped {
+            0 if !had_failed => {}
+            0 => tracing::info!("{} accepts notifications again", self.name()),
+            _ => tracing::warn!(
+                "{} accepts notifications again; {dropped} notifications of alerts were dropped",
+                self.name()
+            ),
+        }
     }
 }
 
@@ -118,7 +242,22 @@ async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http_client::tests::answer;
     use crate::settings::MonitorSettings;
+    use skep_env::TcpListener;
+
+    fn alert() -> Alert {
+        Alert {
+            rule: "target-slow",
+            severity: "warning",
+            object: "t7".into(),
+            what: "<script>".into(),
+            remedy: "wait".into(),
+            since_ms: 5,
+            ended_ms: None,
+            consequences: Vec::new(),
+        }
+    }
 
     #[test]
     fn alert_program_gets_the_alert_and_its_failure_is_reported() {
@@ -140,25 +279,51 @@ mod tests {
 
     #[test]
     fn number_of_waiting_notifications_is_bounded() {
-        let notifications = Notifications::default();
-        let alert = Alert {
-            rule: "target-slow",
-            severity: "warning",
-            object: "t7".into(),
-            what: "<script>".into(),
-            remedy: "wait".into(),
-            since_ms: 5,
-            ended_ms: None,
-            consequences: Vec::new(),
-        };
+        let mut settings = MonitorSettings::default().alerts;
+        assert_eq!(Notifications::of_settings(&settings).unwrap().queues().count(), 0);
+        settings.webhook = "http://127.0.0.1:1/a".into();
+        settings.command = vec!["mail".into(), "ada".into()];
+        let notifications = Notifications::of_settings(&settings).unwrap();
         for _ in 0..2 * MAX_PENDING {
-            notifications.add("c", &alert);
+            notifications.add("c", &alert());
         }
-        let pending = notifications.pending.borrow();
-        assert_eq!(pending.len(), MAX_PENDING);
-        let value: serde_json::Value = serde_json::from_str(&pending[0]).unwrap();
-        assert_eq!((&value["state"], &value["alert"]["object"]), (&"began".into(), &"t7".into()));
-        let settings = MonitorSettings::default().alerts;
-        assert!(settings.command.is_empty() && settings.webhook.is_empty());
+        assert_eq!(notifications.queues().count(), 2);
+        for queue in notifications.queues() {
+            let pending = queue.pending.borrow();
+            assert_eq!((pending.len(), queue.dropped.get()), (MAX_PENDING, MAX_PENDING));
+            let value: serde_json::Value = serde_json::from_str(&pending[0]).unwrap();
+            assert_eq!(
+                (&value["state"], &value["alert"]["object"]),
+                (&"began".into(), &"t7".into())
+            );
+        }
+        settings.webhook = "gopher://a".into();
+        let error = Notifications::of_settings(&settings).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Configuration);
+    }
+
+    #[test]
+    fn webhook_gets_a_notification_again_unless_it_refuses_it() {
+        let sent = skep_env::block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let server = skep_env::spawn(async move {
+                let mut got = Vec::new();
+                for status in ["503 Busy", "204 No Content", "400 Bad Request", "200 OK"] {
+                    got.push(String::from_utf8(answer(&listener, status).await).unwrap());
+                }
+                got
+            });
+            let queue = Queue::new(Receiver::Webhook(Url { address, path: "/".into() }));
+            let mut back_off = BackOff::default();
+            queue.deliver("first", &mut back_off).await;
+            assert!(!queue.is_failing.get() && queue.dropped.get() == 0);
+            queue.deliver("second", &mut back_off).await;
+            assert!(queue.is_failing.get() && queue.dropped.get() == 1);
+            queue.deliver("third", &mut back_off).await;
+            assert!(!queue.is_failing.get() && queue.dropped.get() == 0);
+            server.await
+        });
+        assert_eq!(sent.unwrap(), ["first", "first", "second", "third"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Settings of `skep monitor`. The manual is generated from the doc comments.
 
-use crate::limits::MIN_PASSWORD;
+use crate::limits::{MAX_ALERTMANAGERS, MIN_PASSWORD};
 use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, Interval, Manual};
 use skep_types::{Error, ErrorCode, Result};
@@ -73,9 +73,14 @@ pub struct AlertSettings {
     /// standard input. The further texts of the list are the arguments of the program. Empty: no
     /// program.
     pub command: Vec<String>,
-    /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path`. Use
+    /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path`. If the
+    /// server is busy or cannot be reached, the monitor tries again for some minutes. Use
     /// `command` with a program such as `curl` for https. Empty: no address.
     pub webhook: String,
+    /// Addresses of Alertmanagers, as `http://host:9093`, at most 8. Each gets all alerts by its
+    /// own interface, again and again while they hold. So each member of a group of Alertmanagers
+    /// needs an entry. Empty: no Alertmanager. Leave it empty if Prometheus sends these alerts.
+    pub alertmanagers: Vec<String>,
     /// A target with a mean latency of this many times the median of its peers is reported as
     /// slow. Disks of one kind differ by less than 2 under the same load.
     pub slow_factor: u32,
@@ -144,6 +149,7 @@ impl Default for MonitorSettings {
             alerts: AlertSettings {
                 command: Vec::new(),
                 webhook: String::new(),
+                alertmanagers: Vec::new(),
                 slow_factor: 4,
                 slow_from: Interval(Duration::from_millis(5)),
                 log_sync: Interval(Duration::from_millis(100)),
@@ -214,12 +220,19 @@ impl Manual for MonitorSettings {
             ("remote_write.url", &self.remote_write.url),
             ("otlp.url", &self.otlp.url),
         ];
-        for (name, url) in urls {
+        let alertmanagers = self.alerts.alertmanagers.iter();
+        let alertmanagers = alertmanagers.map(|url| ("alerts.alertmanagers", url));
+        for (name, url) in urls.into_iter().chain(alertmanagers) {
             if !url.is_empty()
                 && let Err(problem) = crate::http_client::Url::parse(url)
             {
                 problems.push(format!("`{name}`: {problem}"));
             }
+        }
+        if self.alerts.alertmanagers.len() > MAX_ALERTMANAGERS {
+            problems.push(format!(
+                "`alerts.alertmanagers`: expected at most {MAX_ALERTMANAGERS} addresses"
+            ));
         }
         if self.alerts.slow_factor < 2 {
             problems.push("`alerts.slow_factor`: expected a number of at least 2".into());
@@ -308,6 +321,14 @@ mod tests {
             (problems(|it| it.history = ByteSize(1)), "`history`"),
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),
             (problems(|it| it.alerts.webhook = "ftp://x".into()), "`alerts.webhook`"),
+            (
+                problems(|it| it.alerts.alertmanagers = vec!["a:9093".into()]),
+                "`alerts.alertmanagers`",
+            ),
+            (
+                problems(|it| it.alerts.alertmanagers = vec!["http://a".into(); 9]),
+                "`alerts.alertmanagers`",
+            ),
             (problems(|it| it.influx.url = "https://x/write".into()), "`influx.url`"),
             (problems(|it| it.remote_write.url = "https://x/write".into()), "`remote_write.url`"),
             (

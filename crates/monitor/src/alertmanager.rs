@@ -1,0 +1,285 @@
+//! Sends the alerts to Alertmanager, in its own form (`POST /api/v2/alerts`).
+//!
+//! An Alertmanager forgets an alert that is not sent again, and all alerts if it loses its data. So
+//! the monitor sends all current alerts again and again, as Prometheus does: after each change, and
+//! each minute while there are alerts. Each alert has the time `endsAt` at which it ends unless the
+//! monitor sends it again. The monitor sends an alert that has ended for a quarter of an hour, with
+//! the time at which it has ended.
+//!
+//! There is no queue: each request contains the alerts of that moment. So a receiver that is slow
+//! or fails for a day costs no memory, and then gets all that it needs with one request.
+
+use crate::alerts::Alert;
+use crate::back_off::BackOff;
+use crate::consequences::service_of_object;
+use crate::http_client::{Failure, HttpRequest, Url, post};
+use crate::limits::{
+    ALERT_PAUSE, ALERTMANAGER_ENDS, ALERTMANAGER_HOLDS, ALERTMANAGER_REPEATS, MAX_SENT_ALERTS,
+};
+use crate::live::MonitorState;
+use crate::names::printable;
+use crate::now_ms;
+use crate::settings::AlertSettings;
+use serde_json::{Map, Value, json};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp, utc};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Interval at which the monitor looks for changes of the alerts. It is the shortest interval of
+/// collection rounds.
+const EVERY: Duration = Duration::from_secs(1);
+/// Name of all alerts. The alert rules for Prometheus use the same name and the same labels, so
+/// the same routes and inhibit rules of Alertmanager apply.
+const ALERT_NAME: &str = "SkepAlert";
+
+/// The requests to one Alertmanager.
+#[derive(Debug)]
+pub(crate) struct Alertmanager {
+    url: Url,
+}
+
+/// The last request that the Alertmanager has accepted.
+#[derive(Debug, Default)]
+struct Accepted {
+    /// [`crate::alerts::AlertBook::changes`] of this request, and its time.
+    last: Option<(u64, Duration)>,
+}
+
+impl Accepted {
+    /// Whether the Alertmanager must get the alerts at the time `now`.
+    fn is_due(&self, changes: u64, now: Duration) -> bool {
+        self.last.is_none_or(|(known, at)| {
+            known != changes || now.saturating_sub(at) >= ALERTMANAGER_REPEATS
+        })
+    }
+}
+
+/// Returns the Alertmanagers in the settings.
+///
+/// # Errors
+/// `Configuration` if an address is invalid.
+pub(crate) fn of_settings(settings: &AlertSettings) -> Result<Vec<Alertmanager>> {
+    let of = |url: Url| {
+        let path = format!("{}/api/v2/alerts", url.path.trim_end_matches('/'));
+        Alertmanager { url: Url { path, ..url } }
+    };
+    let wrong = |problem| Error::new(ErrorCode::Configuration, problem);
+    settings.alertmanagers.iter().map(|text| Url::parse(text).map(of).map_err(wrong)).collect()
+}
+
+impl Alertmanager {
+    /// Sends the alerts until this future is dropped.
+    pub(crate) async fn run(self, state: Rc<RefCell<MonitorState>>) {
+        let mut accepted = Accepted::default();
+        let mut back_off = BackOff::default();
+        let mut is_failing = false;
+        // Retry: the monitor sends the current alerts again after growing pauses, without limit.
+        // No alerts wait in a queue.
+        loop {
+            skep_env::sleep(EVERY).await;
+            let now = skep_env::now();
+            let changes = state.borrow().alerts.changes();
+            if !accepted.is_due(changes, now) || !back_off.is_due(now) {
+                continue;
+            }
+            let alerts = alerts(&state.borrow(), now_ms());
+            let outcome = match alerts.is_empty() {
+                true => Ok(()),
+                false => self.send(alerts).await,
+            };
+            match outcome {
+                Ok(()) => {
+                    accepted.last = Some((changes, now));
+                    back_off.succeeded();
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!("Alertmanager at {} accepts alerts", self.url.address);
+                    }
+                }
+                Err(Failure::Later(why) | Failure::Refused(why)) => {
+                    back_off.failed(skep_env::now(), ALERT_PAUSE);
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(
+                            "cannot send alerts to Alertmanager at {}: {why}; the monitor sends \
+                             them again until it accepts them",
+                            self.url.address
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send(&self, alerts: Vec<Value>) -> Result<(), Failure> {
+        let body = Value::Array(alerts).to_string();
+        let request = HttpRequest {
+            method: "POST",
+            url: &self.url,
+            authorization: "",
+            content_type: "application/json",
+            headers: &[],
+            body: body.as_bytes(),
+        };
+        post(&request).await
+    }
+}
+
+/// Returns the alerts for a request at the time `now_ms`: the current alerts, and those that have
+/// ended a short time ago.
+fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let current = state.alerts.announced().into_iter();
+    let current = current.map(|alert| (alert, now_ms.saturating_add(ms(ALERTMANAGER_HOLDS))));
+    let ended = state.alerts.ended_since(now_ms.saturating_sub(ms(ALERTMANAGER_ENDS)));
+    let ended = ended.map(|alert| (alert, alert.ended_ms.unwrap_or(now_ms)));
+    let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
+    // Alertmanager identifies an alert by its labels. So if an alert has begun again, its earlier
+    // end must not follow in the same request.
+    let mut seen = BTreeSet::new();
+    let is_new = |(alert, _): &(&Alert, u64)| {
+        seen.insert((alert.rule, alert.severity, alert.object.clone()))
+    };
+    let new = current.chain(ended).filter(is_new).take(MAX_SENT_ALERTS);
+    new.map(|(alert, ends_ms)| {
+        json!({
+            "labels": labels(alert, &cluster, map),
+            "annotations": {
+                "summary": printable(&alert.what),
+                "description": printable(&alert.remedy),
+            },
+            "startsAt": time(alert.since_ms),
+            "endsAt": time(ends_ms),
+        })
+    })
+    .collect()
+}
+
+/// Returns the labels of an alert. An empty label is left out, because Alertmanager treats it as
+/// missing.
+fn labels(alert: &Alert, cluster: &str, map: Option<&ClusterMap>) -> Value {
+    let service = map.and_then(|map| service_of_object(&alert.object, map));
+    let name = service.map_or_else(String::new, |node| printable(&node.name));
+    let all = [
+        ("alertname", ALERT_NAME),
+        ("rule", alert.rule),
+        ("severity", alert.severity),
+        ("object", alert.object.as_str()),
+        ("fault", alert.object.as_str()),
+        ("skep_cluster", cluster),
+        ("skep_name", name.as_str()),
+    ];
+    let known = all.into_iter().filter(|(_, value)| !value.is_empty());
+    let labels: Map<String, Value> =
+        known.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    Value::Object(labels)
+}
+
+/// Converts a time in milliseconds since 1970 to the form of Alertmanager.
+fn time(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    utc(Timestamp { seconds, nanoseconds: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::Finding;
+    use crate::history::History;
+    use crate::settings::MonitorSettings;
+    use skep_cluster::problems::Severity;
+
+    /// 2027-01-15T08:00:00Z.
+    const NOW: u64 = 1_800_000_000_000;
+
+    fn finding(rule: &'static str) -> Finding {
+        Finding {
+            rule,
+            severity: Severity::Critical,
+            object: "t7".into(),
+            what: "target t7 is \"full\"\n".into(),
+            remedy: "delete files".into(),
+            cause: None,
+        }
+    }
+
+    fn state() -> (tempfile::TempDir, MonitorState) {
+        let directory = tempfile::tempdir().unwrap();
+        let history = History::open(directory.path(), 1 << 30).unwrap();
+        (directory, MonitorState::new(history, MonitorSettings::default().alerts))
+    }
+
+    #[test]
+    fn current_alert_ends_later_unless_it_is_sent_again() {
+        let (_directory, mut state) = state();
+        assert!(alerts(&state, NOW).is_empty());
+        for second in 0..10 {
+            state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
+        }
+        let sent = alerts(&state, NOW + 10_000);
+        let expected = json!([{
+            "labels": {
+                "alertname": "SkepAlert",
+                "rule": "target-full",
+                "severity": "critical",
+                "object": "t7",
+                "fault": "t7",
+            },
+            "annotations": { "summary": "target t7 is \"full\"?", "description": "delete files" },
+            "startsAt": "2027-01-15T08:00:00Z",
+            "endsAt": "2027-01-15T08:04:10Z",
+        }]);
+        assert_eq!(Value::Array(sent), expected);
+    }
+
+    #[test]
+    fn end_is_sent_for_a_while_unless_the_alert_has_begun_again() {
+        let (_directory, mut state) = state();
+        for second in 0..10 {
+            state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
+        }
+        state.alerts.update(NOW + 60_000, Vec::new());
+        let ends = |state: &MonitorState, after_ms: u64| -> Vec<String> {
+            let sent = alerts(state, NOW + after_ms);
+            sent.iter().map(|it| it["endsAt"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(ends(&state, 61_000), ["2027-01-15T08:00:09Z"]);
+        assert_eq!(ends(&state, 1_000_000), Vec::<String>::new());
+        for second in 100..110 {
+            state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
+        }
+        assert_eq!(ends(&state, 120_000), ["2027-01-15T08:06:00Z"]);
+    }
+
+    #[test]
+    fn alerts_are_sent_after_each_change_and_each_minute() {
+        let at = Duration::from_secs;
+        let mut accepted = Accepted::default();
+        assert!(accepted.is_due(0, at(5)));
+        accepted.last = Some((3, at(5)));
+        assert!(!accepted.is_due(3, at(64)));
+        assert!(accepted.is_due(3, at(65)) && accepted.is_due(4, at(6)));
+    }
+
+    #[test]
+    fn number_of_alerts_in_one_request_is_bounded() {
+        let (_directory, mut state) = state();
+        let all = || {
+            let many = (0..MAX_SENT_ALERTS + 10)
+                .map(|number| Finding { object: format!("t{number}"), ..finding("target-full") });
+            many.collect::<Vec<_>>()
+        };
+        state.alerts.update(NOW, all());
+        state.alerts.update(NOW + 10_000, all());
+        assert_eq!(alerts(&state, NOW + 10_000).len(), MAX_SENT_ALERTS);
+    }
+
+    #[test]
+    fn path_of_the_interface_follows_the_address() {
+        let mut settings = MonitorSettings::default().alerts;
+        settings.alertmanagers = vec!["http://a:9093".into(), "http://b:9093/prefix/".into()];
+        let found = of_settings(&settings).unwrap();
+        let paths: Vec<_> = found.iter().map(|it| it.url.path.as_str()).collect();
+        assert_eq!(paths, ["/api/v2/alerts", "/prefix/api/v2/alerts"]);
+    }
+}

@@ -1,0 +1,265 @@
+//! The notifications of alerts by the monitor, with receivers of the test that are slow, fail, or
+//! send replies that are not HTTP.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skep_testkit::process::Process;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, wait_for};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// The alert about the service that the tests suspend.
+const RULE: &str = "service-unreachable";
+
+/// The behaviour of a receiver at one request.
+#[derive(Clone, Copy)]
+enum Behaviour {
+    /// Closes the connection without a reply.
+    Close,
+    /// Sends bytes that are not HTTP.
+    Garbage,
+    /// Sends a head without an end, until the sender closes the connection.
+    EndlessHead,
+    /// Sends no reply until the sender closes the connection.
+    Silence,
+    /// Replies with this status, and with a body of this many bytes.
+    Reply(&'static str, usize),
+}
+
+/// A request that a receiver has got.
+#[derive(Debug)]
+struct Request {
+    path: String,
+    content_type: String,
+    body: Value,
+    /// Whether the receiver has accepted the request.
+    is_accepted: bool,
+}
+
+/// Reads one request. `None` means that the sender has closed the connection before its end.
+fn read_request(stream: &TcpStream) -> Option<Request> {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length, mut content_type) = (String::new(), 0, String::new());
+    while !head.ends_with("\r\n\r\n") {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().expect("a length"),
+            "content-type" => content_type = value.trim().to_owned(),
+            _ => {}
+        }
+        head += &line;
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let path = head.split(' ').nth(1).expect("a path").to_owned();
+    assert!(head.starts_with("POST "), "{head}");
+    let body = serde_json::from_slice(&body).expect("JSON");
+    Some(Request { path, content_type, body, is_accepted: false })
+}
+
+fn behave(mut stream: TcpStream, behaviour: Behaviour) -> std::io::Result<()> {
+    match behaviour {
+        Behaviour::Close => Ok(()),
+        Behaviour::Garbage => stream.write_all(b"SSH-2.0-OpenSSH_10.0\r\n"),
+        Behaviour::EndlessHead => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nX-Endless: ")?;
+            loop {
+                stream.write_all(&[b'x'; 4096])?;
+            }
+        }
+        Behaviour::Silence => stream.read(&mut [0]).map(drop),
+        Behaviour::Reply(status, body) => {
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {body}\r\n\r\n");
+            stream.write_all(head.as_bytes())?;
+            stream.write_all(&vec![b'x'; body])
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, first: &[Behaviour], last: Behaviour, sender: &Sender<Request>) {
+    for (number, stream) in listener.incoming().enumerate() {
+        let stream = stream.expect("a connection");
+        let Some(mut request) = read_request(&stream) else { continue };
+        let behaviour = *first.get(number).unwrap_or(&last);
+        request.is_accepted = matches!(behaviour, Behaviour::Reply("200 OK", _));
+        // An error means that the monitor has closed the connection, which it may do.
+        let _ = behave(stream, behaviour);
+        if sender.send(request).is_err() {
+            return;
+        }
+    }
+}
+
+/// Starts a receiver. It behaves as `first` for its first requests, and as `last` for all others.
+/// Returns its address, and a channel with the requests.
+fn receiver(first: &'static [Behaviour], last: Behaviour) -> (String, Receiver<Request>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let (sender, requests) = channel();
+    std::thread::spawn(move || serve(&listener, first, last, &sender));
+    (address, requests)
+}
+
+fn monitored(settings: &[String]) -> Cluster {
+    let more = settings.iter().flat_map(|it| ["--set".to_owned(), format!("monitor:{it}")]);
+    Cluster::start(Shape { monitor: true, more: more.collect(), ..Shape::small() })
+}
+
+/// Suspends the storage service until this value is dropped.
+struct Suspended(Process);
+
+impl Suspended {
+    fn storage_of(cluster: &Cluster) -> Self {
+        let process = cluster.processes("storage").remove(0);
+        process.signal(Signal::STOP);
+        Self(process)
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+fn log_lines(cluster: &Cluster, words: &str) -> usize {
+    let log = files::read_to_string(cluster.data().join("logs/monitor.log"));
+    log.lines().filter(|line| line.contains(words)).count()
+}
+
+/// Returns the alerts of the rule in a request to an Alertmanager.
+fn alerts_of_rule(request: &Request) -> Vec<Value> {
+    let all = request.body.list().iter();
+    all.filter(|it| it["labels"]["rule"] == RULE).cloned().collect()
+}
+
+/// An Alertmanager that fails at first in several ways gets the alert, and later its end.
+///
+/// Command: skep monitor.
+#[test]
+fn alertmanager_gets_an_alert_until_it_accepts_its_end() {
+    let (address, requests) = receiver(
+        &[
+            Behaviour::Close,
+            Behaviour::Garbage,
+            Behaviour::EndlessHead,
+            Behaviour::Reply("503 Service Unavailable", 1 << 20),
+        ],
+        Behaviour::Reply("200 OK", 0),
+    );
+    let cluster = monitored(&[format!("alerts.alertmanagers=http://{address}/prefix")]);
+    let suspended = Suspended::storage_of(&cluster);
+    let (mut failed, mut begin) = (0, None);
+    let begin = wait_for("the Alertmanager accepts the alert", PATIENCE, || {
+        for request in requests.try_iter() {
+            assert_eq!(request.path, "/prefix/api/v2/alerts");
+            assert_eq!(request.content_type, "application/json");
+            failed += usize::from(!request.is_accepted);
+            let found = alerts_of_rule(&request);
+            begin = found.into_iter().next().filter(|_| request.is_accepted).or(begin.take());
+        }
+        begin.clone()
+    });
+    assert_eq!(failed, 4, "{begin}");
+    assert_eq!(begin["labels"]["alertname"], "SkepAlert");
+    assert_eq!(begin["labels"]["severity"], "critical");
+    assert_eq!(begin["labels"]["skep_name"], "storage-1");
+    assert!(!begin["annotations"]["summary"].text().is_empty(), "{begin}");
+    // The text of a time has a fixed length, so times can be compared as texts.
+    let is_ended = |alert: &Value, begin: &Value| {
+        assert_eq!(alert["labels"], begin["labels"]);
+        assert_eq!(alert["startsAt"], begin["startsAt"]);
+        alert["endsAt"].text() < begin["endsAt"].text()
+    };
+    assert!(begin["endsAt"].text() > begin["startsAt"].text(), "{begin}");
+    drop(suspended);
+    wait_for("the Alertmanager gets the end", PATIENCE, || {
+        let mut all = requests.try_iter().flat_map(|request| alerts_of_rule(&request));
+        all.any(|alert| is_ended(&alert, &begin)).then_some(())
+    });
+    assert_eq!(log_lines(&cluster, "cannot send alerts to Alertmanager"), 1);
+    assert_eq!(log_lines(&cluster, "accepts alerts"), 1);
+}
+
+/// Returns the states of the notifications of the rule.
+fn states(notifications: &[Value]) -> Vec<&str> {
+    let of_rule = notifications.iter().filter(|it| it["alert"]["rule"] == RULE);
+    of_rule.map(|it| it["state"].text()).collect()
+}
+
+fn write_program(path: &Path, output: &Path) {
+    let script = format!("#!/bin/sh\ncat >>{0}\necho >>{0}\n", output.display());
+    files::write(path, script);
+    files::set_permissions(path, std::fs::Permissions::from_mode(0o755));
+}
+
+#[test]
+fn failing_webhook_gets_each_notification_and_delays_no_program() {
+    let scratch = Scratch::new();
+    let (program, output) = (scratch.join("notify"), scratch.join("notified"));
+    write_program(&program, &output);
+    let (address, requests) = receiver(
+        &[Behaviour::Silence, Behaviour::EndlessHead, Behaviour::Reply("503 Busy", 0)],
+        Behaviour::Reply("200 OK", 3 << 20),
+    );
+    let cluster = monitored(&[
+        format!("alerts.webhook=http://{address}/secret"),
+        format!("alerts.command={}", program.display()),
+    ]);
+    let suspended = Suspended::storage_of(&cluster);
+    let of_program = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&output).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    wait_for("the program is notified", PATIENCE, || {
+        (states(&of_program()) == ["began"]).then_some(())
+    });
+    drop(suspended);
+    let mut accepted: Vec<Value> = Vec::new();
+    wait_for("the webhook gets both notifications", PATIENCE, || {
+        for request in requests.try_iter() {
+            assert_eq!(request.path, "/secret");
+            accepted.extend(request.is_accepted.then_some(request.body));
+        }
+        (states(&accepted) == ["began", "ended"]).then_some(())
+    });
+    wait_for("the program gets both", PATIENCE, || {
+        (states(&of_program()) == ["began", "ended"]).then_some(())
+    });
+    assert_eq!(log_lines(&cluster, "cannot notify the webhook"), 1);
+    assert_eq!(log_lines(&cluster, "accepts notifications again"), 1);
+    assert_eq!(log_lines(&cluster, "/secret"), 0, "the path of a webhook may be a secret");
+}
+
+/// A receiver that is never there costs one line of the log, and the cluster goes on.
+#[test]
+fn absent_receivers_are_logged_once() {
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = closed.local_addr().expect("an address").to_string();
+    drop(closed);
+    let cluster = monitored(&[
+        format!("alerts.webhook=http://{address}/"),
+        format!("alerts.alertmanagers=http://{address}"),
+    ]);
+    let suspended = Suspended::storage_of(&cluster);
+    let failures = ["cannot notify the webhook", "cannot send alerts to Alertmanager"];
+    for words in failures {
+        wait_for(words, PATIENCE, || (log_lines(&cluster, words) > 0).then_some(()));
+    }
+    drop(suspended);
+    let ended = format!("alert {RULE} ended");
+    wait_for("the alert ends", PATIENCE, || (log_lines(&cluster, &ended) > 0).then_some(()));
+    for words in failures {
+        assert_eq!(log_lines(&cluster, words), 1, "{words}");
+    }
+    files::write(cluster.path().join("file"), "text");
+    assert_eq!(files::read_to_string(cluster.path().join("file")), "text");
+}
