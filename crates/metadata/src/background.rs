@@ -75,6 +75,11 @@ impl Background {
         self.removals.add(self.items.stored(stored), shared);
     }
 
+    /// Returns the number of chunk files in memory that storage has still to remove.
+    pub(crate) fn queued_removals(&self) -> usize {
+        self.removals.queued()
+    }
+
     /// Adds a session whose end the target found in the store when it started.
     pub(crate) fn add_ended_session(&mut self, session: SessionId) {
         self.session_ends.add(session);

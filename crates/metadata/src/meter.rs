@@ -161,7 +161,7 @@ fn stage_of(reason: WaitReason) -> Stage {
     }
 }
 
-/// The metrics of the log and the store.
+/// The metrics of the log, the store, and the work items in it.
 #[derive(Debug)]
 struct LogFigures {
     bytes: Arc<Counter>,
@@ -172,6 +172,7 @@ struct LogFigures {
     unsynced: Arc<Gauge>,
     checkpoint: Arc<Histogram>,
     since_checkpoint: Arc<Gauge>,
+    removals_queued: Arc<Gauge>,
 }
 
 /// A sync or a checkpoint in progress.
@@ -211,11 +212,12 @@ pub(crate) struct Meter {
 
 impl Drop for Meter {
     /// When a role of the target ends, sets the figures to zero that only this role has: open
-    /// requests and records of the log.
+    /// requests, records of the log, and removals.
     fn drop(&mut self) {
         self.holders.set(FoundHolders::default());
         self.log.unsynced.set(0);
         self.log.since_checkpoint.set(0);
+        self.log.removals_queued.set(0);
     }
 }
 
@@ -233,6 +235,7 @@ impl Meter {
             unsynced: registry.gauge(&catalog::LOG_UNSYNCED, &labels),
             checkpoint: registry.histogram(&catalog::CHECKPOINT, &labels),
             since_checkpoint: registry.gauge(&catalog::SINCE_CHECKPOINT, &labels),
+            removals_queued: registry.gauge(&catalog::REMOVALS_QUEUED, &labels),
         };
         let gauge = |definition| registry.gauge(definition, &labels);
         let open =
@@ -425,6 +428,11 @@ impl Meter {
         let spent = now.saturating_sub(counted_to);
         let worked = spent.saturating_sub(idle.saturating_sub(idle_before));
         self.log.working.add(u64::try_from(worked.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Publishes the number of chunk files that the target has still to remove from storage.
+    pub(crate) fn show_removals(&self, queued: usize) {
+        self.log.removals_queued.set(queued as i64);
     }
 
     /// Publishes the silent clients that block requests of other clients. `found` returns these

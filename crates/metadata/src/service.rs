@@ -200,6 +200,7 @@ impl Shell {
         meter.show_holders(began, || target.silent_holders());
         meter.role().after_batch(target.wait_left(), now);
         meter.role().show_loads(now, || target.engine().block_loads());
+        meter.show_removals(target.queued_removals());
     }
 
     /// Counts a batch that the target handled in the role of a backup.

@@ -218,6 +218,11 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.stuck_transactions()
     }
 
+    /// Returns the number of chunk files in memory that storage has still to remove.
+    pub(crate) fn queued_removals(&self) -> usize {
+        self.background.queued_removals()
+    }
+
     /// Returns the number of waits for file locks. Checks use it.
     pub fn lock_waits(&self) -> usize {
         self.shared.file_locks.wait_count()

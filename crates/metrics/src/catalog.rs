@@ -171,6 +171,10 @@ definitions! {
     WAITS_UNEXAMINED = Definition::gauge("skep_metadata_waits_unexamined", Unit::Count, TARGET,
         "Waits for locks that the last search for silent clients has not examined, since it \
          examines a limited number. `skep_metadata_waits_for_client` leaves them out.");
+    /// Chunk files of removed files that a metadata target has still to remove from storage.
+    REMOVALS_QUEUED = Definition::gauge("skep_metadata_removals_queued", Unit::Count, TARGET,
+        "Chunk files of removed files that a metadata target has not yet asked storage to remove. \
+         Counts the chunk files in memory, at most 262144; more may be in the store of the target.");
 
     /// Requests to a metadata target that have no reply yet.
     METADATA_OPEN = Definition::gauge("skep_metadata_requests_open", Unit::Count, TARGET,
@@ -190,6 +194,13 @@ definitions! {
         Unit::Seconds, TARGET,
         "Start of the oldest request to a storage target without a reply, in seconds since the \
          boot of the host. Zero if no request is open.");
+    /// Directories that the running clean-up of a storage target checks.
+    CLEANUP_DIRECTORIES = Definition::gauge("skep_storage_cleanup_directories", Unit::Count,
+        TARGET, "Directories that the running clean-up of chunk files without an inode checks. \
+        Zero if none is running.");
+    /// Directories that the running clean-up of a storage target has not checked yet.
+    CLEANUP_LEFT = Definition::gauge("skep_storage_cleanup_directories_left", Unit::Count,
+        TARGET, "Directories that the running clean-up has not checked yet.");
 
     /// Uses of a mount's caches that had the item.
     MOUNT_CACHE_HITS = Definition::counter("skep_mount_cache_hits", Unit::Count, CACHE_OF_MOUNT,

@@ -8,12 +8,14 @@
 //! so an inode that does not exist can never exist later.
 
 use crate::chunk_store::ChunkStore;
+use skep_metrics::{Gauge, Registry, catalog};
 use skep_rpc::{CallOptions, Router};
-use skep_types::{ChunkFileKey, GroupId, InodeId, Result};
+use skep_types::{ChunkFileKey, GroupId, InodeId, Result, TargetId};
 use skep_wire::limits::MAX_INODES_ASKED;
 use skep_wire::storage::WhichExist;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval at which the task checks whether the clean-up interval has passed. The interval is
@@ -35,9 +37,36 @@ pub(crate) struct CleanUpCounts {
     pub(crate) unknown: usize,
 }
 
+/// The metrics of the running round.
+#[derive(Debug)]
+pub(crate) struct CleanUpProgress {
+    directories: Arc<Gauge>,
+    left: Arc<Gauge>,
+}
+
+impl CleanUpProgress {
+    /// Creates the metrics for the calling thread.
+    pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {
+        let labels = vec![("target", target.raw().to_string())];
+        Self {
+            directories: registry.gauge(&catalog::CLEANUP_DIRECTORIES, &labels),
+            left: registry.gauge(&catalog::CLEANUP_LEFT, &labels),
+        }
+    }
+
+    fn set(&self, directories: usize, left: usize) {
+        self.directories.set(directories as i64);
+        self.left.set(left as i64);
+    }
+}
+
 /// Runs one clean-up per clean-up interval, without end. Cancel-safe, since removals that have
 /// started run to completion in separate tasks.
-pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
+pub(crate) async fn clean_up_forever(
+    store: Rc<ChunkStore>,
+    router: Rc<Router>,
+    progress: CleanUpProgress,
+) {
     let target = store.target();
     let mut last = skep_env::now();
     // Retry: after an error, the next clean-up begins after `cleanup_interval_ms`, without limit.
@@ -50,7 +79,9 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
         }
         last = skep_env::now();
         let limit = map.policy.cleanup_limit as usize;
-        match clean_up(&store, &router, interval, limit).await {
+        let outcome = clean_up(&store, &router, (interval, limit), &progress).await;
+        progress.set(0, 0);
+        match outcome {
             Ok(counts) if counts.removed > 0 || counts.unknown > 0 => tracing::info!(
                 "the clean-up of target {target} checked {} chunk files. It moved {} files that no \
                  inode owns to the quarantine, and did not decide on {} files, since metadata did \
@@ -88,8 +119,8 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
 async fn clean_up(
     store: &Rc<ChunkStore>,
     router: &Router,
-    age: Duration,
-    limit: usize,
+    (age, limit): (Duration, usize),
+    progress: &CleanUpProgress,
 ) -> Result<CleanUpCounts> {
     let mut counts = CleanUpCounts::default();
     let mut orphans = Vec::new();
@@ -97,7 +128,9 @@ async fn clean_up(
         BTreeMap::new();
     // Groups that left at least one request of this round without a valid reply.
     let mut unsure = BTreeSet::new();
-    for leaf in store.leaves()? {
+    let leaves = store.leaves()?;
+    for (number, leaf) in leaves.iter().copied().enumerate() {
+        progress.set(leaves.len(), leaves.len() - number);
         for key in store.older_than(leaf, age)? {
             counts.looked_at += 1;
             let group = router.shard_group(key.inode.shard()).ok();

@@ -10,7 +10,7 @@ use crate::event_loops::EventLoops;
 use crate::handlers::{self, Requester};
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::loss::Loss;
-use crate::orphans::clean_up_forever;
+use crate::orphans::{CleanUpProgress, clean_up_forever};
 use crate::request_meter::RequestMeter;
 use crate::settings::EmulationSettings;
 use skep_env::local::Semaphore;
@@ -130,8 +130,10 @@ async fn own(
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
     // The chunk files of a lost target stay as they are, so that an administrator can copy them.
-    let mut clean_up = (!served.loss.is_lost())
-        .then(|| skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
+    let mut clean_up = (!served.loss.is_lost()).then(|| {
+        let progress = CleanUpProgress::new(&metrics, target);
+        skep_env::spawn(clean_up_forever(Rc::clone(&store), router, progress))
+    });
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
     // The loop of the thread continues after the end of this target. So the target also completes
     // its requests after an error, since no write of this target may be in progress during the next

@@ -44,6 +44,11 @@ pub(crate) struct ChunkRemovals {
 }
 
 impl ChunkRemovals {
+    /// Returns the number of chunk files in all queues. Does not count those of requests in flight.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
     /// Finds the groups that have chunk files to remove. The search reads only one work item of
     /// each group.
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) -> Result<()> {

@@ -96,27 +96,33 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         // No metadata group serves the shard of this chunk file.
         kept.push(write(&store, 100, 1, 0).await);
 
+        let registry = Registry::new();
+        let progress = CleanUpProgress::new(&registry, TargetId::new(5));
         let an_hour = Duration::from_secs(3600);
-        let found = clean_up(&store, &router, an_hour, 1_000).await.unwrap();
+        let found = clean_up(&store, &router, (an_hour, 1_000), &progress).await.unwrap();
         assert_eq!(found, CleanUpCounts::default(), "young files are left alone");
         // There are more orphans than the limit, so the clean-up removes no orphan and reports a
         // problem.
-        let found = clean_up(&store, &router, Duration::ZERO, 499).await.unwrap();
+        let found = clean_up(&store, &router, (Duration::ZERO, 499), &progress).await.unwrap();
         let counts = CleanUpCounts { looked_at: 1001, orphans: 500, removed: 0, unknown: 1 };
         assert_eq!(found, counts);
         let health = store.health().await;
         assert!(health.problem.contains("cleanup-limit"), "{}", health.problem);
         assert_eq!(store.list(0, 4096).unwrap().0.len(), 1001);
-        let found = clean_up(&store, &router, Duration::ZERO, 500).await.unwrap();
+        let found = clean_up(&store, &router, (Duration::ZERO, 500), &progress).await.unwrap();
         assert_eq!(found, CleanUpCounts { removed: 500, ..counts });
         assert_eq!(store.health().await, TargetHealth::default());
         let (mut left, _) = store.list(0, 4096).unwrap();
         left.sort();
         kept.sort();
         assert_eq!(left, kept);
-        let found = clean_up(&store, &router, Duration::ZERO, 500).await.unwrap();
+        let found = clean_up(&store, &router, (Duration::ZERO, 500), &progress).await.unwrap();
         let counts = CleanUpCounts { looked_at: 501, orphans: 0, removed: 0, unknown: 1 };
         assert_eq!(found, counts);
+        // In its last directory, the round shows all directories and one that is left.
+        let leaves = store.leaves().unwrap().len();
+        assert!(leaves > 1);
+        assert_eq!((progress.directories.get(), progress.left.get()), (leaves as i64, 1));
         // An administrator can move the quarantined files back.
         assert_eq!(store.empty_quarantine().await.unwrap(), 0, "the quarantined files are young");
         let copied = std::process::Command::new("cp")
