@@ -3,7 +3,8 @@
 import { h, setText, ago, bytes } from "./format.js";
 import * as views from "./views.js";
 
-const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"], ["alerts", "Alerts"]];
+const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
+  ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"]];
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 const POINTS = 300;
 
@@ -22,6 +23,7 @@ function open() {
     servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
     load: () => views.load(first, second), latency: () => views.latencies(),
     operations: () => views.operations(), operation: () => views.operation(first), alerts: () => views.alerts(),
+    placement: () => views.placement(), work: () => views.work(),
   }[name];
   view = make ? make() : views.overview();
   document.title = `${view.title} - Skep monitor`;

@@ -179,6 +179,22 @@ function findingList() {
   } };
 }
 
+/** A table of the background work, with its progress. */
+function workTable() {
+  const left = (row) => (row.left === null ? "" : row.unit === "bytes" ? bytes(row.left) : `${count(row.left)} ${row.unit}`);
+  return new Table("Background work", [
+    { title: "Work", text: (row) => row.what },
+    { title: "Done", cell: (row, cell) => {
+      const known = row.total > 0, share = known ? row.done / row.total : NaN;
+      meter(cell, share, known ? percent(share) : "", [2, 2]);
+    } },
+    { title: "Left", number: true, text: left },
+    { title: "Rate", number: true, wide: true, text: (row) => (row.bytes_per_second === null ? "" : rate(row.bytes_per_second)) },
+    { title: "Time left", number: true, text: (row) => (row.seconds_left === null ? "" : ago(row.seconds_left * 1000)) },
+    { title: "Waits because", text: (row) => row.problem },
+  ], (row) => `${row.kind} ${row.what}`);
+}
+
 export function overview() {
   const tiles = { read: tile("Read"), written: tile("Written"), metadata: tile("Metadata operations"),
     storage: tile("Storage operations"), slow: tile("Slowest 1 %"), space: tile("Space"), clients: tile("Clients") };
@@ -186,6 +202,7 @@ export function overview() {
   tiles.space.element.insertBefore(space, tiles.space.note);
   const health = h("span", { class: "pill" }, h("span", { class: "dot" }), h("span"));
   const findings = findingList(), services = serviceTable(), phases = phaseTable(), slow = slowTable();
+  const work = workTable(), working = panel("Background work", work.element);
   const [users, clients] = ["user", "client"].map((by) => causeTable(by, figures.slice(0, 3)));
   const charts = [
     new LineChart("Throughput", [query("node", "&service=storage"), query("node", "&service=metadata")], [
@@ -202,6 +219,7 @@ export function overview() {
       h("div", { class: "tiles" }, Object.values(tiles).map((it) => it.element)),
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
       panel("Health", findings.element),
+      working,
       panel("Where the time goes", phases.element),
       panel("Slowest operations of the last minutes", slow.element),
       panel("Services", services.element),
@@ -225,12 +243,67 @@ export function overview() {
       health.className = `pill ${critical ? "critical" : problems ? "warning" : "good"}`;
       setText(health.lastChild, problems ? `${problems} problem${problems > 1 ? "s" : ""}` : "Healthy");
       findings.update(live);
+      working.hidden = live.background.length === 0;
+      work.update(live.background);
       phases.update(live.phases ?? []);
       slow.update(live.slowest ?? []);
       services.update(serviceRows(live));
       users.update(shares(live.top.user).slice(0, 6));
       clients.update(shares(live.top.client).slice(0, 6));
     },
+  };
+}
+
+/** Describes the lowest, mean and highest value in words. */
+const between = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}`;
+
+/** The placement on the targets of one kind: the figures of the balance, and a bar for each target. */
+function placementPanel(kind) {
+  const space = h("p"), files = h("p"), shared = h("p", { class: "quiet" });
+  const table = new Table(`Placement on ${kind} targets`, [
+    { title: "Target", href: (row) => `#/target/${row.id}`, text: (row) => `t${row.id}` },
+    { title: "Service", wide: true, text: (row) => row.service },
+    { title: "Used space", cell: (row, cell) => {
+      const used = row.size_bytes - row.free_bytes, share = used / row.size_bytes;
+      meter(cell, share, `${percent(share)}, ${bytes(used)} of ${bytes(row.size_bytes)}`);
+    } },
+    ...(kind === "storage" ? [{ title: "Files", cell: (row, cell) => meter(cell, row.files / row.most, count(row.files), [2, 2]) }] : []),
+  ], (row) => row.id);
+  return {
+    element: panel(`${kind === "storage" ? "Storage" : "Metadata"} targets`, space, files, shared, table.element),
+    update(live) {
+      const found = live.placement.find((it) => it.kind === kind);
+      const services = new Map(live.services.map((service) => [service.id, service.name]));
+      const rows = live.targets.filter((target) => target.kind === kind);
+      const most = Math.max(1, ...rows.map((row) => row.files ?? 0));
+      const { used_share: used, files: counts } = found;
+      setText(space, used ? `Used space: ${between(used, percent)}. Imbalance: ${Math.round(used.imbalance * 100)} percentage points between the fullest and the emptiest.` : "");
+      setText(files, counts && kind === "storage" ? `Files on their file systems: ${between(counts, count)}. The highest number is ${percent(counts.imbalance)} above the average.` : "");
+      setText(shared, found.file_systems < found.targets ? `These ${found.targets} targets are on ${found.file_systems} file system${found.file_systems === 1 ? "" : "s"}. Targets on one file system share its space, so their figures are equal.` : "");
+      table.update(rows.map((row) => ({ ...row, most, service: services.get(row.node) ?? "" })));
+    },
+  };
+}
+
+export function placement() {
+  const panels = ["storage", "metadata"].map(placementPanel);
+  return {
+    title: "Placement",
+    elements: [h("h1", {}, "Placement"), ...panels.map((it) => it.element)],
+    charts: [],
+    update(live) { panels.forEach((it) => it.update(live)); },
+  };
+}
+
+export function work() {
+  const table = workTable();
+  table.empty.textContent = "No background work is running or waiting.";
+  const hint = h("p", { class: "quiet" }, "Members of metadata groups that catch up, chunk files of removed files, and the search for chunk files without an inode.");
+  return {
+    title: "Background work",
+    elements: [h("h1", {}, "Background work"), hint, panel("Running and waiting", table.element)],
+    charts: [],
+    update(live) { table.update(live.background); },
   };
 }
 

@@ -57,6 +57,11 @@ impl Collector {
         Self { management, identity, connections: Rc::default(), map: None }
     }
 
+    /// Returns the identity with which the monitor connects to services.
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
     /// Returns the connections that are open between two rounds.
     pub(crate) fn connections(&self) -> Connections {
         Rc::clone(&self.connections)

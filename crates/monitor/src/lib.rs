@@ -7,7 +7,8 @@
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
-//! - `routes`, `live`, `series`, `page`: the HTTP server.
+//! - `routes`, `live`, `series`, `page`: the HTTP server. `target_figures`, `placement`,
+//!   `background`: what it shows of targets and of background work.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -20,6 +21,7 @@
 mod alertmanager;
 mod alerts;
 mod back_off;
+mod background;
 pub mod codec;
 mod collect;
 mod consequences;
@@ -39,6 +41,7 @@ mod notify;
 mod observe;
 mod otlp;
 mod page;
+mod placement;
 mod quantile;
 mod record_rounds;
 mod remote_write;
@@ -46,6 +49,7 @@ mod routes;
 mod series;
 pub mod settings;
 mod slow_operations;
+mod target_figures;
 pub mod tier;
 mod trace_source;
 
@@ -144,6 +148,8 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let collector = Collector::new(token);
     let following = record_rounds::follow(collector.connections(), Rc::clone(&state));
     let _following = skep_env::spawn(following);
+    let progress = background::follow(collector.identity(), Rc::clone(&state));
+    let _progress = skep_env::spawn(progress);
     collect_for_ever(settings, collector, &state, &notifications).await;
     Ok(())
 }

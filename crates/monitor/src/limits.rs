@@ -57,6 +57,8 @@ pub const ALERTMANAGER_REPEATS: Duration = Duration::from_secs(60);
 pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
 /// Time for which the monitor sends the end of an alert, as with Prometheus.
 pub const ALERTMANAGER_ENDS: Duration = Duration::from_secs(900);
+/// Maximum number of entries in the list of background work.
+pub const MAX_WORK: usize = 200;
 /// Maximum number of alerts in one request to an Alertmanager, the most severe first. Such a
 /// request has up to 1 MB.
 pub const MAX_SENT_ALERTS: usize = 500;

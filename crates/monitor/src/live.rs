@@ -2,6 +2,7 @@
 //! page shows.
 
 use crate::alerts::{Alert, AlertBook, severity_word};
+use crate::background::{self, Groups};
 use crate::collect::Collected;
 use crate::consequences::{self, HOST};
 use crate::evictions::EvictionWatch;
@@ -11,9 +12,11 @@ use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
+use crate::placement::placement;
 use crate::series::{reading, row, rows};
 use crate::settings::AlertSettings;
 use crate::slow_operations::SlowOperationBook;
+use crate::target_figures::TargetFigures;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
@@ -111,6 +114,10 @@ pub(crate) struct MonitorState {
     evictions: EvictionWatch,
     evidence: EvidenceBook,
     pub(crate) slow_operations: SlowOperationBook,
+    /// Capacity and background work of targets in the newest round.
+    figures: TargetFigures,
+    /// Progress of the members of metadata groups.
+    pub(crate) groups: Groups,
     findings: Vec<Finding>,
     settings: AlertSettings,
     /// Addresses of this host.
@@ -132,6 +139,8 @@ impl MonitorState {
             evictions: EvictionWatch::default(),
             evidence: EvidenceBook::default(),
             slow_operations: SlowOperationBook::default(),
+            figures: TargetFigures::default(),
+            groups: Groups::new(),
             findings: Vec::new(),
             settings,
             own_addresses: skep_env::host_addresses()
@@ -153,6 +162,7 @@ impl MonitorState {
         span_ms: u64,
     ) -> Vec<Alert> {
         let round = std::mem::take(&mut collected.round);
+        self.figures = TargetFigures::of(&round);
         let mut evicted = Vec::new();
         if let Some(map) = &collected.map {
             self.names.learn(map);
@@ -247,7 +257,9 @@ impl MonitorState {
                 "problem": state.problem,
             },
             "totals": self.totals(frame),
-            "capacity": map.map(capacity),
+            "capacity": map.map(|map| self.capacity(map)),
+            "placement": map.map(|map| placement(map, &self.figures)),
+            "background": map.map(|map| background::work(map, &self.groups, &self.figures)),
             "services": map.map(|map| self.services(map, frame)),
             "targets": map.map(|map| self.targets(map, frame)),
             "clients": map.map(|map| {
@@ -362,11 +374,29 @@ impl MonitorState {
         value["node"] = target.node.raw().into();
         value["kind"] = target_kind_word(target.kind).into();
         value["path"] = printable(&target.path).into();
-        value["size_bytes"] = target.capacity.total_bytes.into();
-        value["free_bytes"] = target.capacity.free_bytes.into();
+        let (size, free) = self.figures.space(target);
+        value["size_bytes"] = size.into();
+        value["free_bytes"] = free.into();
+        value["files"] = self.figures.used_inodes(target).into();
         value["file_system"] = format!("{:x}", target.capacity.file_system).into();
         value["state"] = state_word(target).into();
         value
+    }
+
+    /// Returns the total size and free space of the storage targets. Targets on the same file
+    /// system share its space, so each file system counts once.
+    fn capacity(&self, map: &ClusterMap) -> Value {
+        let (mut seen, mut size, mut free) = (BTreeSet::new(), 0_u64, 0_u64);
+        let storage = map.targets.iter().filter(|it| it.kind == skep_types::TargetKind::Storage);
+        for target in storage {
+            let file_system = target.capacity.file_system;
+            if file_system == 0 || seen.insert(file_system) {
+                let (of_target, free_of_target) = self.figures.space(target);
+                size = size.saturating_add(of_target);
+                free = free.saturating_add(free_of_target);
+            }
+        }
+        json!({ "size_bytes": size, "free_bytes": free })
     }
 }
 
@@ -394,22 +424,6 @@ fn state_word(target: &Target) -> &'static str {
         (Condition::Closed, _) => "closed",
         _ => "serving",
     }
-}
-
-/// Returns the total size and free space of the storage targets. Targets on the same file system
-/// share its space, so each file system counts once.
-fn capacity(map: &ClusterMap) -> Value {
-    let (mut seen, mut size, mut free) = (BTreeSet::new(), 0_u64, 0_u64);
-    let storage = map.targets.iter().filter(|it| it.kind == skep_types::TargetKind::Storage);
-    for target in storage {
-        let capacity = &target.capacity;
-        let is_new = capacity.file_system == 0 || seen.insert(capacity.file_system);
-        if is_new {
-            size = size.saturating_add(capacity.total_bytes);
-            free = free.saturating_add(capacity.free_bytes);
-        }
-    }
-    json!({ "size_bytes": size, "free_bytes": free })
 }
 
 /// Returns a finding as JSON, with the time at which it began.

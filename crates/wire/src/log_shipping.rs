@@ -210,6 +210,17 @@ record! {
     }
 }
 
+impl CopyProgress {
+    /// Estimates the number of seconds until the member has received all pairs. The missing pairs
+    /// are assumed to have the mean size of the copied pairs. `None` means that the rate is not
+    /// known yet.
+    pub fn seconds_left(&self) -> Option<u64> {
+        let missing = u128::from(self.total_pairs.saturating_sub(self.pair_count));
+        let bytes = (u128::from(self.pair_bytes) * missing).checked_div(self.pair_count.into())?;
+        u64::try_from(bytes.checked_div(u128::from(self.bytes_per_second?))?).ok()
+    }
+}
+
 record! {
     /// Asks the primary of a group for the progress of its members.
     pub struct AskGroup {}

@@ -74,6 +74,10 @@ fn live_data_has_the_load_and_the_services() {
     assert_eq!(live["totals"]["storage"]["operations_per_second"], 10.0);
     assert_eq!(live["services"][0]["written_bytes"], 40_960);
     assert_eq!(live["top"]["user"][0]["id"], "1000");
+    assert_eq!(
+        (&live["placement"][0]["kind"], &live["background"]),
+        (&"storage".into(), &json!([]))
+    );
     let history = get("/api/history?by=node&span=60&service=storage");
     assert_eq!(history["operations"][30], 10.0);
     let load = get("/api/load?by=target&span=60");

@@ -1,0 +1,109 @@
+//! Figures of single targets from the newest replies of the services, except for their load: free
+//! space, inodes, and background work that is left.
+//!
+//! The cluster map has the capacity of targets too, but management does not publish small changes
+//! of it.
+
+use skep_metrics::{Definition, catalog};
+use skep_stats::Round;
+use skep_types::Target;
+use std::collections::BTreeMap;
+
+/// The metrics of which the newest values are stored.
+static METRICS: [&Definition; 7] = [
+    &catalog::TARGET_SIZE,
+    &catalog::TARGET_FREE,
+    &catalog::TARGET_INODES,
+    &catalog::TARGET_FREE_INODES,
+    &catalog::REMOVALS_QUEUED,
+    &catalog::CLEANUP_DIRECTORIES,
+    &catalog::CLEANUP_LEFT,
+];
+
+/// The newest values by metric and target id.
+#[derive(Debug, Default)]
+pub(crate) struct TargetFigures(BTreeMap<(&'static str, u32), u64>);
+
+impl TargetFigures {
+    /// Returns the figures in the replies of a round.
+    pub(crate) fn of(round: &Round) -> Self {
+        let all = round.iter().flat_map(|figures| &figures.statistics.series);
+        let found = all.filter_map(|series| {
+            let metric = METRICS.iter().find(|metric| metric.name == series.metric)?;
+            let (_, target) = series.labels.iter().find(|(name, _)| name == "target")?;
+            let value = u64::try_from(series.value).unwrap_or(0);
+            Some(((metric.name, target.parse().ok()?), value))
+        });
+        Self(found.collect())
+    }
+
+    /// Returns the value of a metric of a target. `None` means that the service of the target has
+    /// not replied, or has no such metric.
+    pub(crate) fn get(&self, metric: &Definition, target: u32) -> Option<u64> {
+        self.0.get(&(metric.name, target)).copied()
+    }
+
+    /// Returns the size and the free space of a target in bytes, as the target reports them or as
+    /// the map has them.
+    pub(crate) fn space(&self, target: &Target) -> (u64, u64) {
+        let id = target.id.raw();
+        let newest = self.get(&catalog::TARGET_SIZE, id).zip(self.get(&catalog::TARGET_FREE, id));
+        newest
+            .filter(|(size, _)| *size > 0)
+            .unwrap_or((target.capacity.total_bytes, target.capacity.free_bytes))
+    }
+
+    /// Returns the number of used inodes of the file system of a target. `None` means that the file
+    /// system has no limit of inodes, so that it counts none.
+    pub(crate) fn used_inodes(&self, target: &Target) -> Option<u64> {
+        let id = target.id.raw();
+        let inodes = self.get(&catalog::TARGET_INODES, id);
+        let newest = inodes.zip(self.get(&catalog::TARGET_FREE_INODES, id));
+        let (all, free) =
+            newest.unwrap_or((target.capacity.total_inodes, target.capacity.free_inodes));
+        (all > 0).then(|| all.saturating_sub(free))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use skep_stats::ServiceFigures;
+    use skep_types::{NodeId, TargetId, TargetKind};
+    use skep_wire::node::{Statistics, StatisticsSeries};
+
+    /// Returns the figures with these values, as metric, target id and value.
+    pub(crate) fn figures(values: &[(&Definition, u32, i64)]) -> TargetFigures {
+        let series = values.iter().map(|(metric, target, value)| StatisticsSeries {
+            metric: metric.name.into(),
+            labels: vec![("target".into(), target.to_string())],
+            value: *value,
+            buckets: Vec::new(),
+        });
+        let series = series.collect();
+        let statistics = Statistics { moment_ns: 1, incarnation: 1, page: String::new(), series };
+        TargetFigures::of(&vec![ServiceFigures { node: 1, name: String::new(), statistics }])
+    }
+
+    #[test]
+    fn newest_figures_replace_the_capacity_in_the_map() {
+        let mut target =
+            Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(1), "/data");
+        target.capacity.total_bytes = 100;
+        target.capacity.free_bytes = 90;
+        target.capacity.total_inodes = 1000;
+        target.capacity.free_inodes = 998;
+        let none = TargetFigures::default();
+        assert_eq!((none.space(&target), none.used_inodes(&target)), ((100, 90), Some(2)));
+        let newer = figures(&[
+            (&catalog::TARGET_SIZE, 7, 100),
+            (&catalog::TARGET_FREE, 7, 60),
+            (&catalog::TARGET_INODES, 7, 0),
+            (&catalog::TARGET_FREE_INODES, 7, 0),
+            (&catalog::LOG_UNSYNCED, 7, 5),
+        ]);
+        assert_eq!((newer.space(&target), newer.used_inodes(&target)), ((100, 60), None));
+        assert_eq!(newer.get(&catalog::LOG_UNSYNCED, 7), None, "this metric is not stored");
+        assert_eq!(newer.get(&catalog::TARGET_FREE, 8), None);
+    }
+}
