@@ -126,6 +126,12 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
+/** Shows a balance with the target that has most, or the reason why the monitor cannot judge it. */
+function showBalance(shown, balance, most) {
+  const known = balance && balance.percent !== null;
+  shown.set(known ? `${Math.round(balance.percent)} %` : "-", known ? most(balance.highest) : balance?.reason ?? "");
+}
+
 /** A table of the slow operations of the last minutes, with the longest part of each. */
 function slowTable() {
   return new Table("Slow operations", [
@@ -162,16 +168,15 @@ function consequences(found) {
 
 function findingList() {
   const list = h("ul", { class: "findings" });
-  const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, queues, latencies and clients each second.");
+  const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, hosts, queues, latencies, clients and backups each second.");
   return { element: h("div", {}, list, none), update(live) {
-    const since = new Map(live.alerts.map((alert) => [problem(alert), alert.since_ms]));
     const shown = live.findings.filter((finding) => !follows(finding)).map((finding) => {
-      const start = since.get(problem(finding));
+      const lasts = live.now_ms - (finding.since_ms ?? live.now_ms);
       const following = live.findings.filter((it) => follows(it) && problem(it.cause) === problem(finding));
       return h("li", { class: finding.severity },
         h("span", { class: "dot " + finding.severity, "aria-label": finding.severity, role: "img" }),
         h("span", { class: "what" }, finding.what),
-        h("span", { class: "time" }, start ? `for ${ago(live.now_ms - start)}` : "just now"),
+        h("span", { class: "time" }, lasts >= 1000 ? `for ${ago(lasts)}` : "just now"),
         h("span", { class: "remedy" }, prose(finding.remedy)), consequences(following));
     });
     list.replaceChildren(...shown);
@@ -197,7 +202,8 @@ function workTable() {
 
 export function overview() {
   const tiles = { read: tile("Read"), written: tile("Written"), metadata: tile("Metadata operations"),
-    storage: tile("Storage operations"), slow: tile("Slowest 1 %"), space: tile("Space"), clients: tile("Clients") };
+    storage: tile("Storage operations"), slow: tile("Slowest 1 %"), space: tile("Space"), work: tile("Balance of work"),
+    filled: tile("Balance of space"), clients: tile("Clients") };
   const space = h("div");
   tiles.space.element.insertBefore(space, tiles.space.note);
   const health = h("span", { class: "pill" }, h("span", { class: "dot" }), h("span"));
@@ -237,6 +243,8 @@ export function overview() {
       setText(tiles.space.value, percent(share));
       meter(space, share, "");
       setText(tiles.space.note, `${bytes(used)} of ${bytes(live.capacity.size_bytes)}`);
+      showBalance(tiles.work, live.balance?.metadata_work, (it) => `t${it.target} gets ${Math.round(it.percent)} % of metadata requests`);
+      showBalance(tiles.filled, live.balance?.storage_space, (it) => `t${it.target} is the fullest, ${Math.round(it.percent)} % used`);
       tiles.clients.set(String(live.clients), `${live.services.length} services, ${live.targets.length} targets`);
       const critical = live.findings.filter((finding) => finding.severity === "critical").length;
       const problems = live.findings.filter((finding) => !follows(finding)).length;
