@@ -66,7 +66,7 @@ pub struct Highest {
 /// The work of one metadata target in a time span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Number of completed requests, without those that only wait for an event.
+    /// Number of completed requests. Requests that only wait for an event do not count.
     pub requests: u64,
     /// Time in which the thread of the target was not idle.
     pub working_ns: u64,

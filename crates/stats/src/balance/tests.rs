@@ -34,8 +34,8 @@ fn uneven(work: &WorkByTarget, busy_now: u64, found: &[Cause]) -> Option<Cause> 
     uneven_work((work, &newest), &grouped(), found)
 }
 
-/// Returns a map in which storage target `3 + index` has a file system with 1000 GiB, of which the
-/// share `used[index]` is used, in percent.
+/// Returns a map in which storage target `3 + index` has a file system with 1000 GiB. `used[index]`
+/// percent of it are used.
 fn filled(used: &[u64]) -> ClusterMap {
     const GIB: u64 = 1 << 30;
     let mut map = map();

@@ -7,7 +7,7 @@
 use super::cause::{Cause, Thresholds};
 use super::comparison::{Comparison, log_syncs, of_kind, stage};
 use super::evidence::{Evidence, Holder, TargetEvidence};
-use super::hosts::slow_hosts;
+use super::host_causes::slow_hosts;
 use super::links::slow_links;
 use super::metadata_load::heavy_load;
 use super::names;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::why::Focus;
 use crate::why::tests::{SECOND, map};
+use crate::{Round, ServiceFigures};
 use skep_wire::node::{Statistics, StatisticsSeries};
 
 /// The state of a host at one moment.
@@ -93,7 +94,8 @@ fn clock_that_differs_in_all_rounds_is_reported() {
     let behind = -7 * SECOND as i64;
     assert_eq!(found(|node, _| shifted(node, behind)), one("clock-differs", "host 10.0.0.4"));
     let what = clock_findings(&evidence(|node, _| shifted(node, behind)), &map_with_addresses());
-    let words = "the clock of host 10.0.0.4 (storage-2) is 7.0 s behind those of most other hosts";
+    let words =
+        "the clock of host 10.0.0.4 (storage-2) is 7.0 s behind the clocks of most other hosts";
     assert_eq!(what[0].what, words);
     assert_eq!(found(|node, _| shifted(node, SECOND as i64)), [], "within the time of a reply");
     let late = |node: u32, second: u64| shifted(node, if second == 2 { 0 } else { behind });
