@@ -23,8 +23,8 @@ pub fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns date and time, only for values that users see. Values of different hosts must never be
-/// compared.
+/// Returns date and time, only for values that users see. Decisions never compare values of
+/// different hosts. Only the finding about wrong clocks compares them.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }

@@ -11,7 +11,7 @@
 use crate::why::{Cause, Evidence, names};
 use serde::{Deserialize, Serialize};
 use skep_cluster::problems::Severity;
-use skep_types::map::{Capacity, CapacityPool, Consistency};
+use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Target, TargetId, TargetKind};
 use std::collections::BTreeMap;
 
@@ -113,13 +113,22 @@ fn highest<T: PartialOrd + Copy>(values: &[(u32, T)]) -> Option<(u32, T)> {
     values.iter().copied().reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
-/// Returns the requests of each metadata target that is the primary of a group and whose work is
-/// known. Only primaries get requests of clients.
+/// Whether a target answers requests, according to the map.
+fn answers(target: &Target) -> bool {
+    let is_stopped = matches!(target.health.condition, Condition::Down | Condition::Hung);
+    target.reachability == Reachability::Online && !is_stopped
+}
+
+/// Returns the requests of each metadata target that is the primary of a group, answers, and whose
+/// work is known. Only primaries get requests of clients. A target that does not answer has another
+/// finding, and would make the work of the others seem uneven.
 fn requests_of_primaries(work: &WorkByTarget, map: &ClusterMap) -> Vec<(u32, u64)> {
     let groups = map.groups.iter().filter(|group| group.kind == TargetKind::Metadata);
-    let mut found: Vec<_> = groups
-        .filter_map(|group| {
-            let id = group.primary.raw();
+    let primaries = groups.filter_map(|group| map.target(group.primary));
+    let mut found: Vec<_> = primaries
+        .filter(|target| answers(target))
+        .filter_map(|target| {
+            let id = target.id.raw();
             Some((id, work.get(&id)?.requests))
         })
         .collect();

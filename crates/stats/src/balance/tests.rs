@@ -74,10 +74,15 @@ fn balance_of_little_work_is_not_judged() {
 }
 
 #[test]
-fn only_primaries_count_for_the_balance_of_work() {
-    let mut map = grouped();
-    map.groups.truncate(1);
-    assert_eq!(of_metadata_work(&work(&[5_000, 10], 90), &map).targets, 1);
+fn only_primaries_that_answer_count_for_the_balance_of_work() {
+    let compared = |map: &ClusterMap| of_metadata_work(&work(&[5_000, 10], 90), map).targets;
+    assert_eq!(compared(&grouped()), 2);
+    let mut alone = grouped();
+    alone.groups.truncate(1);
+    assert_eq!(compared(&alone), 1);
+    let mut offline = grouped();
+    offline.targets[1].reachability = Reachability::Offline;
+    assert_eq!(compared(&offline), 1);
 }
 
 #[test]
