@@ -9,6 +9,7 @@
 //! different only if it differs in every round of the time span, and by more than a reply may take.
 
 use super::cause::Cause;
+use super::comparison::median;
 use super::evidence::Evidence;
 use super::hosts::{HostEvidence, host_of, smallest};
 use super::names;
@@ -21,6 +22,8 @@ use std::collections::BTreeMap;
 /// counts as full. The kernel begins to delay programs that write at three quarters of the limit,
 /// and holds them at about seven eighths (`mm/page-writeback.c` of Linux).
 const DIRTY_PERCENT: u64 = 80;
+/// A page cache is fuller than at the peers if it has at least this many times their share.
+const DIRTY_FACTOR: u64 = 2;
 /// Minimum share of the time, in percent, in which all running programs of a host waited for memory
 /// before the host counts as short of memory.
 const STALLED_PERCENT: u64 = 10;
@@ -41,6 +44,11 @@ impl Host<'_> {
         let names: Vec<_> =
             self.services.iter().map(|node| escape_controls(&node.name).into_owned()).collect();
         format!("{} ({})", self.name, names.join(", "))
+    }
+
+    /// Whether a storage service runs on the host. Only hosts of one kind are peers.
+    fn has_storage(&self) -> bool {
+        self.services.iter().any(|node| node.kind == NodeKind::Storage)
     }
 
     fn finding(&self, map: &ClusterMap, rule: &'static str, what: String, remedy: &str) -> Cause {
@@ -82,24 +90,31 @@ fn hosts<'a>(evidence: &Evidence, map: &'a ClusterMap) -> Vec<Host<'a>> {
 
 /// Returns the hosts that lack memory, or whose page cache is full.
 pub(super) fn slow_hosts(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
-    hosts(evidence, map)
-        .iter()
-        .flat_map(|host| [page_cache(host, map), memory(host, map)])
-        .flatten()
-        .collect()
+    let hosts = hosts(evidence, map);
+    let full = hosts.iter().filter_map(|host| page_cache(host, &hosts, map));
+    full.chain(hosts.iter().filter_map(|host| memory(host, map))).collect()
 }
 
-fn page_cache(host: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
+/// Returns a finding if the page cache of a host is full, unlike the page caches of its peers. Load
+/// that exceeds the speed of the disks fills the page caches of all storage hosts alike, so a host
+/// without peers has no finding.
+fn page_cache(host: &Host<'_>, all: &[Host<'_>], map: &ClusterMap) -> Option<Cause> {
     let dirty = host.evidence.dirty_percent.filter(|dirty| *dirty >= DIRTY_PERCENT)?;
+    let is_peer =
+        |other: &&Host<'_>| other.name != host.name && other.has_storage() == host.has_storage();
+    let peers = all.iter().filter(is_peer).filter_map(|peer| peer.evidence.dirty_percent);
+    let peers = median(peers.collect())?;
     let what = format!(
-        "the page cache of {} has {dirty} % of the unwritten data that its kernel allows",
+        "the page cache of {} has {dirty} % of the unwritten data that its kernel allows, but \
+         {peers} % on its peers",
         host.described()
     );
     let remedy = "all programs on this host that write files wait for its disks, services of Skep \
                   included: look for a slow disk and for programs that write much (`iostat -x 1`, \
                   `pidstat -d 1`), and move such programs to other hosts. A higher limit \
                   (`vm.dirty_bytes`) only delays the wait";
-    Some(host.finding(map, "page-cache-full", what, remedy))
+    (dirty >= peers.saturating_mul(DIRTY_FACTOR))
+        .then(|| host.finding(map, "page-cache-full", what, remedy))
 }
 
 fn memory(host: &Host<'_>, map: &ClusterMap) -> Option<Cause> {

@@ -115,6 +115,8 @@ fn full_page_cache_is_reported_if_it_stays_full() {
     let short =
         |_: u32, second: u64| State { dirty_percent: if second == 2 { 40 } else { 90 }, ..GOOD };
     assert_eq!(found(short), []);
+    let all = |_: u32, _: u64| State { dirty_percent: 95, ..GOOD };
+    assert_eq!(found(all), [], "the load fills all page caches alike");
     let cause = &slow_hosts(&evidence(full), &map_with_addresses())[0];
     assert_eq!(cause.targets, [3, 4], "the targets of the host are slow");
 }
@@ -135,8 +137,9 @@ fn memory_pressure_is_reported_from_a_tenth_of_the_time() {
 fn services_of_one_host_make_one_finding() {
     let mut map = map_with_addresses();
     map.nodes[3].addresses = map.nodes[2].addresses.clone();
-    let full = |node: u32, _: u64| State { dirty_percent: if node >= 3 { 95 } else { 10 }, ..GOOD };
-    let found = slow_hosts(&evidence(full), &map);
+    let stalled =
+        |node: u32, _: u64| State { stalled_ns: if node >= 3 { SECOND / 2 } else { 0 }, ..GOOD };
+    let found = slow_hosts(&evidence(stalled), &map);
     let [cause] = &found[..] else { panic!("{found:?}") };
     assert!(cause.what.contains("host 10.0.0.3 (storage-1, storage-2)"), "{}", cause.what);
     assert_eq!(cause.targets, [3, 4, 5, 6]);
