@@ -137,7 +137,7 @@ fn requests_of_an_ended_connection_are_no_longer_metered() {
 }
 
 #[test]
-fn request_for_notifications_does_not_count_as_busy() {
+fn parked_request_for_notifications_is_not_a_busy_request() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
@@ -158,7 +158,7 @@ fn request_for_notifications_does_not_count_as_busy() {
 }
 
 #[test]
-fn metered_lengths_equal_encoded_lengths() {
+fn message_lengths_in_metrics_equal_the_encoded_lengths() {
     let bytes = Bytes(vec![7; 100]);
     let write = WriteInline {
         inode: skep_types::InodeId::ROOT,

@@ -252,7 +252,7 @@ fn queueing_behind_waiters_is_not_a_deadlock() {
     wait(&mut locks, 3, LockMode::Exclusive, 0..10, NOW);
     let of_another_thread = claim(2, LockMode::Exclusive, 0..10);
     assert!(!locks.closes_cycle(FILE, &of_another_thread));
-    // But a lock that owner 2 holds counts as an edge.
+    // A lock that owner 2 holds counts as an edge of the cycle, unlike its wait.
     assert!(lock(&mut locks, 2, LockMode::Exclusive, 20..30));
     wait(&mut locks, 1, LockMode::Exclusive, 20..30, NOW);
     assert!(locks.closes_cycle(FILE, &of_another_thread));

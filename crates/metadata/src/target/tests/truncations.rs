@@ -255,7 +255,7 @@ fn truncation_that_a_storage_power_loss_reverted_is_repeated() {
 /// After a power loss of a storage host, the target repeated that truncation without any chunk
 /// files, and waited for replies for ever.
 #[test]
-fn a_new_pattern_ends_a_truncation() {
+fn setting_a_stripe_pattern_ends_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     // The client may have written bytes without a report, so storage must truncate the chunk files
