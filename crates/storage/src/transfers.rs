@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_transfers_of_a_client_count_once() {
+    fn time_of_overlapping_transfers_of_a_client_counts_once() {
         let mut transfers = Transfers::default();
         let (one, other) = (NodeId::new(1), NodeId::new(2));
         // Four connections share the link, and each transfer takes four times as long.

@@ -106,14 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_errors_of_a_begun_write_back_may_lose_pages() {
+    fn interrupted_or_invalid_write_back_loses_no_pages() {
         let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
         assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
         assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));
     }
 
     #[test]
-    fn only_a_long_write_to_a_region_end_completes_the_region() {
+    fn region_is_complete_after_a_long_write_up_to_its_end() {
         let end = 3 * REGION_BYTES;
         assert!(completes_region(&(end - (1 << 20)..end)));
         assert!(!completes_region(&(end - (1 << 20)..end - 4096)));

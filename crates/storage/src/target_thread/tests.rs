@@ -189,7 +189,7 @@ async fn read(connection: &Rc<Connection>, key: ChunkFileKey, length: u32) -> Re
 }
 
 #[test]
-fn every_request_is_answered_over_a_connection() {
+fn target_executes_each_kind_of_request_of_a_connection() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         let options = options();
