@@ -219,8 +219,9 @@ impl RequestLoad {
         }
     }
 
-    /// Leaves the operation with the given origin out of the load if a program that queries the
-    /// load has caused it. Returns `None` for other programs.
+    /// Excludes the operation with the given origin from the load until the returned value is
+    /// dropped, if a program that queries the load has caused the operation. Returns `None` for
+    /// operations of other programs.
     pub fn leave_out_own(
         &self,
         process: u32,

@@ -85,7 +85,8 @@ impl ClientMembership {
     /// - Management's final reply, such as `AuthenticationFailed`.
     /// - `Configuration` for a token without addresses.
     ///
-    /// After `patience`, with [`GAVE_UP`] and the time at the end of the context:
+    /// With [`GAVE_UP`] and the time at the end of the context, after the client has retried for
+    /// `patience`:
     ///
     /// - `Disconnected` or `TimedOut` if management does not reply.
     /// - `NotReady` if the client needs a formatted cluster and the cluster is not formatted.
