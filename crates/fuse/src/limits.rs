@@ -91,11 +91,11 @@ pub(crate) const MAX_JOB_VARIABLES: usize = 8;
 /// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
 /// shorter.
 pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
-/// How long the mount leaves out of its log that the sync or close of an open file fails again, for
-/// the same reason. If a program tries again and again, its log has a line for each minute.
+/// Minimum time between two log lines about failed syncs or closes of the same open file for the
+/// same reason. If a program tries again and again, the log has a line for each minute.
 pub(crate) const REPEATED_FAILURE_TIME: Duration = Duration::from_secs(60);
-/// Maximum number of open files for which the mount knows that a failure is in the log. The
-/// failures of further files may be logged several times.
+/// Maximum number of open files whose last logged failure the mount remembers. The failures of
+/// further files may be logged several times.
 pub(crate) const MAX_CLOSE_FAILURES: usize = 1024;
 /// How long the mount expects that the kernel repeats an open that failed with `ESTALE`, and how
 /// long it holds a file for this open. The kernel repeats the open at once, but the thread may have
