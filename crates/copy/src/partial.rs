@@ -166,7 +166,7 @@ fn attributes(list: &File) -> Result<Metadata, Failure> {
     list.metadata().map_err(Failure::of("read the attributes of the list"))
 }
 
-/// Locks the list, and checks that its name still leads to it.
+/// Locks the list, and checks that its name still leads to this file.
 fn lock(parent: &File, name: &OsStr, list: &File, kind: FlockOperation) -> Result<(), Failure> {
     match flock(list, kind) {
         Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
