@@ -314,8 +314,8 @@ impl Engine for ToolEngine {
 
     fn clean(&mut self, dead: &[u32]) {
         for path in std::mem::take(&mut self.made) {
-            // An error is ignored. If the removal fails, the files stay, and the error of the run
-            // names their directory.
+            // If this removal fails, the files stay, and the error of the run names their
+            // directory. So ignore the error of the removal.
             self.made = vec![path];
             let _ = self.remove();
         }
