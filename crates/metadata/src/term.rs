@@ -70,8 +70,8 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Whether the map is older than the one on which the target's last requests to mark a member
-    /// as in sync were based.
+    /// Whether this map is older than the map that the target had when it last asked management to
+    /// mark a member as in sync.
     pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {
         self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
     }

@@ -60,9 +60,9 @@ impl Watermarks {
 
     /// Returns the progress that a member must have made before it may serve.
     ///
-    /// The member must also have synced what is *safe*: replies that promise durability may have
-    /// left before the primary counted this member. If all members then lose power, and the disk of
-    /// the primary is lost, this member has these records.
+    /// The member must also have synced all *safe* records, because replies that promise durability
+    /// may have left before the primary counted this member. If all members then lose power, and
+    /// the disk of the primary is lost, this member still has these records.
     ///
     /// Both values may be above *held* and *safe*: these begin with the last record in the store,
     /// but an earlier primary may have known that later records were held or safe, and may have
