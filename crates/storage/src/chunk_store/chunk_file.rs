@@ -99,8 +99,8 @@ impl ChunkFile {
         if (1..PAGE_BYTES).contains(&(length % REGION_STRIDE)) {
             length -= length % REGION_STRIDE;
             match file.set_len(length) {
-                // A file that was opened for reading keeps its length, and reads ignore the part of
-                // a page at its end.
+                // The file is open only for reading, so its length cannot change. Reads ignore the
+                // part of a page at its end.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
                 other => other.map_err(failed)?,
             }
