@@ -4,11 +4,11 @@
 //! # When the bytes are valid
 //! The bytes belong to one version of the file. A read uses them under the same conditions as the
 //! kernel uses its cached pages, and only if all of the following hold:
-//! - The file is not shared. Metadata notifies this mount before another client can write. A file
-//!   that became shared stays so until this mount has closed all its handles, so the bytes of a
-//!   handle are not used after the other client has closed the file either.
-//! - The mount has seen no newer version of the file in any reply. So it has not seen a truncation
-//!   by another mount, which needs no open.
+//! - The file is not shared. Metadata notifies this mount before another client can write. A shared
+//!   file stays shared for this mount until this mount has closed all its handles of the file. So
+//!   no read uses the bytes later either, even if the other client has closed the file.
+//! - The mount has seen no newer version of the file in any reply. Another mount can truncate a
+//!   file without an open, and then only the version shows the truncation.
 //! - No write or truncation of this mount has begun or ended since the mount sent the open. A reply
 //!   to an open may arrive after the reply to a later write.
 //! - The lease of the client is valid, so metadata still notifies it. While the mount renews a lost

@@ -54,8 +54,9 @@ impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
         let synced = self.sync_file(&file.inode).await;
-        // If a power loss reverted a truncation, `sync_file` fails, and the inode also counts a
-        // loss. Take the loss now, so that the program gets one error for both.
+        // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
+        // counts a loss, which a later `fsync` would report. So mark the loss as reported, and the
+        // program gets only one error.
         if let Err(error) = synced {
             if error.code() == ErrorCode::Io {
                 file.take_loss();
