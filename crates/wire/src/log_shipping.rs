@@ -35,9 +35,10 @@ record! {
         /// record in its memory. A member whose record before `first` has another epoch does not
         /// append.
         pub previous_epoch: Epoch,
-        /// Number of the primary's last record. A member that may lack records remembers the first
-        /// value of this field that it receives in each epoch with its own number in `process`. It
-        /// lacks no records any more when it has all records up to this value.
+        /// Number of the primary's last record. In each epoch, a member that may lack records
+        /// remembers this value from the first request that has the number of the member's process
+        /// in `process`. The member lacks no records any more when it has all records up to this
+        /// value.
         pub last: Lsn,
         /// The number `process` of the member's newest reply in this epoch. Zero means that the
         /// primary has no reply yet. With this number, the member knows that the primary sent the

@@ -94,8 +94,8 @@ record! {
         /// The file's chunk files that clients have reported as synced.
         pub synced: ChunkFileSet,
         /// All bytes of the file, if the request has asked for them. They belong to the version in
-        /// `attributes`. `None` if the file is shared, has other bytes than inline bytes, or is
-        /// larger than the limit, and if the target replies to a retry of the request.
+        /// `attributes`. `None` in each of these cases: the file is shared, some of its bytes are
+        /// not inline, it is larger than the limit, or the request is a retry.
         pub inline: Option<InlineContents>,
         /// Attributes of the directory, if the request created a name. `None` if the target replies
         /// to a retry of the request.
