@@ -99,8 +99,8 @@ fn measure_hosts(
     Ok(())
 }
 
-/// Reports the samples and totals that were not reported before. `known` contains how many samples
-/// and totals these were.
+/// Reports the new samples and totals. `known` is the number of samples and the number of totals
+/// that were reported before.
 fn tell(outcome: &Outcome, known: (usize, usize), progress: &mut dyn FnMut(Progress)) {
     for sample in &outcome.samples[known.0..] {
         let (between, sample) = (outcome.pairs[sample.pair].clone(), sample.clone());
