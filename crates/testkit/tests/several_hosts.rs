@@ -54,6 +54,7 @@ fn every_command_of_the_setup_page_succeeds() {
         ("storage-1", "10.0.0.3/24"),
         ("storage-2", "10.0.0.4/24"),
         ("client-1", "10.0.0.9/24"),
+        ("metadata-2", "10.0.0.5/24"),
     ]
     .map(|(name, address)| network.host(name, address))
     .into();
@@ -63,14 +64,30 @@ fn every_command_of_the_setup_page_succeeds() {
         run_block(block, &mut hosts);
     }
     let targets = hosts[0].run("skep target list").expect_success();
-    assert_eq!(targets.matches(" Online ").count(), 6, "{targets}");
-    for address in ["10.0.0.2:", "10.0.0.3:", "10.0.0.4:"] {
+    assert_eq!(targets.matches(" Online ").count(), 7, "{targets}");
+    for address in ["10.0.0.2:", "10.0.0.3:", "10.0.0.4:", "10.0.0.5:"] {
         let nodes = hosts[0].run("skep node list").expect_success();
         assert!(nodes.contains(address), "{nodes}");
     }
+    assert_cluster_survives_the_loss_of(1, &mut hosts);
     for host in hosts.iter_mut().rev() {
         host.stop();
     }
+}
+
+/// Checks that the cluster of the page serves its file without a host that runs a management node
+/// and a metadata target, when the second member of the metadata group serves.
+fn assert_cluster_survives_the_loss_of(lost: usize, hosts: &mut [PageHost]) {
+    wait_for("both members serve", PATIENCE, || {
+        let list = "skep group list --output ndjson | grep '\"kind\":\"metadata\"'";
+        let group = hosts[0].run(list).stdout;
+        (group.matches("\"state\":\"Serving\"").count() == 2).then_some(())
+    });
+    hosts[lost].stop();
+    let client = hosts.iter().find(|host| host.name() == "client-1").expect("the client");
+    client.run("skep mount --cluster 10.0.0.1 /mnt/skep").expect_success();
+    assert_eq!(client.run("cat /mnt/skep/file").expect_success(), "hello\n");
+    client.run("echo more >/mnt/skep/file && skep umount /mnt/skep").expect_success();
 }
 
 /// Command: skep management.
