@@ -458,10 +458,24 @@ impl ServingNode {
         }
         // A metadata target without a group is ready, and serves nothing.
         let map = self.membership.map_cell().load();
-        let serving = running.iter().filter(|it| map.group_of(it.target).is_some());
-        let names: Vec<_> = serving.map(|it| format!("target {}", it.target)).collect();
-        if !names.is_empty() {
-            tracing::info!("this service serves {}", names.join(", "));
+        let has_group = |target: &TargetId| map.group_of(*target).is_some();
+        let named = |targets: Vec<TargetId>| {
+            let names: Vec<_> = targets.iter().map(|target| format!("target {target}")).collect();
+            names.join(", ")
+        };
+        let (serving, others): (Vec<_>, Vec<_>) =
+            running.iter().map(|it| it.target).partition(has_group);
+        if !serving.is_empty() {
+            tracing::info!("this service serves {}", named(serving));
+        }
+        // A target that the map does not have yet is not registered, and may get a group then.
+        let waiting: Vec<_> = others.into_iter().filter(|it| map.target(*it).is_some()).collect();
+        if !waiting.is_empty() {
+            tracing::info!(
+                "{}: no group, so this service serves nothing of it; `skep group create` or `skep \
+                 group add` puts it into a group",
+                named(waiting)
+            );
         }
     }
 }
