@@ -2,20 +2,19 @@
 //! moment. Lists problems and causes of slowness, each with its remedy. If management does not
 //! answer, the command uses the newest cluster map that this host has.
 //!
-//! The module [`super::services`] connects to services, [`super::last_map`] finds the map of this
-//! host, [`super::members`] asks management nodes without a leader, [`super::waits`] has the
-//! waiting requests, [`super::from_monitor`] has the findings of the monitor, [`super::report`] has
-//! the output, and [`super::watch`] has the loop of `--watch`.
+//! The module [`super::services`] connects to services, [`super::without_management`] makes the
+//! check while management does not answer, [`super::waits`] has the waiting requests,
+//! [`super::from_monitor`] has the findings of the monitor, [`super::report`] has the output, and
+//! [`super::watch`] has the loop of `--watch`.
 
 use super::balances::Balances;
 use super::from_monitor;
-use super::last_map::{self, LastMap};
-use super::members::{self, Member};
-use super::problem::{Object, Problem};
+use super::problem::{Object, Problem, notes};
 use super::report::{Report, as_text};
 use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
 use super::waits::{self, WaitReport, wait_report};
+use super::without_management::{self, Outcome, Silent, is_silence};
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
 use crate::evictions::{self, EvictionLine};
@@ -23,14 +22,12 @@ use crate::group_progress::{Lag, LagSample};
 use crate::help::{Example, examples};
 use crate::monitor_address::MonitorAddress;
 use crate::output::{OutputFormat, format, print, warn};
-use skep_cluster::problems::{lost_targets, problems_of_map};
-use skep_cluster::state::kind_word;
-use skep_rpc::management_addresses;
+use skep_cluster::problems::problems_of_map;
 use skep_service::Interval;
 use skep_stats::backup::{MAX_AGE_NS, missing_backup};
 use skep_stats::balance::uneven_space;
 use skep_stats::why::{Cause, Evidence, Focus, Thresholds, causes, clock_findings};
-use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetId};
+use skep_types::{ClusterMap, Result, TargetId};
 use skep_wire::management::ListRequestWaits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -91,11 +88,24 @@ const MAX_NOTED_EVICTIONS: usize = 5;
 const WITHOUT_MANAGEMENT: &str =
     "waiting requests, causes of slowness, balances and backups, since management does not answer";
 
+impl Report {
+    fn without_management(found: Silent) -> Self {
+        let Silent { nodes, problems, notes, .. } = found;
+        let unchecked = Some(WITHOUT_MANAGEMENT.to_owned());
+        Self { nodes, problems, notes, unchecked, ..Self::default() }
+    }
+}
+
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let (access, monitor) = (args.query.access(None)?, args.monitor);
     let report = crate::cmd::block_on(async move {
         match patient_map(&access).await {
-            Err(error) if is_silence(&error) => without_management(&access, &monitor, error).await,
+            Err(error) if is_silence(&error) => {
+                match without_management::check(&access, error).await? {
+                    Outcome::Answers(wider, map) => check(&wider, &monitor, &map).await,
+                    Outcome::Silent(found) => Ok(Report::without_management(found)),
+                }
+            }
             map => check(&access, &monitor, &map?).await,
         }
     })?;
@@ -147,158 +157,31 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
     Ok(report)
 }
 
-/// Whether management did not answer, or has no leader. I/O continues meanwhile.
-fn is_silence(error: &Error) -> bool {
-    let silence = [ErrorCode::Disconnected, ErrorCode::TimedOut, ErrorCode::NotLeader];
-    silence.contains(&error.code())
+/// The problems that one check has found.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    pub(super) problems: Vec<Problem>,
+    /// The keys of the problems that the check would have found if they still lasted. `None` means
+    /// all keys. While management does not answer, a check cannot find most problems.
+    pub(super) judged: Option<BTreeSet<String>>,
 }
 
-/// Checks the services while management does not answer, by the newest cluster map that this host
-/// has. If management answers at an address in this map, makes the whole check.
-///
-/// # Errors
-/// The errors of [`without_map`], if this host has no map.
-async fn without_management(
-    access: &Access,
-    monitor: &MonitorAddress,
-    error: Error,
-) -> Result<Report> {
-    let Some(LastMap { map, note }) = last_map::find(access) else {
-        return without_map(access, error).await;
-    };
-    // The map may name management nodes that this host had not learned.
-    let known = access.contacts().addresses;
-    let wider = access.with_learned(management_addresses(&map));
-    if wider.contacts().addresses.iter().any(|it| !known.contains(it))
-        && let Ok(map) = wider.map().await
-    {
-        return check(&wider, monitor, &map).await;
-    }
-    let nodes = visit_all(access, &map).await;
-    let members = members::ask_reachable(access, &nodes).await;
-    let is_other = |problem: &Problem| !is_of_management(problem, &nodes);
-    let mut problems =
-        vec![without_leader(&nodes, &members).unwrap_or_else(|| management_unreachable(&error))];
-    problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
-    if services::is_cut_off(&nodes) {
-        for problem in &mut problems {
-            problem.remedy = "see the first problem".into();
-        }
-        problems.insert(0, cut_off());
-    }
-    let notes = note.into_iter().chain(notes(&map)).collect();
-    Ok(Report { nodes, problems, notes, ..unmeasured() })
-}
-
-/// Returns an empty report about a cluster whose management does not answer.
-fn unmeasured() -> Report {
-    Report { unchecked: Some(WITHOUT_MANAGEMENT.into()), ..Report::default() }
-}
-
-/// Reports which management nodes answer, and their roles, while management does not answer and
-/// this host has no cluster map.
-///
-/// # Errors
-/// The error `error`, with a hint, if no management node answers, so that the command has checked
-/// nothing.
-async fn without_map(access: &Access, error: Error) -> Result<Report> {
-    let members = members::ask_addresses(access, &access.contacts().addresses).await;
-    if members.iter().all(|member| member.role.is_err()) {
-        let what = format!(
-            "{}; I/O on files continues meanwhile. This host has no cluster map, so it knows no \
-             other service: repeat the command on a host that mounts the cluster or runs a service \
-             of it",
-            error.context()
-        );
-        return Err(Error::new(error.code(), what));
-    }
-    let mut problem = no_leader(members::clauses(&members));
-    problem.remedy += ". This host has no cluster map, so this command has checked no metadata and \
-                       storage service: repeat it on a host that mounts the cluster or runs a \
-                       service of it";
-    Ok(Report { problems: vec![problem], ..unmeasured() })
-}
-
-fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
-    let management = nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
-    management.into_iter().any(|it| problem.key == format!("service-unreachable {}", it.id))
-}
-
-/// Returns the problem that management does not answer.
-pub(super) fn management_unreachable(error: &Error) -> Problem {
-    Problem {
-        key: "management".into(),
-        rule: "management-unreachable",
-        what: format!("management does not answer: {}", error.context()),
-        remedy: "I/O on files continues, but new mounts and changes of the cluster wait, and this \
-                 command cannot show the states of targets. The log of `skep management` on its \
-                 host says why it has ended"
-            .into(),
-        ..Problem::default()
+/// Checks the cluster once and returns its problems. Does not look for causes of slowness. If
+/// management does not answer, checks the services by the newest cluster map of this host.
+pub(super) async fn problems(access: &Access) -> Result<Checked> {
+    let whole = |problems| Checked { problems, judged: None };
+    match problems_by_management(access).await {
+        Err(error) if is_silence(&error) => match without_management::check(access, error).await? {
+            Outcome::Answers(wider, _) => Ok(whole(problems_by_management(&wider).await?)),
+            Outcome::Silent(found) => {
+                Ok(Checked { problems: found.problems, judged: Some(found.judged) })
+            }
+        },
+        found => found.map(whole),
     }
 }
 
-/// Returns the problem that this host reaches no server of the cluster.
-fn cut_off() -> Problem {
-    Problem {
-        key: "cut-off".into(),
-        rule: "management-unreachable",
-        what: "this host reaches no server of the cluster".into(),
-        remedy: "check the network and the firewall of this host first, and repeat the command on \
-                 another host. If no host reaches a server, check the network between them and \
-                 the servers, and then the logs of the services"
-            .into(),
-        ..Problem::default()
-    }
-}
-
-/// Returns the problem that management nodes answer, but none of them leads. `members` are the
-/// replies of the nodes that answer. `None` means that no management node answers.
-fn without_leader(nodes: &[NodeReport], members: &[Member]) -> Option<Problem> {
-    let management = || nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
-    let (count, reachable) = (management().count(), management().filter(|it| it.reachable).count());
-    let silent: Vec<_> =
-        management().filter(|it| !it.reachable).map(|it| it.name.as_str()).collect();
-    let silent = match &silent[..] {
-        [] => "all answer this host".to_owned(),
-        silent => format!("{} does not answer this host", silent.join(", ")),
-    };
-    let roles = match members {
-        [] => String::new(),
-        members => format!("; {}", members::clauses(members)),
-    };
-    (reachable > 0).then(|| no_leader(format!("of its {count} nodes, {silent}{roles}")))
-}
-
-/// Returns the problem that management has no leader. `facts` are clauses about its nodes.
-fn no_leader(facts: String) -> Problem {
-    Problem {
-        key: "management".into(),
-        rule: "management-unreachable",
-        what: format!("management has no leader: {facts}"),
-        remedy:
-            "I/O on files continues, but new mounts and changes of the cluster wait until more \
-                 than half of the management nodes run and reach each other. Read the log of `skep \
-                 management` on their hosts, and start it where it does not run"
-                .into(),
-        ..Problem::default()
-    }
-}
-
-/// Returns the permanent damage that the cluster map shows, as notes.
-fn notes(map: &ClusterMap) -> Vec<Problem> {
-    let note = |it: skep_cluster::problems::Problem| Problem {
-        key: it.what.clone(),
-        rule: it.rule,
-        what: it.what,
-        remedy: it.remedy.to_owned(),
-        ..Problem::default()
-    };
-    lost_targets(map).into_iter().map(note).collect()
-}
-
-/// Checks the cluster once and returns its problems. Does not look for causes of slowness.
-pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
+async fn problems_by_management(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
     let nodes = visit_all(access, &map).await;
     let lags = LagSample::take(access, &map).await.lags(&map, None);
@@ -428,7 +311,6 @@ fn objects_of(problem: &skep_cluster::problems::Problem, map: &ClusterMap) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cmd::health::members::Role;
 
     #[test]
     fn health_note_lists_the_evictions_of_the_last_hour() {
@@ -449,20 +331,5 @@ mod tests {
         let many: Vec<_> = (0..7).map(|number| evicted(number, 5)).collect();
         let note = eviction_note(&many).unwrap();
         assert!(note.what.ends_with("; and 2 more") && !note.what.contains("cl5"), "{}", note.what);
-    }
-
-    #[test]
-    fn missing_leader_is_not_reported_as_silent_management() {
-        let node = |name: &str, is_reachable| NodeReport::of_management(name, is_reachable);
-        assert!(without_leader(&[node("management-1", false)], &[]).is_none());
-        let both = [node("management-1", false), node("management-2", true)];
-        let follower = Role::Follower(Vec::new());
-        let member = Member { name: "management-2".into(), role: Ok(follower) };
-        let problem = without_leader(&both, &[member]).expect("a problem");
-        assert_eq!(
-            problem.what,
-            "management has no leader: of its 2 nodes, management-1 does not answer this host; \
-             management-2 answers, and knows no leader"
-        );
     }
 }

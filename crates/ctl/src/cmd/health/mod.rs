@@ -13,6 +13,7 @@ mod services;
 mod since;
 mod waits;
 mod watch;
+mod without_management;
 
 use crate::cmd::done;
 use clap::Subcommand;

@@ -3,7 +3,8 @@
 
 use crate::output::{span, utc};
 use serde::{Serialize, Serializer};
-use skep_types::{NodeId, TargetId, Timestamp};
+use skep_cluster::problems::lost_targets;
+use skep_types::{ClusterMap, NodeId, TargetId, Timestamp};
 
 /// A problem with its remedy, as JSON.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -76,4 +77,16 @@ impl Problem {
         let since = self.since.map(|since| since.as_text(self.may_be_older));
         format!("{}{}", self.what, since.unwrap_or_default())
     }
+}
+
+/// Returns the permanent damage that the cluster map shows, as notes.
+pub(super) fn notes(map: &ClusterMap) -> Vec<Problem> {
+    let note = |it: skep_cluster::problems::Problem| Problem {
+        key: it.what.clone(),
+        rule: it.rule,
+        what: it.what,
+        remedy: it.remedy.to_owned(),
+        ..Problem::default()
+    };
+    lost_targets(map).into_iter().map(note).collect()
 }

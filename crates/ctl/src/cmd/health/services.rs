@@ -166,6 +166,11 @@ pub(super) fn problems(nodes: &[NodeReport], map: &ClusterMap) -> ServiceProblem
     found
 }
 
+/// Returns the key of the problem that the service with the id `node` does not accept connections.
+pub(super) fn unreachable_key(node: u32) -> String {
+    format!("{UNREACHABLE} {node}")
+}
+
 /// Returns the problem of a service that does not accept a connection.
 fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
     let NodeReport { id, name, .. } = report;
@@ -176,7 +181,7 @@ fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
         targets => format!(" ({})", targets.join(", ")),
     };
     Problem {
-        key: format!("service-unreachable {id}"),
+        key: unreachable_key(*id),
         rule: UNREACHABLE,
         what: format!("{name} [ID: {id}]{targets} is unreachable: {error}"),
         remedy: remedy(report, (map, node), error),

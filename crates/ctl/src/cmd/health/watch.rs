@@ -4,15 +4,16 @@
 //! The module [`super::check`] has the checks, and [`super::history`] writes the file of the
 //! history.
 
-use super::check::{CheckArgs, management_unreachable, problems};
+use super::check::{CheckArgs, Checked, problems};
 use super::history::OutageHistory;
 use super::problem::{Problem, Since};
+use super::without_management::management_unreachable;
 use crate::access::Access;
 use crate::output::{OutputFormat, format, say, span, utc};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -108,14 +109,15 @@ struct Outages {
 
 impl Outages {
     /// Compares the problems that a check has found with the open problems, and returns the
-    /// changes. If the check failed because management does not answer, this is a problem too, and
-    /// no other problem ends.
-    fn next(&mut self, found: Result<Vec<Problem>>, now: Duration, wall: Timestamp) -> Vec<Change> {
-        let (found, is_complete) = match found {
-            Ok(found) => (found, true),
-            Err(error) => (vec![management_unreachable(&error)], false),
-        };
-        let is_over = |key: &String| is_complete && found.iter().all(|it| it.key != *key);
+    /// changes. Only a problem that the check judges can end. If the check failed because
+    /// management does not answer, this is a problem too, and no other problem ends.
+    fn next(&mut self, found: Result<Checked>, now: Duration, wall: Timestamp) -> Vec<Change> {
+        let Checked { problems: found, judged } = found.unwrap_or_else(|error| Checked {
+            problems: vec![management_unreachable(&error)],
+            judged: Some(BTreeSet::new()),
+        });
+        let is_judged = |key: &String| judged.as_ref().is_none_or(|judged| judged.contains(key));
+        let is_over = |key: &String| is_judged(key) && found.iter().all(|it| it.key != *key);
         let ended: Vec<_> = self.open.keys().filter(|key| is_over(key)).cloned().collect();
         let mut changes = Vec::new();
         for key in ended {
@@ -161,7 +163,11 @@ mod tests {
         Problem { key: key.into(), what: what.into(), remedy: "wait".into(), ..Problem::default() }
     }
 
-    fn at(outages: &mut Outages, second: u64, found: Result<Vec<Problem>>) -> Vec<String> {
+    fn whole(problems: Vec<Problem>) -> Result<Checked> {
+        Ok(Checked { problems, judged: None })
+    }
+
+    fn at(outages: &mut Outages, second: u64, found: Result<Checked>) -> Vec<String> {
         let wall = Timestamp { seconds: 0, nanoseconds: 0 };
         let changes = outages.next(found, Duration::from_secs(second), wall);
         let line = |it: Change| match it.lasted_ms {
@@ -174,11 +180,11 @@ mod tests {
     #[test]
     fn each_outage_has_one_beginning_and_one_end() {
         let mut outages = Outages::default();
-        let down = |text: &str| Ok(vec![problem("t3", text)]);
-        assert_eq!(at(&mut outages, 0, Ok(Vec::new())), Vec::<String>::new());
+        let down = |text: &str| whole(vec![problem("t3", text)]);
+        assert_eq!(at(&mut outages, 0, whole(Vec::new())), Vec::<String>::new());
         assert_eq!(at(&mut outages, 5, down("down for 1 s")), ["begins down for 1 s"]);
         assert_eq!(at(&mut outages, 10, down("down for 6 s")), Vec::<String>::new());
-        assert_eq!(at(&mut outages, 65, Ok(Vec::new())), ["ends down for 6 s 60000"]);
+        assert_eq!(at(&mut outages, 65, whole(Vec::new())), ["ends down for 6 s 60000"]);
     }
 
     #[test]
@@ -187,23 +193,39 @@ mod tests {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 34_000));
         let known = Problem { since, ..problem("t3", "down") };
-        let begins = outages.next(Ok(vec![known]), Duration::from_secs(100), now);
+        let begins = outages.next(whole(vec![known]), Duration::from_secs(100), now);
         let begin = "2023-11-14T22:13:20Z begins: down (since 2023-11-14T22:12:46Z, for 34.0s)";
         assert_eq!(as_text(&begins[0]), format!("{begin}\n  wait"));
         // A check that does not know when the problem began does not shorten the outage.
-        at(&mut outages, 105, Ok(vec![problem("t3", "down")]));
-        assert_eq!(at(&mut outages, 110, Ok(Vec::new())), ["ends down 44000"]);
+        at(&mut outages, 105, whole(vec![problem("t3", "down")]));
+        assert_eq!(at(&mut outages, 110, whole(Vec::new())), ["ends down 44000"]);
     }
 
     #[test]
     fn silent_management_does_not_end_other_outages() {
         let mut outages = Outages::default();
-        at(&mut outages, 0, Ok(vec![problem("t3", "down")]));
+        at(&mut outages, 0, whole(vec![problem("t3", "down")]));
         let silent = || Err(Error::new(ErrorCode::Disconnected, "refused"));
         let lines = at(&mut outages, 5, silent());
         assert_eq!(lines, ["begins management does not answer: refused"]);
         assert_eq!(at(&mut outages, 10, silent()), Vec::<String>::new());
-        let lines = at(&mut outages, 15, Ok(vec![problem("t3", "down")]));
+        let lines = at(&mut outages, 15, whole(vec![problem("t3", "down")]));
         assert_eq!(lines, ["ends management does not answer: refused 10000"]);
+    }
+    #[test]
+    fn services_end_their_outages_while_management_has_no_leader() {
+        let mut outages = Outages::default();
+        let [target, one, other] = ["t3", "service 1", "service 2"].map(|it| problem(it, it));
+        let leader = || problem("management", "no leader");
+        at(&mut outages, 0, whole(vec![target.clone(), one.clone()]));
+        let judged = ["service 1", "service 2"].map(String::from);
+        let silent = |problems| Ok(Checked { problems, judged: Some(judged.clone().into()) });
+        let lines = at(&mut outages, 5, silent(vec![leader(), one]));
+        assert_eq!(lines, ["begins no leader"]);
+        // One service is back, and another one is down. The check does not judge the target.
+        let lines = at(&mut outages, 10, silent(vec![leader(), other.clone()]));
+        assert_eq!(lines, ["ends service 1 10000", "begins service 2"]);
+        let lines = at(&mut outages, 15, whole(vec![target, other]));
+        assert_eq!(lines, ["ends no leader 10000"]);
     }
 }
