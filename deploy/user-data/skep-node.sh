@@ -85,7 +85,7 @@ install_program() {
     esac
     rm -r "$directory"
   fi
-  for name in mount.skep mount.fuse.skep; do
+  for name in mount.skep mount.fuse.skep umount.fuse.skep; do
     [ -e "/sbin/$name" ] || ln -s /usr/bin/skep "/sbin/$name"
   done
   if [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" != 0 ]; then

@@ -40,7 +40,7 @@ list_files() {
   done
   echo "install.sh $prefix/share/skep/install.sh"
   if [ "$system" = yes ]; then
-    for name in mount.skep mount.fuse.skep; do echo "- /sbin/$name"; done
+    for name in mount.skep mount.fuse.skep umount.fuse.skep; do echo "- /sbin/$name"; done
   fi
   echo "bin/skep $prefix/bin/skep"
 }

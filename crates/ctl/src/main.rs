@@ -42,9 +42,13 @@ fn main() -> ExitCode {
         skep_metrics::switch_off();
     }
     let mut arguments = std::env::args_os();
-    if arguments.next().is_some_and(|program| program::is_mount_helper(&program)) {
+    let name = arguments.next().unwrap_or_default();
+    if program::is_mount_helper(&name) {
         program::set_process_name(program::MOUNT_PROCESS);
         return cmd::mount::helper::run(arguments);
+    }
+    if program::is_umount_helper(&name) {
+        return cmd::umount::helper::run(arguments);
     }
     let cli = match cli::parse() {
         Ok(cli) => cli,

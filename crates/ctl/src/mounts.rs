@@ -172,8 +172,9 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
     // An unprivileged user must unmount with `fusermount3`. As root, `umount` checks the
     // permissions itself.
+    // `-i` runs no helper: the helper of Skep would call this function again.
     let mut by_system = Command::new("umount");
-    by_system.args(is_lazy.then_some("-l")).arg(directory);
+    by_system.arg("-i").args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
     by_helper.arg("-u").args(is_lazy.then_some("-z")).arg(directory);
     let mut errors = Vec::new();

@@ -1,5 +1,5 @@
-//! The executable of this process: recognizes the names of the mount helper, and starts the
-//! executable again as a new process.
+//! The executable of this process: recognizes the names of the helpers of mount(8) and umount(8),
+//! and starts the executable again as a new process.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -15,13 +15,18 @@ pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
     name == "mount.skep" || name == "mount.fuse.skep"
 }
 
+/// Whether the program was started under the name of the helper of umount(8).
+pub(crate) fn is_umount_helper(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "umount.fuse.skep")
+}
+
 /// Returns a command that runs the executable of this process again, even if a newer build has
 /// replaced its file.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // Under a name of the mount helper, the new process would parse its arguments as a helper of
-    // mount(8) does.
-    let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
+    // Under the name of a helper, the new process would parse its arguments as this helper does.
+    let is_plain = |name: &std::ffi::OsString| !is_mount_helper(name) && !is_umount_helper(name);
+    let name = std::env::args_os().next().filter(is_plain);
     command.arg0(name.unwrap_or_else(|| "skep".into()));
     // `NOTIFY_SOCKET` belongs to the process that waits until this process is ready. That process
     // must not receive the notifications of the new process, and it may also have exited.
@@ -42,9 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_helper_is_recognised_by_its_program_name() {
+    fn helpers_are_recognised_by_their_program_names() {
         assert!(is_mount_helper(OsStr::new("/sbin/mount.skep")));
         assert!(is_mount_helper(OsStr::new("mount.fuse.skep")));
         assert!(!is_mount_helper(OsStr::new("/usr/bin/skep")));
+        assert!(is_umount_helper(OsStr::new("/sbin/umount.fuse.skep")));
+        assert!(!is_umount_helper(OsStr::new("mount.fuse.skep")));
     }
 }

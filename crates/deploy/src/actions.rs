@@ -97,7 +97,7 @@ pub fn install_script(deployment: &Deployment, hash: &str) -> String {
          that was built on an older distribution\"\n\
          mv $temporary /usr/bin/skep\n\
          sync /usr/bin/skep\n\
-         for name in mount.skep mount.fuse.skep; do\n\
+         for name in mount.skep mount.fuse.skep umount.fuse.skep; do\n\
          [ ! -e /sbin/$name ] || continue\n\
          record \"file /sbin/$name\"\n\
          ln -sf /usr/bin/skep /sbin/$name\n\

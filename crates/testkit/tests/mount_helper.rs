@@ -1,4 +1,5 @@
-//! `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`.
+//! `mount -t skep`, `/etc/fstab` and mount options, which use the helper `mount.skep`. Also
+//! `umount`, which uses the helper `umount.fuse.skep`.
 //!
 //! mount(8) looks for helpers only in `/sbin`. So the tests that call mount(8) run in their own
 //! mount namespace, with a copy of `/sbin`.
@@ -30,7 +31,7 @@ impl Place {
         let cluster = small();
         let path = cluster.data().with_file_name("helper");
         files::create_dir_all(path.join("mnt"));
-        for name in ["mount.skep", "mount.fuse.skep"] {
+        for name in ["mount.skep", "mount.fuse.skep", "umount.fuse.skep"] {
             files::symlink(skep_testkit::cluster::program(), path.join(name));
         }
         Self { cluster, path }
@@ -62,7 +63,7 @@ impl Place {
 
     /// Runs a script in a mount namespace where `/sbin` contains the helper.
     fn with_mount(&self, script: &str) -> String {
-        let setup = "cp -a /sbin/. sbin && cp -P mount.skep mount.fuse.skep sbin && \
+        let setup = "cp -a /sbin/. sbin && cp -P *mount.skep *mount.fuse.skep sbin && \
                      mount --bind sbin /sbin && exec sh -ec \"$1\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-ec", setup, "sh", script]);
@@ -259,6 +260,38 @@ fn fstab_and_mount_accept_type_skep() {
     let lines: Vec<_> = printed.lines().collect();
     assert!(lines[0].contains(" fuse.skep rw,nodev,"), "{printed}");
     assert_eq!(lines[1..], ["refused", "hello", "hello"], "{printed}");
+    place.cluster.stop();
+}
+
+/// Without the helper, umount(8) returns while the process of the mount still reports to the
+/// servers.
+#[test]
+fn umount_returns_when_the_client_has_left_the_cluster() {
+    let place = Place::new();
+    let program = skep_testkit::cluster::program();
+    let clients = format!("{} client list --cluster ../data --output json", program.display());
+    let mount = "mount -t skep ../data $PWD/mnt; echo hello >mnt/file";
+    let gone = "if mountpoint -q mnt; then exit 7; fi";
+    let printed = place.with_mount(&format!(
+        "{mount}; {clients}; echo; echo ---; umount $PWD/mnt; {gone}; {clients}"
+    ));
+    let (before, after) = printed.split_once("---").expect("two lists");
+    let listed = |list: &str| {
+        let list: serde_json::Value = serde_json::from_str(list).expect("JSON");
+        let point = place.mount_point().display().to_string();
+        list.as_array().expect("a list").iter().any(|it| it["mount_point"] == point)
+    };
+    assert!(listed(before), "{before}");
+    assert!(!listed(after), "{after}");
+    // A mount that programs use is not unmounted, and the exit code is that of umount(8).
+    let printed = place.with_mount(&format!(
+        "{mount}; exec 9<mnt/file; umount $PWD/mnt 2>&1 || echo exit code $?; umount -l $PWD/mnt; \
+         {gone}; cat <&9"
+    ));
+    assert!(printed.contains("programs use it"), "{printed}");
+    assert!(printed.ends_with("exit code 32\nhello\n"), "{printed}");
+    // A forced unmount, which umount(8) itself makes.
+    place.with_mount(&format!("{mount}; umount -l -f $PWD/mnt; {gone}"));
     place.cluster.stop();
 }
 

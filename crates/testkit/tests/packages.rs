@@ -47,7 +47,8 @@ fn small_program(scratch: &Scratch) -> PathBuf {
 /// Starts a host on which Skep is not installed.
 fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> PageHost {
     let host = network.host(name, address);
-    host.run("rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep").expect_success();
+    host.run("rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep /sbin/umount.fuse.skep")
+        .expect_success();
     host
 }
 
@@ -86,6 +87,7 @@ fn check_installation(host: &PageHost, prefix: &str) {
     let completion = format!("{prefix}/share/bash-completion/completions/skep");
     check(&format!("bash -c '. {completion}; complete -p skep'"));
     assert_eq!(check(&format!("stat -c '%a %U' {prefix}/bin/skep")).trim(), "755 root");
+    check("test -L /sbin/umount.fuse.skep -o -L /usr/sbin/umount.fuse.skep");
     // mount(8) must find the helper. The helper is a link to the program.
     let refused = host.run("mount -t skep -o retry=0 nothing.invalid /mnt").expect_failure();
     assert!(refused.contains("skep: "), "{refused}");

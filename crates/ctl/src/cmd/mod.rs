@@ -35,7 +35,7 @@ mod token;
 mod trace;
 mod transaction;
 mod tune;
-mod umount;
+pub(crate) mod umount;
 mod up;
 mod why;
 

@@ -1,6 +1,8 @@
 //! `skep umount`: unmounts a cluster from a directory, as root or with the setuid helper of FUSE,
 //! and waits for the end of the process that served the mount.
 
+pub(crate) mod helper;
+
 use crate::help::{Example, examples};
 use crate::mount_process::{MountProcess, OtherPlace, still_mounted};
 use crate::mounts::{mount_of_skep, unmount};

@@ -110,7 +110,7 @@ impl Cloud {
     fn add(&mut self, name: &str, address: u64, disks: usize) -> usize {
         let host = self.network.host(name, &format!("{}.{address}/24", self.prefix));
         host.run(
-            "rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep; rm -rf /run/skep\n\
+            "rm -f /usr/bin/skep /sbin/*mount.skep /sbin/*mount.fuse.skep; rm -rf /run/skep\n\
              rm -rf /var/log/skep; : >/etc/fstab; mount -t tmpfs tmpfs /sys/block\n\
              mkdir /srv/dev; mount -t tmpfs tmpfs /srv/dev\n\
              for it in null zero full random urandom tty fuse; do cp -a /dev/$it /srv/dev; done\n\

@@ -34,8 +34,8 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/site-functions/_skep"),
     ("fish", "usr/share/fish/vendor_completions.d/skep.fish"),
 ];
-/// Names that `mount` and systemd use to find the program.
-const MOUNT_HELPERS: [&str; 2] = ["mount.skep", "mount.fuse.skep"];
+/// Names that `mount`, `umount` and systemd use to find the program.
+const MOUNT_HELPERS: [&str; 3] = ["mount.skep", "mount.fuse.skep", "umount.fuse.skep"];
 
 /// Directories that belong to the distribution, and not to the package.
 const COMMON_DIRECTORIES: [&str; 11] = [
