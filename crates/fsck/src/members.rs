@@ -203,7 +203,7 @@ impl Comparison<'_> {
                 format!("the log of target {} does not have record {last} any more", newest.target)
             }
             (None, _) => format!(
-                "its log does not have record {last}, with which the store of target {} ends",
+                "its log does not have record {last}, the last one in the store of target {}",
                 newest.target
             ),
         };

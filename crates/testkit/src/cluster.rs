@@ -265,8 +265,8 @@ impl Cluster {
         drop(self.stop_and_list_skipped(expected));
     }
 
-    /// Like [`Self::stop_except`]. Returns a line for each target that `skep fsck` did not check, or
-    /// did not compare with the other members of its group.
+    /// Like [`Self::stop_except`]. Returns a line for each target that `skep fsck` did not check,
+    /// or did not compare with the other members of its group.
     ///
     /// # Panics
     /// Panics like [`Self::stop_except`].

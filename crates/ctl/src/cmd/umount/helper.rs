@@ -1,9 +1,9 @@
 //! `umount.fuse.skep`: the helper that umount(8) runs for mounts of Skep. It is a link to the
 //! program `skep`.
 //!
-//! The helper unmounts as `skep umount` does, so umount(8) returns when the process of the mount has
-//! ended. Without the helper, umount(8) returns when the kernel has removed the mount, although the
-//! process may still report to the servers.
+//! The helper unmounts as `skep umount` does, so umount(8) returns when the process of the mount
+//! has ended. Without the helper, umount(8) returns when the kernel has removed the mount, although
+//! the process may still report to the servers.
 //!
 //! umount(8) passes `DIRECTORY [-nlfrv] [-N NAMESPACE] [-t TYPE]`. The helper does not wait after a
 //! forced unmount (`-f`), since its user wants to end a mount that does not answer. For the options
