@@ -304,7 +304,7 @@ fn upgrade_waits_until_a_member_has_its_copy() {
     let base = [MANAGEMENT, &s1, &client("c1", 3)].concat();
     site.write(&base);
     site.deploy("apply").expect_success();
-    let many = "for number in $(seq 3000); do : >/mnt/skep/$number; done; sync /mnt/skep/3000";
+    let many = "for number in $(seq 10000); do : >/mnt/skep/$number; done; sync /mnt/skep/1";
     site.host("c1").run(many).expect_success();
     // The slowest copy takes longer than all other waits of the upgrade.
     let settings = "skep config set metadata-copies 2 && skep config set metadata-copy-rate 65536";
@@ -344,7 +344,7 @@ fn upgrade_waits_until_a_member_has_its_copy() {
     assert_eq!(members.len(), 2, "{members:?}");
     assert!(members.iter().all(|it| it["state"] == "Serving"), "{members:?}");
     let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
-    assert_eq!(found.trim(), "3000");
+    assert_eq!(found.trim(), "10000");
 }
 
 #[test]

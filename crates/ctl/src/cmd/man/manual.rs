@@ -54,8 +54,8 @@ pub(crate) fn page_of_the_helper() -> (String, String) {
              for lines of type skep in /etc/fstab; under the name mount.fuse.skep it serves `mount \
              -o remount`, and under the name umount.fuse.skep it serves umount(8), which then waits \
              for the end of the mount's process. It mounts as skep-mount(1) does, continues in the \
-             background, and prints nothing on success. The exit code is 0 on success, 1 for an invalid command line, and \
-             32 if nothing was mounted.",
+             background, and prints nothing on success. The exit code is 0 on success, 1 for an \
+             invalid command line, and 32 if nothing was mounted.",
         )
         .disable_help_flag(true)
         .disable_version_flag(true)
