@@ -166,8 +166,8 @@ impl LagSample {
     /// Asks the primaries of all metadata groups with a member that does not serve. Sends nothing
     /// if all members serve. Must be called inside an event loop.
     pub(crate) async fn take(access: &Access, map: &ClusterMap) -> Self {
-        let groups = map.groups.iter().filter(|it| is_incomplete(it)).map(|it| it.id);
-        Self { replies: ask(access, map, groups).await, time: skep_env::now() }
+        let groups = map.groups.iter().filter(|it| is_incomplete(it));
+        Self::of(access, map, groups.map(|it| it.id).collect()).await
     }
 
     /// Asks the primaries that have replied before once more. A primary that did not reply would
@@ -175,7 +175,14 @@ impl LagSample {
     pub(crate) async fn take_again(&self, access: &Access, map: &ClusterMap) -> Self {
         let is_known = |group: &&Group| self.replies.get(&group.id).is_none_or(Result::is_ok);
         let groups = map.groups.iter().filter(|it| is_incomplete(it)).filter(is_known);
-        let replies = ask(access, map, groups.map(|it| it.id)).await;
+        Self::of(access, map, groups.map(|it| it.id).collect()).await
+    }
+
+    async fn of(access: &Access, map: &ClusterMap, groups: Vec<GroupId>) -> Self {
+        let replies = match groups.is_empty() {
+            true => Replies::new(),
+            false => ask(access, map, groups).await,
+        };
         Self { replies, time: skep_env::now() }
     }
 
