@@ -68,8 +68,8 @@ impl Signals {
         }
     }
 
-    /// Takes a pending signal from the kernel, and returns its number. Returns `None` if no signal is
-    /// pending. Does not wait, and needs no event loop.
+    /// Takes a pending signal from the kernel, and returns its number. Returns `None` if no signal
+    /// is pending. Does not wait, and needs no event loop.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the read. No reason for such a refusal is known.

@@ -2,7 +2,7 @@
 //! that they conflict.
 //!
 //! In some runs, clients also open files for writing. Then several clients share files in the sense
-//! of `docs/design/0008-shared-files.md`, and opens wait for notifications (`sharing`). In the other
+//! of `docs/design/0008-shared-files.md`, and opens wait for notifications (`sharing`). In other
 //! runs, clients open files for reading only. Clients write no data in any run.
 
 use super::cluster::Cluster;
