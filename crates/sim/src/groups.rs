@@ -36,9 +36,8 @@
 //! - Two published maps with one version are equal, and no later version shows an earlier epoch.
 //! - After the faults, all members serve again.
 //!
-//! Not simulated: other groups, storage targets with data, sessions that end. Processes start only
-//! when they reach management: a start with a cached map is a planted bug here, because a primary
-//! that is alone in an old map would serve beside its successor.
+//! Not simulated: other groups, storage targets with data, sessions that end. A process that does
+//! not reach management starts with the newest map that it has stored.
 
 mod actions;
 mod authority;

@@ -319,3 +319,54 @@ impl Cluster {
         self.publish(map);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::group_change::{GroupChange, MemberChange};
+    use skep_types::{Epoch, GroupId, TargetId};
+
+    fn leaders() -> Leaders {
+        Leaders::new(Random::new(1), MapVersion::new(1))
+    }
+
+    fn proposal(number: u64) -> Proposal {
+        let epoch = Epoch::new(1);
+        let (group, target) = (GroupId::new(1), TargetId::new(2));
+        let change = GroupChange { group, epoch, change: MemberChange::TakeOver, target };
+        let ask = Ask::Change(change, epoch);
+        Proposal { number, from: (0, 1), request: number, ask, map_before: None }
+    }
+
+    #[test]
+    fn commands_take_effect_in_the_order_of_the_log() {
+        let mut leaders = leaders();
+        leaders.proposals.extend([3, 5, 8].map(proposal));
+        let mut stored = |last| {
+            let next = std::iter::from_fn(|| leaders.next_stored(last));
+            next.map(|it| it.number).collect::<Vec<_>>()
+        };
+        // If a majority has stored a command, it has stored all earlier ones.
+        assert_eq!(stored(2), Vec::<u64>::new());
+        assert_eq!(stored(5), [3, 5]);
+        assert_eq!(stored(3), Vec::<u64>::new());
+        assert_eq!(stored(8), [8]);
+    }
+
+    #[test]
+    fn former_leader_serves_until_its_end() {
+        let mut leaders = leaders();
+        let map = Arc::new(ClusterMap::empty(skep_types::ClusterId::new([1; 16])));
+        let until = Duration::from_secs(1);
+        let versions = VersionSequence::default();
+        leaders.former = Some(FormerLeader { map, starts: 0, versions, until });
+        let early = Duration::from_millis(999);
+        leaders.is_serving = false;
+        assert!((0..100).all(|_| leaders.former_reached(early).is_some()));
+        assert!(leaders.former_reached(until).is_none());
+        leaders.is_serving = true;
+        let reached = (0..100).filter(|_| leaders.former_reached(early).is_some()).count();
+        assert!((1..100).contains(&reached), "two leaders serve at once, {reached} of 100");
+        assert!(leaders.former_reached(until).is_none());
+    }
+}
