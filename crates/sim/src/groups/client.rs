@@ -77,6 +77,8 @@ pub(super) struct Client {
     pub(super) tasks: Vec<Option<Current>>,
     /// The files that the client has open.
     pub(super) handles: Vec<Handle>,
+    /// The handles that the client has closed.
+    pub(super) closed: Vec<Handle>,
     pub(super) notifications: Notifications,
     calls: BTreeMap<u64, Call>,
 }
@@ -92,6 +94,7 @@ impl Client {
             sequences: vec![0; tasks],
             tasks: (0..tasks).map(|_| None).collect(),
             handles: Vec::new(),
+            closed: Vec::new(),
             notifications: Notifications::default(),
             calls: BTreeMap::new(),
         }

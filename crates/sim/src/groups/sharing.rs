@@ -19,7 +19,7 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::OpenMode;
 use skep_wire::sharing::{AcknowledgeNotifications, Notifications, WaitNotifications};
 
-/// A file that a client has open.
+/// A file that a client has open, or had open.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) inode: InodeId,
@@ -82,7 +82,10 @@ impl Cluster {
     }
 
     /// Checks that each client that has a shared file open was notified that the file is shared.
-    /// Ignores opens that a power loss has reverted, because the primary has no record of them.
+    ///
+    /// Ignores a client if a power loss has reverted any of its opens of the file. The primary
+    /// counts the opens of a session, so it may count the close of a reverted open for another open
+    /// of the client. Then the client has the file open, and the primary does not notify it.
     fn check_sharing(&mut self, inode: InodeId) {
         if self.ledger.is_blind() {
             return;
@@ -95,9 +98,11 @@ impl Cluster {
         let holders = primary.holders_of_shared(inode);
         let witness = &self.ledger.witness;
         let unaware = self.clients.iter().position(|it| {
-            let of_file = it.handles.iter().filter(|handle| handle.inode == inode);
-            let mut unmarked = of_file.filter(|handle| !handle.is_shared);
-            holders.contains(&it.session) && unmarked.any(|it| witness.is_done(it.opened_by))
+            let all = it.handles.iter().chain(&it.closed);
+            let mut of_file = all.filter(|handle| handle.inode == inode);
+            holders.contains(&it.session)
+                && of_file.all(|handle| witness.is_done(handle.opened_by))
+                && it.handles.iter().any(|handle| handle.inode == inode && !handle.is_shared)
         });
         if let Some(client) = unaware {
             self.fail(format!(

@@ -122,7 +122,10 @@ impl Cluster {
         let chosen = self.random.index(handles);
         let inode = self.clients[client].handles[chosen].inode;
         if self.random.percent(25) {
-            let open = self.clients[client].handles.remove(chosen).mode;
+            let process = &mut self.clients[client];
+            let handle = process.handles.remove(chosen);
+            let open = handle.mode;
+            process.closed.push(handle);
             return Op::Close(md::Close { inode, open, written: None });
         }
         if self.random.percent(20) {
