@@ -78,7 +78,7 @@ pub(super) struct Leaders {
     /// The commands of the newest leader that no majority has stored yet. The oldest is first.
     proposals: VecDeque<Proposal>,
     last_commit: Duration,
-    /// The commands with which the log of the next leader begins.
+    /// The first commands in the log of the next leader.
     inherited: Vec<Proposal>,
     former: Option<FormerLeader>,
     /// For a planted bug: the state of the next leader, which lacks published changes.
@@ -286,8 +286,8 @@ impl Cluster {
         self.announce(&map);
     }
 
-    /// Lets the next leader begin: it carries out the commands with which its log begins, and
-    /// publishes its first map.
+    /// Lets the next leader begin: it carries out the commands that it has inherited, and publishes
+    /// its first map.
     pub(super) fn begin_leader(&mut self) {
         if self.now < self.authority.is_back {
             return self.at(self.authority.is_back, GroupEvent::NewLeader);
