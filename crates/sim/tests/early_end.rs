@@ -1,7 +1,18 @@
 //! Ends the program `skep-sim` before it has run all seeds.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+/// A running simulator. It is killed if the test fails before its end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ignore the result, because the program has usually ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 fn simulation(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_skep-sim"));
@@ -23,16 +34,17 @@ fn assert_counts(lines: &[String], reason: &str) {
 
 #[test]
 fn signal_ends_the_simulator_with_the_count_of_seeds() {
-    let mut child = simulation(&[]).stdout(Stdio::piped()).spawn().expect("the program starts");
-    let output = child.stdout.take().expect("a pipe");
+    let child = simulation(&[]).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut running = Running(child);
+    let output = running.0.stdout.take().expect("a pipe");
     let mut lines = BufReader::new(output).lines().map(|line| line.expect("text"));
     // The program prints its first line after it has blocked the signals.
     assert!(lines.next().expect("a line").starts_with("seeds 1 and"));
-    let pid = child.id().to_string();
+    let pid = running.0.id().to_string();
     let killed = Command::new("kill").args(["-TERM", &pid]).status().expect("kill starts");
     assert!(killed.success(), "{killed}");
     let rest: Vec<String> = lines.collect();
-    let status = child.wait().expect("the program ends");
+    let status = running.0.wait().expect("the program ends");
     assert!(status.success(), "{status}: {rest:?}");
     assert_counts(&rest, "by signal 15");
 }
