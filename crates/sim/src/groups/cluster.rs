@@ -112,6 +112,8 @@ pub(super) enum GroupEvent {
     Fault,
     /// The leader of management stalls, or loses its majority.
     LeaderFault,
+    /// The leader of management loses its majority.
+    LeaderLoss,
     /// The next leader of management begins.
     NewLeader,
     /// A leader that has lost its majority publishes a map.
@@ -331,6 +333,7 @@ impl Cluster {
             }
             GroupEvent::Fault => self.fault(),
             GroupEvent::LeaderFault => self.leader_fault(),
+            GroupEvent::LeaderLoss => self.lose_leader(),
             GroupEvent::NewLeader => self.begin_leader(),
             GroupEvent::FormerLeaderPublishes => self.publish_as_former(),
             GroupEvent::Commit { proposal } => self.commit(proposal),

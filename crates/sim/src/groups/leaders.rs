@@ -200,7 +200,13 @@ impl Cluster {
         // The log has an order, so no command commits before an earlier one.
         leaders.last_commit = stored.max(leaders.last_commit);
         let at = leaders.last_commit;
+        // Random faults rarely meet a command on its way, so some faults aim at it.
+        let lost = self.now + leaders.random.micros(1, most);
+        let is_aimed_at = leaders.random.percent(5);
         self.at(at, GroupEvent::Commit { proposal: number });
+        if is_aimed_at {
+            self.at(lost, GroupEvent::LeaderLoss);
+        }
     }
 
     /// Lets the proposals up to `proposal` take effect, unless the leader has lost its majority.
@@ -229,22 +235,21 @@ impl Cluster {
             return;
         }
         self.schedule_leader_fault();
-        let now = self.now;
-        let Authority { leaders, is_back, .. } = &mut self.authority;
-        if !leaders.is_serving {
+        if self.authority.leaders.random.percent(75) {
+            return self.lose_leader();
+        }
+        self.faults += 1;
+        let stall = self.authority.leaders.random.micros(50_000, 800_000);
+        self.authority.is_back = self.authority.is_back.max(self.now + stall);
+    }
+
+    /// Takes the majority from the leader, if there is a leader. It either serves on for a moment,
+    /// or does not reply any more, because it was killed or stopped.
+    pub(super) fn lose_leader(&mut self) {
+        if !self.is_busy || !self.authority.leaders.is_serving {
             return;
         }
         self.faults += 1;
-        if leaders.random.percent(25) {
-            *is_back = (*is_back).max(now + leaders.random.micros(50_000, 800_000));
-        } else {
-            self.depose_leader();
-        }
-    }
-
-    /// Takes the majority from the leader. It either serves on for a moment, or does not reply any
-    /// more, because it was killed or stopped.
-    fn depose_leader(&mut self) {
         self.note(|| "the leader of management loses its majority".to_owned());
         let now = self.now;
         let Authority { leaders, map, .. } = &mut self.authority;
