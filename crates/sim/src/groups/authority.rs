@@ -128,8 +128,12 @@ impl Cluster {
         ends.retain(|_, (_, at)| now < *at + REPORT_VALID);
         let ends = ends.iter().map(|(target, (end, _))| (*target, *end)).collect();
         for (change, target) in losses::changes(&found, &ends) {
+            if !self.authority.leaders.is_serving() {
+                return Err(ErrorCode::NotLeader.into());
+            }
             let epoch = group_of(self.map()).epoch;
             self.change(&GroupChange { group, epoch, change, target })?;
+            self.may_lose_leader();
         }
         Ok(())
     }

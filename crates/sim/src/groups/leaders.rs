@@ -243,6 +243,13 @@ impl Cluster {
         self.authority.is_back = self.authority.is_back.max(self.now + stall);
     }
 
+    /// In some cases, takes the majority from the leader between two commands of one decision.
+    pub(super) fn may_lose_leader(&mut self) {
+        if self.has_leader_changes() && self.authority.leaders.random.percent(10) {
+            self.lose_leader();
+        }
+    }
+
     /// Takes the majority from the leader, if there is a leader. It either serves on for a moment,
     /// or does not reply any more, because it was killed or stopped.
     pub(super) fn lose_leader(&mut self) {
