@@ -40,7 +40,8 @@ const [FIRST_MS, VIEW_MS] = [2500, 1500];
 // Time limit for a link to an object. The monitor lists a slow operation some seconds after its end.
 const LINK_MS = 60000;
 // Number of loads without a cache, the duration that the project promises for each of them, and the
-// factor by which a busy machine may exceed this duration.
+// factor by which a single load may exceed this duration on a busy machine. Half of the loads must
+// keep the promise on any machine.
 const [LOADS, LOAD_MS, MARGIN] = [20, 300, 3];
 // A text that becomes an element and runs a program if a page takes it for HTML.
 const HOSTILE = `<b id="hostile"></b><img src="x:" onerror="window.hostile = 1">'"&`;
@@ -188,6 +189,7 @@ async function measureLoads(browser) {
   const [median, worst] = [times[Math.floor(LOADS / 2)], times[LOADS - 1]];
   const verdict = worst <= LOAD_MS ? "within" : "above";
   console.log(`${LOADS} loads: median ${median} ms, worst ${worst} ms, ${verdict} ${LOAD_MS} ms`);
+  if (median > LOAD_MS) problems.push(`half of the loads took ${median} ms or more`);
   if (worst > LOAD_MS * MARGIN) problems.push(`a load took ${worst} ms`);
 }
 

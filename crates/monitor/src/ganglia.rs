@@ -154,7 +154,7 @@ fn add_metrics(text: &mut String, frame: &Frame, map: &ClusterMap, node: &Node, 
         let _ = writeln!(
             text,
             "<METRIC NAME=\"{name}\" VAL=\"{value:.3}\" TYPE=\"double\" UNITS=\"{units}\" \
-             TN=\"{age_s}\" TMAX=\"{VALUE_INTERVAL_S}\" DMAX=\"0\" SLOPE=\"both\" SOURCE=\"skep\">\
+             TN=\"{age_s}\" TMAX=\"{VALUE_INTERVAL_S}\" DMAX=\"0\" SLOPE=\"both\">\
              <EXTRA_DATA><EXTRA_ELEMENT NAME=\"GROUP\" VAL=\"{group}\"/></EXTRA_DATA></METRIC>"
         );
     };

@@ -108,9 +108,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
-        name: "copies", about: "figures of the monitor in Prometheus and in Ganglia",
+        name: "copies", about: "the monitor with Prometheus, InfluxDB, Alertmanager and Ganglia",
         test: "external", case: "external::copies",
-        programs: &[("prometheus", "prometheus"), ("gmetad", "gmetad")],
+        programs: &[("prometheus", "prometheus"), ("influxd", "influxdb"),
+            ("prometheus-alertmanager", "prometheus-alertmanager"),
+            ("amtool", "prometheus-alertmanager"), ("gmond", "ganglia-monitor"),
+            ("gmetric", "ganglia-monitor"), ("gstat", "ganglia-monitor"), ("gmetad", "gmetad"),
+            ("xmllint", "libxml2-utils")],
         operations: None, in_ci: false,
     },
     Suite {

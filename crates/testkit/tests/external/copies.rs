@@ -1,17 +1,25 @@
-//! The figures of a monitor arrive in a real Prometheus by remote write, and in the files of a real
-//! `gmetad`.
+//! The figures and alerts of a monitor in real programs of others. This module has Prometheus with
+//! remote write, and the steps that all cases share. The cases with InfluxDB, Alertmanager and
+//! Ganglia are in its submodules.
+
+pub(crate) mod alerts;
+pub(crate) mod ganglia;
+pub(crate) mod influx;
 
 use crate::prometheus::Prometheus;
-use crate::text;
+use rustix::process::Signal;
+use serde_json::Value;
 use skep_testkit::files;
+use skep_testkit::process::Process;
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Number of lines of a program's log in the message about its failed start.
+const SHOWN_LINES: usize = 20;
 
 /// A running program. Dropping this value kills it.
 struct Running(Child);
@@ -19,7 +27,41 @@ struct Running(Child);
 impl Running {
     fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Self(child.expect("the program starts"))
+        Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Starts a program that logs its address to standard error. The address follows the text `key`
+    /// in the first line that contains `words`.
+    fn listening(command: &mut Command, words: &str, key: &str) -> (Self, String) {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let running = Self(child);
+        let mut seen = Vec::new();
+        let address = log.by_ref().map_while(Result::ok).find_map(|line| {
+            let address = match line.contains(words) {
+                true => line.split_once(key).and_then(|(_, rest)| rest.split(' ').next()),
+                false => None,
+            };
+            let address = address.map(str::to_owned);
+            seen.push(line);
+            address
+        });
+        // Read the log to its end. Otherwise the program would wait when the pipe is full.
+        std::thread::spawn(move || log.for_each(drop));
+        let shown = &seen[seen.len().saturating_sub(SHOWN_LINES)..];
+        let address = address.unwrap_or_else(|| panic!("{command:?} ended: {shown:#?}"));
+        (running, address)
+    }
+
+    /// Starts a monitor of a cluster with some settings, in the directory `monitor` of `scratch`.
+    fn monitor(cluster: &Cluster, scratch: &Scratch, settings: &[String]) -> Self {
+        let mut command = Command::new(cluster::program());
+        command.args(["monitor", "--listen", "127.0.0.1:0"]);
+        command.args(settings.iter().flat_map(|it| ["--set", it]));
+        command.arg("--cluster").arg(cluster.data());
+        command.arg("--directory").arg(scratch.join("monitor"));
+        Self::start(&mut command)
     }
 }
 
@@ -27,6 +69,23 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
+    }
+}
+
+/// A suspended storage service. Dropping this value continues it.
+struct Suspended(Process);
+
+impl Suspended {
+    fn storage_of(cluster: &Cluster) -> Self {
+        let process = cluster.processes("storage").remove(0);
+        process.signal(Signal::STOP);
+        Self(process)
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
     }
 }
 
@@ -41,25 +100,67 @@ fn port(address: &str) -> &str {
     address.rsplit_once(':').expect("host:port").1
 }
 
-pub(crate) fn arrive_in_prometheus_and_ganglia(_: &()) {
+/// Returns all that a program sends to a new connection. `None` means that it does not listen.
+fn read_all(address: &str) -> Option<String> {
+    let mut text = String::new();
+    TcpStream::connect(address).ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Sends an HTTP request without a body, and returns the status and the JSON of the reply. `None`
+/// means that no JSON has arrived.
+fn ask(address: &str, method: &str, path: &str) -> Option<(u16, Value)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes()).ok()?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    let (head, body) = reply.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).ok()?))
+}
+
+/// An HTTP request that a server of the test has received.
+struct Request {
+    /// The whole request, with its head.
+    bytes: Vec<u8>,
+    body: String,
+}
+
+/// Reads a request. `None` means that the other program has closed the connection before its end.
+fn read_request(stream: &TcpStream) -> Option<Request> {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    while !head.ends_with("\r\n\r\n") {
+        let begin = head.len();
+        if reader.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+        let line = head[begin..].to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let bytes = [head.as_bytes(), &body].concat();
+    Some(Request { bytes, body: String::from_utf8(body).expect("UTF-8") })
+}
+
+/// Prometheus has the figures that the monitor has written to it.
+pub(crate) fn arrive_in_prometheus(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();
-    let [gmond, xml, queries] = free_addresses();
-    let prometheus = Prometheus::start_with(
-        scratch.path(),
-        "127.0.0.1:1",
-        &["--web.enable-remote-write-receiver"],
-    );
+    let arguments = ["--web.enable-remote-write-receiver"];
+    let prometheus = Prometheus::start_with(scratch.path(), "127.0.0.1:1", &arguments, "");
     let url = format!("remote_write.url=http://{}/api/v1/write", prometheus.address());
-    let mut monitor = Command::new(cluster::program());
-    monitor.args(["monitor", "--listen", "127.0.0.1:0", "--set", &url]);
-    monitor.args(["--set", "remote_write.interval=1s"]);
-    monitor.args(["--set", &format!("ganglia.listen={gmond}")]);
-    monitor.arg("--cluster").arg(cluster.data());
-    monitor.arg("--directory").arg(scratch.join("monitor"));
-    let monitor = Running::start(&mut monitor);
-    wait_for("gmetad's port", PATIENCE, || TcpStream::connect(&gmond).ok());
-    let gmetad = start_gmetad(scratch.path(), &gmond, (port(&xml), port(&queries)));
+    let settings = [url, "remote_write.interval=1s".into()];
+    let monitor = Running::monitor(&cluster, &scratch, &settings);
+    // The load must be in an interval of the monitor, which ends with each write.
+    wait_for("the first write", PATIENCE, || {
+        (prometheus.results("skep_monitor_target_free_bytes") > 0).then_some(())
+    });
     files::write(cluster.path().join("file"), [7; 1 << 20]);
     let targets = cluster.target_ids("storage").len() + cluster.target_ids("metadata").len();
     for (query, count) in [
@@ -69,33 +170,6 @@ pub(crate) fn arrive_in_prometheus_and_ganglia(_: &()) {
     ] {
         wait_for(query, PATIENCE, || (prometheus.results(query) >= count).then_some(()));
     }
-    let rrds = scratch.join("rrds");
-    for metric in ["skep_operations.rrd", "skep_written.rrd", "skep_host_cpu.rrd"] {
-        wait_for(metric, PATIENCE, || is_in(&rrds, "storage-1", metric).then_some(()));
-    }
-    let grid = wait_for("gmetad replies", PATIENCE, || {
-        let mut reply = String::new();
-        TcpStream::connect(&xml).ok()?.read_to_string(&mut reply).ok()?;
-        reply.contains("NAME=\"metadata-1\"").then_some(reply)
-    });
-    assert!(grid.contains("skep_t1_free"), "{grid}");
-    drop((gmetad, monitor, prometheus));
+    drop((monitor, prometheus));
     cluster.stop();
-}
-
-fn start_gmetad(directory: &Path, gmond: &str, (xml, queries): (&str, &str)) -> Running {
-    let (settings, rrds) = (directory.join("gmetad.conf"), directory.join("rrds"));
-    files::create_dir(&rrds);
-    let lines = format!(
-        "data_source \"skep\" 1 {gmond}\nrrd_rootdir \"{}\"\nsetuid off\nxml_port {xml}\n\
-         interactive_port {queries}\ncase_sensitive_hostnames 1\n",
-        text(&rrds)
-    );
-    files::write(&settings, lines);
-    Running::start(Command::new("gmetad").args(["-d", "1", "-c", text(&settings)]))
-}
-
-/// Whether `gmetad` has written the file of a metric of a host, in the directory of any cluster.
-fn is_in(rrds: &Path, host: &str, metric: &str) -> bool {
-    files::read_dir(rrds).flatten().any(|it| it.path().join(host).join(metric).exists())
 }

@@ -46,24 +46,30 @@ impl Prometheus {
     /// Starts Prometheus on a free port, with the settings of the repository and the address of a
     /// monitor.
     fn start(directory: &Path, monitor: &str) -> Self {
-        Self::start_with(directory, monitor, &[])
+        Self::start_with(directory, monitor, &[], "")
     }
 
-    /// Like [`Self::start`], with further arguments of Prometheus.
-    pub(crate) fn start_with(directory: &Path, monitor: &str, more: &[&str]) -> Self {
+    /// Like [`Self::start`], with further arguments of Prometheus, and further lines of its
+    /// settings.
+    pub(crate) fn start_with(
+        directory: &Path,
+        monitor: &str,
+        arguments: &[&str],
+        settings_end: &str,
+    ) -> Self {
         let from = dashboards().join("prometheus");
         let settings = files::read_to_string(from.join("prometheus.yml"));
         assert!(settings.contains("localhost:7480") && settings.contains("interval: 10s"));
         let settings =
             settings.replace("localhost:7480", monitor).replace("interval: 10s", "interval: 1s");
         let path = directory.join("prometheus.yml");
-        fs::write(&path, settings).expect("the settings are written");
+        fs::write(&path, settings + settings_end).expect("the settings are written");
         fs::copy(from.join("alerts.yml"), directory.join("alerts.yml")).expect("the rules");
         let mut child = Command::new("prometheus")
             .arg(format!("--config.file={}", text(&path)))
             .arg(format!("--storage.tsdb.path={}", text(&directory.join("series"))))
             .arg("--web.listen-address=127.0.0.1:0")
-            .args(more)
+            .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

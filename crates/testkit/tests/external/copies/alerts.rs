@@ -1,0 +1,178 @@
+//! A fault arrives in a real Alertmanager as one alert, and its end resolves the alert. A receiver
+//! of Alertmanager gets one notification of each.
+
+use super::{PATIENCE, Running, Suspended, ask, read_request};
+use crate::prometheus::Prometheus;
+use crate::text;
+use serde_json::Value;
+use skep_testkit::program::run;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, Scratch, Shape, files, wait_for};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+/// The alert about the service that the test suspends.
+const RULE: &str = "service-unreachable";
+/// An alert that follows from the same fault. The rules of the repository for Alertmanager leave it
+/// out.
+const CONSEQUENCE: &str = "target-offline";
+
+/// A receiver of Alertmanager: an HTTP server of the test.
+struct Notified {
+    address: String,
+    requests: Receiver<Value>,
+    /// All alerts in the requests, in their order: the rule or the name, and whether it has ended.
+    alerts: Vec<(String, bool)>,
+}
+
+impl Notified {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (sender, requests) = channel();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let Some(request) = read_request(&stream) else { continue };
+                let body = serde_json::from_str(&request.body).expect("JSON");
+                let reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+                // Alertmanager repeats a request whose reply it does not get.
+                let is_replied = stream.write_all(reply).is_ok();
+                if is_replied && sender.send(body).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { address, requests, alerts: Vec::new() }
+    }
+
+    /// Returns all alerts so far.
+    fn alerts(&mut self) -> &[(String, bool)] {
+        for request in self.requests.try_iter() {
+            for alert in request["alerts"].list() {
+                let labels = &alert["labels"];
+                let rule = labels["rule"].as_str().unwrap_or_else(|| labels["alertname"].text());
+                self.alerts.push((rule.to_owned(), alert["status"] == "resolved"));
+            }
+        }
+        &self.alerts
+    }
+
+    /// Waits until the receiver knows that the alert of the test has begun, or that it has ended.
+    fn wait_for(&mut self, is_ended: bool) {
+        let what = format!("a notification about {RULE}, ended: {is_ended}");
+        wait_for(&what, PATIENCE, || {
+            self.alerts().contains(&(RULE.to_owned(), is_ended)).then_some(())
+        });
+    }
+}
+
+fn rules_of_repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let top = here.ancestors().nth(2).expect("two directories below the top");
+    top.join("dashboards/prometheus/inhibit-rules.yml")
+}
+
+/// A running Alertmanager, with the rules of the repository.
+struct Alertmanager {
+    _program: Running,
+    address: String,
+}
+
+impl Alertmanager {
+    /// `receiver` is the address that gets the notifications.
+    fn start(directory: &Path, receiver: &str) -> Self {
+        let settings = directory.join("alertmanager.yml");
+        // The wait of two seconds lets the alert and what follows from it arrive before the first
+        // notification.
+        let text_of_settings = format!(
+            "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 2s\n  \
+             group_interval: 1s\n  repeat_interval: 1h\n\
+             receivers:\n  - name: test\n    webhook_configs:\n      \
+             - url: http://{receiver}/\n        send_resolved: true\n\n{}",
+            files::read_to_string(rules_of_repository())
+        );
+        files::write(&settings, text_of_settings);
+        run("amtool", ["check-config", text(&settings)]);
+        let mut command = Command::new("prometheus-alertmanager");
+        command.arg(format!("--config.file={}", text(&settings)));
+        command.arg(format!("--storage.path={}", text(&directory.join("alertmanager"))));
+        command.args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="]);
+        let (program, address) =
+            Running::listening(&mut command, "msg=\"Listening on\"", " address=");
+        Self { _program: program, address }
+    }
+
+    /// Returns the alerts with the rule `rule` that have not ended.
+    fn alerts(&self, rule: &str) -> Vec<Value> {
+        let reply = ask(&self.address, "GET", "/api/v2/alerts");
+        let (status, all) = reply.expect("Alertmanager replies");
+        assert_eq!(status, 200, "{all}");
+        all.list().iter().filter(|it| it["labels"]["rule"] == rule).cloned().collect()
+    }
+}
+
+/// Starts Prometheus with the rules of the repository, which sends the alerts of a monitor to
+/// Alertmanager.
+fn start_prometheus(directory: &Path, monitor: &str, alertmanager: &str) -> Prometheus {
+    let alerting = format!(
+        "\nalerting:\n  alertmanagers:\n    - static_configs:\n        \
+         - targets: [\"{alertmanager}\"]\n"
+    );
+    let prometheus = Prometheus::start_with(directory, monitor, &[], &alerting);
+    wait_for("Prometheus knows the services", PATIENCE, || {
+        (prometheus.results("up{job=\"skep\"} == 1") >= 5).then_some(())
+    });
+    prometheus
+}
+
+/// The alerts of the monitor arrive by way of Prometheus.
+pub(crate) fn begin_and_end_by_prometheus(_: &()) {
+    let cluster = Cluster::start(Shape { monitor: true, ..Shape::default() });
+    let monitor = files::read_to_string(cluster.data().join("monitor/address"));
+    let scratch = Scratch::new();
+    let mut notified = Notified::start();
+    let alertmanager = Alertmanager::start(scratch.path(), &notified.address);
+    let prometheus = start_prometheus(scratch.path(), monitor.trim(), &alertmanager.address);
+    check(&cluster, &alertmanager, &mut notified, || {
+        wait_for("Alertmanager leaves the consequence out", PATIENCE, || {
+            let alerts = alertmanager.alerts(CONSEQUENCE);
+            let is_left_out = |alert: &Value| !alert["status"]["inhibitedBy"].list().is_empty();
+            (!alerts.is_empty() && alerts.iter().all(is_left_out)).then_some(())
+        });
+    });
+    drop((prometheus, alertmanager));
+    cluster.stop();
+}
+
+/// Suspends a service until its alert is in Alertmanager and its receiver, and then continues it,
+/// until the alert has ended in both. Calls `during` while the alert holds.
+fn check(
+    cluster: &Cluster,
+    alertmanager: &Alertmanager,
+    notified: &mut Notified,
+    during: impl FnOnce(),
+) {
+    assert_eq!(alertmanager.alerts(RULE), Vec::<Value>::new(), "a healthy cluster");
+    let suspended = Suspended::storage_of(cluster);
+    let alert = wait_for("the alert is in Alertmanager", PATIENCE, || {
+        alertmanager.alerts(RULE).into_iter().find(|it| it["status"]["state"] == "active")
+    });
+    assert_eq!(alert["labels"]["alertname"], "SkepAlert");
+    assert_eq!(alert["labels"]["severity"], "critical");
+    assert!(alert["labels"]["skep_name"].text().starts_with("storage-"), "{alert}");
+    assert!(!alert["annotations"]["summary"].text().is_empty(), "{alert}");
+    during();
+    notified.wait_for(false);
+    drop(suspended);
+    wait_for("the alert has ended in Alertmanager", PATIENCE, || {
+        alertmanager.alerts(RULE).is_empty().then_some(())
+    });
+    notified.wait_for(true);
+    let all = notified.alerts();
+    let first = all.iter().find(|(rule, _)| rule == RULE);
+    assert!(first.is_some_and(|(_, is_ended)| !is_ended), "it begins before it ends: {all:?}");
+    assert!(all.iter().all(|(rule, _)| rule != CONSEQUENCE), "one fault, one alert: {all:?}");
+}
