@@ -5,9 +5,11 @@
 //! The test `external::static_program` covers the static program in the tarball, because building
 //! that program takes minutes.
 
+use serde_json::Value;
 use skep_testkit::cluster::program;
 use skep_testkit::page::{PageHost, PageNetwork, blocks};
 use skep_testkit::program::{clean_up, finish, run};
+use skep_testkit::view::Typed;
 use skep_testkit::{PATIENCE, Scratch, files, wait_for};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,44 @@ use std::time::Duration;
 /// busy with other work.
 const LONG: Duration = Duration::from_secs(900);
 const PAGE: &str = include_str!("../../../docs/operations/installing.md");
+const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
+
+/// Commands that give a host an archive for `apt` with stand-ins for the packages of others. Their
+/// version is so low that a real package on the host stays. `apt` does not ask the reader whether it
+/// shall continue.
+const ARCHIVE: &str = "\
+rm -rf /etc/apt/sources.list*
+mount -t tmpfs tmpfs /run
+mkdir /srv/archive /srv/home
+mkdir -p /srv/prometheus/etc/prometheus
+mkdir -p /srv/grafana/etc/grafana/provisioning/dashboards
+mkdir -p /srv/grafana/etc/grafana/provisioning/datasources
+for name in prometheus grafana; do
+  mkdir /srv/$name/DEBIAN
+  { echo Package: $name; echo Version: 0; echo Architecture: all
+    echo 'Maintainer: Test <test@skep.example>'; echo Description: stand-in
+  } >/srv/$name/DEBIAN/control
+  dpkg-deb --build /srv/$name /srv/archive/$name.deb
+done
+cd /srv/archive
+apt-ftparchive packages . >Packages
+echo 'deb [trusted=yes] file:/srv/archive ./' >/etc/apt/sources.list
+echo 'APT::Get::Assume-Yes \"true\";' >/etc/apt/apt.conf.d/90test
+apt-get update
+";
+
+/// A script that replaces `systemctl`. It keeps a copy of the settings that a service reads at its
+/// restart.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+set -e
+[ "$1" = restart ]
+case $2 in
+  prometheus) settings=/etc/prometheus ;;
+  grafana-server) settings=/etc/grafana/provisioning ;;
+esac
+rm -rf /srv/read-by-$2
+cp -r $settings /srv/read-by-$2
+"#;
 
 /// Runs `cargo xtask package` with the program `program`.
 fn build(directory: &Path, program: &Path, set: impl FnOnce(&mut Command)) {
@@ -197,6 +237,86 @@ fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<Strin
     works(&format!("{user} /srv/home/skep/share/skep/install.sh --uninstall"));
     assert_eq!(works("find /srv/home -mindepth 1"), "");
     expect_unchanged(host, before, "after installations elsewhere");
+}
+
+/// Returns the value in the first line of a file that begins with `key`, after spaces.
+fn value_in<'a>(settings: &'a str, key: &str) -> &'a str {
+    let mut lines = settings.lines().map(str::trim);
+    let value = lines.find_map(|line| line.strip_prefix(key));
+    value.unwrap_or_else(|| panic!("no '{key}' in {settings}")).trim()
+}
+
+/// The settings that Prometheus reads lead to the pages of all servers.
+fn check_prometheus(host: &PageHost) {
+    let works = |commands: &str| host.run(commands).expect_success();
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let settings = works("cat /srv/read-by-prometheus/prometheus.yml");
+    assert!(settings.contains("\n  - alerts.yml\n"), "{settings}");
+    works("test -s /srv/read-by-prometheus/alerts.yml");
+    let list = value_in(&settings, "- url:");
+    let nodes = parse(&works("cd /srv/home; skep node list --output json"));
+    let servers = nodes.list().iter().filter(|node| node["kind"] != "client");
+    let servers: BTreeSet<_> = servers.map(|node| node["name"].text().to_owned()).collect();
+    assert!(servers.len() > 2, "{servers:?}");
+    let pages = wait_for("the monitor lists the pages of all servers", PATIENCE, || {
+        let listed = host.run(&format!("curl -fs {list}"));
+        let groups = parse(Some(listed.stdout.as_str()).filter(|it| !it.is_empty())?);
+        let names = groups.list().iter().map(|it| it["labels"]["skep_name"].text().to_owned());
+        (names.collect::<BTreeSet<_>>() == servers).then_some(groups)
+    });
+    for page in pages.list().iter().flat_map(|group| group["targets"].list()) {
+        let page = works(&format!("curl -fs http://{}/metrics", page.text()));
+        assert!(page.contains("skep_node_info{"), "{page}");
+    }
+    let monitor = value_in(&settings, "- targets: [\"").trim_end_matches("\"]");
+    let page = works(&format!("curl -fs http://{monitor}/metrics"));
+    assert!(page.ends_with("# EOF\n"), "{page}");
+}
+
+/// The settings that Grafana reads name the dashboards and Prometheus.
+fn check_grafana(host: &PageHost) {
+    let works = |commands: &str| host.run(commands).expect_success();
+    let settings = works("cat /srv/read-by-grafana-server/dashboards/skep.yml");
+    assert_eq!(value_in(&settings, "folder:"), "Skep");
+    let place = value_in(&settings, "path:");
+    let names = works(&format!("ls {place}"));
+    assert_eq!(names.lines().count(), 6, "{names}");
+    for name in names.lines() {
+        let dashboard: Value =
+            serde_json::from_str(&works(&format!("cat {place}/{name}"))).expect("JSON");
+        assert!(dashboard["title"].text().starts_with("Skep: "), "{name}");
+    }
+    let settings = works("cat /srv/read-by-grafana-server/datasources/skep.yml");
+    assert_eq!(value_in(&settings, "url:"), "http://localhost:9090", "the port of Prometheus");
+}
+
+/// The five commands work as they are on the page. The test has the programs of others only as
+/// stand-ins, and reads their settings as they would. `external::prometheus` has a real Prometheus.
+///
+/// Page: docs/operations/monitoring.md
+#[test]
+fn five_commands_lead_from_nothing_to_dashboards() {
+    let (scratch, network) = (Scratch::new(), PageNetwork::new());
+    let (small, built) = (small_program(&scratch), scratch.directory("built"));
+    build(&built, &small, |command| {
+        command.args(["--forms", "deb"]);
+    });
+    let host = host_without_program(&network, "server", "10.0.0.1/24");
+    let works = |commands: &str| finish(&mut host.shell(commands), LONG).expect_success();
+    works(ARCHIVE);
+    let systemctl = "rm -f /usr/bin/systemctl; cat >/usr/bin/systemctl <<'END'";
+    works(&format!("{systemctl}\n{SYSTEMCTL}END\nchmod 755 /usr/bin/systemctl"));
+    let packages = list(&built);
+    assert_eq!(packages.len(), 1, "{packages:?}");
+    works(&format!("cp {} /srv/home", packages[0].display()));
+    let blocks = blocks(MONITORING);
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+    assert_eq!(blocks[0].hosts, ["server"]);
+    assert_eq!(blocks[0].commands.lines().count(), 5);
+    println!("{}", works(&format!("cd /srv/home\n{}", blocks[0].commands)));
+    check_prometheus(&host);
+    check_grafana(&host);
+    works("cd /srv/home; skep down");
 }
 
 /// A directory of GnuPG keys. Dropping this value ends the agent that uses the keys.
