@@ -29,7 +29,11 @@ const CASES: &[Case<()>] = &[
     Case { name: "postgres", body: postgres::runs_and_recovers },
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
-    Case { name: "copies::alerts", body: copies::alerts::begin_and_end_by_prometheus },
+    Case {
+        name: "copies::alerts_by_prometheus",
+        body: copies::alerts::begin_and_end_by_prometheus,
+    },
+    Case { name: "copies::alerts_by_monitor", body: copies::alerts::begin_and_end_by_the_monitor },
     Case { name: "copies::ganglia", body: copies::ganglia::programs_read_each_server },
     Case { name: "copies::influx", body: copies::influx::has_every_point },
     Case { name: "copies::prometheus", body: copies::arrive_in_prometheus },

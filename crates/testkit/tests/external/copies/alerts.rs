@@ -147,6 +147,28 @@ pub(crate) fn begin_and_end_by_prometheus(_: &()) {
     cluster.stop();
 }
 
+/// The monitor sends its alerts to Alertmanager by itself.
+pub(crate) fn begin_and_end_by_the_monitor(_: &()) {
+    let scratch = Scratch::new();
+    let mut notified = Notified::start();
+    let alertmanager = Alertmanager::start(scratch.path(), &notified.address);
+    let setting = format!("monitor:alerts.alertmanagers=http://{}", alertmanager.address);
+    let more = vec!["--set".into(), setting];
+    let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::default() });
+    let monitor = files::read_to_string(cluster.data().join("monitor/address"));
+    let servers = ["management", "metadata", "storage"].into_iter();
+    let servers: usize = servers.map(|kind| cluster.nodes(kind).len()).sum();
+    wait_for("the monitor has seen all servers", PATIENCE, || {
+        let (_, live) = ask(monitor.trim(), "GET", "/api/live")?;
+        (live["services"].as_array()?.len() == servers).then_some(())
+    });
+    check(&cluster, &alertmanager, &mut notified, || {
+        assert_eq!(alertmanager.alerts(CONSEQUENCE), Vec::<Value>::new(), "one fault, one alert");
+    });
+    drop(alertmanager);
+    cluster.stop();
+}
+
 /// Suspends a service until its alert is in Alertmanager and its receiver, and then continues it,
 /// until the alert has ended in both. Calls `during` while the alert holds.
 fn check(
