@@ -3,6 +3,7 @@
 //!
 //! The module `output` formats the cells, and prints output that is not a table.
 
+use crate::near_misses::hint;
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Row, Table};
 use skep_types::{Error, ErrorCode, Result};
@@ -40,6 +41,11 @@ pub(crate) fn choose(layout: TableLayout) {
     let _ = LAYOUT.set(layout);
 }
 
+/// Returns the layout of this process, for a command that draws its table itself.
+pub(crate) fn requested() -> TableLayout {
+    LAYOUT.get().cloned().unwrap_or_default()
+}
+
 /// Changes a table to the layout that the user requested. If a requested column does not exist,
 /// leaves the table unchanged and records the error for [`check`].
 pub(crate) fn apply(table: &mut Table) {
@@ -63,28 +69,40 @@ pub(crate) fn check() -> Result<()> {
 pub(crate) const TOTAL: &str = "total";
 
 impl TableLayout {
+    /// Returns the positions of the requested columns in `titles`, in the requested order. Empty if
+    /// all columns are shown.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `titles` lacks a column.
+    pub(crate) fn columns_among(&self, titles: &[String]) -> Result<Vec<usize>> {
+        self.columns.iter().map(|name| find(titles, name)).collect()
+    }
+
+    /// Returns the position in `titles` of the column that sorts the rows, and whether the order is
+    /// descending. `None` means the order of the command.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `titles` lacks the column.
+    pub(crate) fn sort_among(&self, titles: &[String]) -> Result<Option<(usize, bool)>> {
+        let Some(name) = &self.sort else { return Ok(None) };
+        let (name, is_descending) = match name.strip_prefix('-') {
+            Some(name) => (name, true),
+            None => (name.as_str(), false),
+        };
+        Ok(Some((find(titles, name)?, is_descending)))
+    }
+
+    /// Whether the table has a line of titles.
+    pub(crate) fn has_titles(&self) -> bool {
+        !self.is_bare
+    }
+
     fn apply(&self, table: &mut Table) -> Result<()> {
         let titles: Vec<String> = cells(table.header()).collect();
-        let find = |name: &str| {
-            let position = titles.iter().position(|title| is_same(title, name));
-            position.ok_or_else(|| {
-                let what = format!(
-                    "cannot show column '{name}': the table has the columns {}",
-                    titles.join(", ")
-                );
-                Error::new(ErrorCode::InvalidArgument, what)
-            })
-        };
-        let columns: Vec<usize> =
-            self.columns.iter().map(|name| find(name)).collect::<Result<_>>()?;
+        let columns = self.columns_among(&titles)?;
         let mut rows: Vec<Vec<String>> =
             table.row_iter().map(|row| cells(Some(row)).collect()).collect();
-        if let Some(name) = &self.sort {
-            let (name, is_descending) = match name.strip_prefix('-') {
-                Some(name) => (name, true),
-                None => (name.as_str(), false),
-            };
-            let by = find(name)?;
+        if let Some((by, is_descending)) = self.sort_among(&titles)? {
             let is_total = |row: &[String]| row.first().is_some_and(|it| it == TOTAL);
             rows.sort_by(|one, other| {
                 let order = compare(&one[by], &other[by]);
@@ -119,6 +137,19 @@ impl TableLayout {
         *table = changed;
         Ok(())
     }
+}
+
+/// Returns the position of the column that the user has named.
+fn find(titles: &[String], name: &str) -> Result<usize> {
+    let position = titles.iter().position(|title| is_same(title, name));
+    position.ok_or_else(|| {
+        let what = format!(
+            "cannot show column '{name}'{}: the table has the columns {}",
+            hint(name, titles.iter().map(String::as_str)),
+            titles.join(", ")
+        );
+        Error::new(ErrorCode::InvalidArgument, what)
+    })
 }
 
 fn cells(row: Option<&Row>) -> impl Iterator<Item = String> {

@@ -93,8 +93,13 @@ impl File {
         check(op.await.0)
     }
 
-    /// Waits until the descriptor is readable. Reads nothing, so a dropped future loses no data.
-    pub(crate) async fn wait_readable(&self) -> io::Result<()> {
+    /// Waits until a read returns at once: the file has bytes, or has come to its end. For terminals
+    /// and other descriptors that poll(2) can wait for. Reads nothing, so a dropped future loses no
+    /// data.
+    ///
+    /// # Errors
+    /// Returns the errors of `poll(2)`.
+    pub async fn wait_readable(&self) -> io::Result<()> {
         let entry = opcode::PollAdd::new(self.fd(), libc::POLLIN as u32);
         // SAFETY: the operation keeps the descriptor until the completion.
         let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };

@@ -7,6 +7,7 @@
 
 mod fetch;
 mod history;
+mod live;
 mod measure;
 mod own;
 mod selection;
@@ -103,8 +104,10 @@ impl From<Division> for By {
 
 /// Show the load of the cluster: operations, bytes and latencies by target, user, job, ...
 ///
-/// Without --once, prints the load of each interval until Ctrl-C. Figures come from the services
-/// themselves; a service that does not reply is named below the table.
+/// Without --once, shows the load of each interval until Ctrl-C. On a terminal, keys sort and
+/// filter the rows, and lead from the cluster to a service and to a target; the key ? lists all
+/// keys. Figures come from the services themselves; a service that does not reply is named below
+/// the table.
 ///
 /// A user who cannot read the cluster's token sees only the requests of this user's programs
 /// through a mount of this host. The mount counts these requests while the command runs. Their
@@ -165,6 +168,10 @@ pub(crate) fn run(args: StatsArgs) -> Result<()> {
 pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<()> {
     let mount = match (&span.mount, query.access_or(None, WITHOUT_TOKEN)) {
         (Some(mount), _) => mount.clone(),
+        (None, Ok(access)) if is_live(&span) => {
+            span.monitor.address.refuse_without("--history")?;
+            return live::show(live::Source::Services(access), by, span);
+        }
         (None, Ok(access)) => {
             return crate::cmd::block_on(async move { follow(&access, by, &span).await });
         }
@@ -177,7 +184,16 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
         },
     };
     span.monitor.address.refuse_without("--history")?;
+    if is_live(&span) {
+        return live::show(live::Source::of_mount(&mount, by, &span)?, by, span);
+    }
     crate::cmd::block_on(async move { own::follow(&mount, by, &span).await })
+}
+
+/// Whether the command shows the live view, which follows the keys of the user.
+fn is_live(span: &SpanArgs) -> bool {
+    let is_series = !span.once && !span.total && span.monitor.history.is_none();
+    is_series && is_for_people() && live::is_available()
 }
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {

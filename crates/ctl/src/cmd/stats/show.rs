@@ -44,6 +44,7 @@ pub(super) struct Line {
 }
 
 /// The names of the objects that the lines are about.
+#[derive(Debug)]
 pub(super) struct Names {
     nodes: HashMap<String, String>,
     targets: HashMap<String, String>,
@@ -89,11 +90,16 @@ impl Names {
 
 /// Returns the line for the figures in `row`.
 pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
+    line_named(row, names.name(by, &row.id))
+}
+
+/// Returns the line for the figures in `row`, with this name.
+pub(super) fn line_named(row: &Row, name: String) -> Line {
     let has_durations = row.durations.count() > 0;
     let p99 = row.durations.quantile(SLOW_SHARE).filter(|_| has_durations);
     Line {
         id: row.id.clone(),
-        name: names.name(by, &row.id),
+        name,
         service: row.service.clone(),
         operations: row.operations,
         errors: row.errors,
@@ -111,9 +117,9 @@ pub(super) fn line(row: &Row, by: Division, names: &Names) -> Line {
 }
 
 /// Returns the sum of the figures in `lines`.
-pub(super) fn sum(lines: &[Line]) -> Row {
+pub(super) fn sum<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Row {
     let mut sum = Row { id: "sum".into(), ..Row::default() };
-    lines.iter().for_each(|line| sum.add(&line.row));
+    lines.into_iter().for_each(|line| sum.add(&line.row));
     sum
 }
 

@@ -1,0 +1,225 @@
+//! The figures of the live view: questions to the services or to a mount, and the rows of the load
+//! between two replies.
+
+use super::super::fetch::{Fetched, fetch};
+use super::super::selection::is_within;
+use super::super::show::{self, Line, Names};
+use super::super::{Division, SpanArgs, own};
+use super::view::Level;
+use crate::access::{Access, entry_at};
+use skep_fuse::UserLoad;
+use skep_stats::{LoadScope, Round, rows_within};
+use skep_types::{ClusterMap, Result};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The source of the figures.
+#[derive(Debug, Clone)]
+pub(in super::super) enum Source {
+    /// The services of a cluster.
+    Services(Access),
+    /// The mount of this directory, which counts only the requests of this user's programs.
+    Mount { place: PathBuf, map: Rc<ClusterMap> },
+}
+
+/// The reply to one question.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) map: Rc<ClusterMap>,
+    names: Rc<Names>,
+    counts: Counts,
+}
+
+/// The counts in a reply.
+#[derive(Debug)]
+enum Counts {
+    Services {
+        round: Round,
+        unreachable: Vec<String>,
+    },
+    /// A mount counts for one division at a time.
+    Mount {
+        load: UserLoad,
+        by: Division,
+        place: PathBuf,
+    },
+}
+
+impl Source {
+    /// Returns the mount at `path` as a source of figures.
+    ///
+    /// # Errors
+    /// - `InvalidArgument` if the path is not in a mount, or if an option needs figures that only
+    ///   services have.
+    /// - `Unsupported` if the mount is of an older version.
+    /// - Errors of the mount.
+    pub(in super::super) fn of_mount(path: &Path, by: Division, span: &SpanArgs) -> Result<Self> {
+        let (_, place) = entry_at(path)?;
+        own::check(span)?;
+        span.selection.check_has_nodes(by, "a mount counts")?;
+        let map = Rc::new(own::map(&place)?);
+        Ok(Self::Mount { place, map })
+    }
+
+    /// Whether the figures come from a mount.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self, Self::Mount { .. })
+    }
+
+    /// Asks for the figures. The next question comes after `interval`. `by` is the division that
+    /// is shown.
+    ///
+    /// # Errors
+    /// Errors of the request to management, which lists the services, or of the mount.
+    pub(super) async fn ask(&self, by: Division, interval: Duration) -> Result<Reply> {
+        match self {
+            Self::Services(access) => {
+                let Fetched { map, round, unreachable, .. } = fetch(access).await?;
+                let names = Rc::new(Names::of(&map));
+                Ok(Reply {
+                    map: Rc::new(map),
+                    names,
+                    counts: Counts::Services { round, unreachable },
+                })
+            }
+            Self::Mount { place, map } => {
+                let load = own::load(place, by, interval)?;
+                let counts = Counts::Mount { load, by, place: place.clone() };
+                Ok(Reply { map: Rc::clone(map), names: Rc::new(Names::of(map)), counts })
+            }
+        }
+    }
+}
+
+impl Reply {
+    /// Returns the lines of the load since the reply `before`, the heaviest first. `None` means
+    /// that the replies are about another division.
+    fn lines_since(&self, before: &Self, by: Division, scope: LoadScope) -> Option<Vec<Line>> {
+        let rows = match (&before.counts, &self.counts) {
+            (Counts::Services { round: before, .. }, Counts::Services { round: now, .. }) => {
+                rows_within(scope, by.into(), Some(before), now)
+            }
+            (
+                Counts::Mount { load: before, by: by_before, .. },
+                Counts::Mount { load, by: by_now, place },
+            ) => {
+                let is_counted = |it: &Division| own::division_name(*it) == own::division_name(by);
+                if !is_counted(by_before) || !is_counted(by_now) {
+                    return None;
+                }
+                let mut rows = own::rows((before, load), by, &self.map, place);
+                rows.retain(|row| is_within(scope, by, &row.id, &self.map));
+                rows
+            }
+            _ => return None,
+        };
+        Some(rows.iter().map(|row| show::line(row, by, &self.names)).collect())
+    }
+}
+
+/// The replies between which the load is shown.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    /// The begin and the end of the last complete interval.
+    shown: Option<(Rc<Reply>, Rc<Reply>)>,
+    /// The begin of the interval that has not ended yet.
+    latest: Option<Rc<Reply>>,
+    /// The lines of the last call of [`Self::lines`], with the level that they are about. Keys and
+    /// drawings ask for the same lines again and again.
+    computed: Option<(Division, LoadScope, Option<Rc<[Line]>>)>,
+}
+
+impl Figures {
+    /// Adds a reply, with which an interval ends and the next one begins.
+    pub(super) fn add(&mut self, reply: Reply) {
+        let reply = Rc::new(reply);
+        if let Some(before) = self.latest.replace(Rc::clone(&reply)) {
+            self.shown = Some((before, reply));
+            self.computed = None;
+        }
+    }
+
+    /// Makes the next reply begin an interval and end none, because this command has paused. The
+    /// figures that are shown stay until this interval has ended.
+    pub(super) fn interrupt(&mut self) {
+        self.latest = None;
+    }
+
+    /// Returns the lines of the last interval, the heaviest first. `None` means that no interval
+    /// has ended, or that the source counts for another division since then.
+    pub(super) fn lines(&mut self, level: &Level) -> Option<Rc<[Line]>> {
+        let (by, scope) = (level.by, level.scope);
+        match &self.computed {
+            Some((known_by, known_scope, lines)) if (*known_by, *known_scope) == (by, scope) => {
+                lines.clone()
+            }
+            _ => {
+                let (before, now) = self.shown.as_ref()?;
+                let lines: Option<Rc<[Line]>> = now.lines_since(before, by, scope).map(Rc::from);
+                self.computed = Some((by, scope, lines.clone()));
+                lines
+            }
+        }
+    }
+
+    /// Returns the services that did not reply at the end of the last interval, each with the
+    /// reason.
+    pub(super) fn unreachable(&self) -> &[String] {
+        match self.shown.as_ref().map(|(_, now)| &now.counts) {
+            Some(Counts::Services { unreachable, .. }) => unreachable,
+            _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::selection::Filter;
+    use super::*;
+    use skep_stats::ServiceFigures;
+    use skep_types::ClusterId;
+    use skep_wire::node::{Statistics, StatisticsSeries};
+
+    /// Returns a reply of one service that has executed `operations` requests.
+    fn reply(second: u64, operations: i64) -> Reply {
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let series = StatisticsSeries {
+            metric: "skep_storage_operations".into(),
+            labels: vec![label("target", "7"), label("operation", "write_chunk")],
+            value: operations,
+            buckets: Vec::new(),
+        };
+        let moment_ns = second * 1_000_000_000;
+        let statistics =
+            Statistics { moment_ns, incarnation: 5, page: String::new(), series: vec![series] };
+        let round = vec![ServiceFigures { node: 4, name: "storage-1".into(), statistics }];
+        let map = ClusterMap::empty(ClusterId::default());
+        let unreachable = vec!["storage-2: no reply".to_owned()];
+        let counts = Counts::Services { round, unreachable };
+        Reply { names: Rc::new(Names::of(&map)), map: Rc::new(map), counts }
+    }
+
+    fn rate(figures: &mut Figures, scope: LoadScope) -> Option<f64> {
+        let level = Level::new(Division::Target, scope, String::new(), Filter::default());
+        let lines = figures.lines(&level)?;
+        Some(lines.iter().map(|line| line.operations_per_second).sum())
+    }
+
+    #[test]
+    fn load_is_shown_between_the_last_two_replies() {
+        let (mut figures, all) = (Figures::default(), LoadScope::default());
+        figures.add(reply(1, 100));
+        assert_eq!((rate(&mut figures, all), figures.unreachable().len()), (None, 0));
+        figures.add(reply(3, 300));
+        assert_eq!((rate(&mut figures, all), figures.unreachable().len()), (Some(100.0), 1));
+        let other = LoadScope { target: Some(8), ..all };
+        assert_eq!(rate(&mut figures, other), Some(0.0));
+        // A pause does not count as an interval.
+        figures.interrupt();
+        figures.add(reply(60, 90_000));
+        assert_eq!(rate(&mut figures, all), Some(100.0));
+        figures.add(reply(61, 90_005));
+        assert_eq!(rate(&mut figures, all), Some(5.0));
+    }
+}

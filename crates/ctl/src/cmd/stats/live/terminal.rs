@@ -1,0 +1,246 @@
+//! The terminal of the live view: its modes, its keys and its size.
+//!
+//! The view uses the alternate screen of the terminal, without echo and without waiting for the
+//! Enter key. The terminal gets its former modes and screen back when the [`Terminal`] is dropped.
+//! A panic ends the released program without dropping values, so a hook restores the terminal
+//! before the panic's message is printed. Signals must not end the process while it uses the
+//! terminal: the caller receives them with [`skep_env::Signals`] and drops the [`Terminal`].
+//!
+//! The kernel still makes signals from Ctrl-C and Ctrl-Z.
+//!
+//! A library such as `crossterm` would bring an event loop and signal handlers of its own. The
+//! event loop of this program waits for the terminal and for signals already, so only three system
+//! calls and the decoder of [`super::keys`] are left.
+
+use super::keys::{Key, KeyDecoder};
+use super::view::Size;
+use crate::output::write_bytes;
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
+use skep_env::File;
+use skep_types::{Error, ErrorCode, Result};
+use std::io;
+use std::io::{IsTerminal, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+/// Chooses the alternate screen, hides the cursor, truncates long lines, and clears the screen.
+const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
+/// The opposite of [`ENTER`].
+const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// Clears the screen.
+const CLEAR: &str = "\x1b[2J";
+/// Time after which a single byte of the Escape key is this key, and not the begin of a sequence.
+/// Terminals send the bytes of a sequence together, but a network may deliver them in parts.
+const ESCAPE_TIME: Duration = Duration::from_millis(50);
+/// The size of a terminal that does not report its size.
+const DEFAULT_SIZE: Size = Size { columns: 80, rows: 24 };
+/// Maximum number of bytes of one read. More bytes come with the next read.
+const READ_BYTES: usize = 256;
+
+/// The descriptors of a terminal, and the modes that it had before.
+struct Modes {
+    input: OwnedFd,
+    output: OwnedFd,
+    saved: Termios,
+}
+
+/// The terminal that this process uses. A static variable, because the hook of panics needs it. The
+/// lock is held only for a few system calls.
+static USED: Mutex<Option<Modes>> = Mutex::new(None);
+
+/// Whether this process can show the live view: input and output are terminals, and the terminal
+/// can move its cursor.
+pub(in super::super) fn is_available() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
+    io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+}
+
+/// Changes the modes of a terminal, and remembers its former ones for [`restore`].
+fn change_modes(input: OwnedFd, output: OwnedFd) -> io::Result<()> {
+    let saved = tcgetattr(&input)?;
+    let mut modes = saved.clone();
+    modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    // A read waits for one byte, and not for a time.
+    modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+    modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+    tcsetattr(&input, OptionalActions::Now, &modes)?;
+    *USED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Modes { input, output, saved });
+    Ok(())
+}
+
+/// Restores the terminal if this process uses it. Ignores errors, because the terminal may have
+/// been closed.
+fn restore() {
+    // If another thread holds the lock, it restores the terminal at this moment.
+    let Ok(mut used) = USED.try_lock() else { return };
+    if let Some(Modes { input, output, saved }) = used.take() {
+        let _ = rustix::io::write(&output, LEAVE);
+        let _ = tcsetattr(&input, OptionalActions::Now, &saved);
+    }
+}
+
+/// Makes panics of all threads restore the terminal before their message is printed.
+fn restore_before_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            print(panic);
+        }));
+    });
+}
+
+/// The terminal, while the live view uses it.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    keys: File,
+    decoder: KeyDecoder,
+    /// The last frame. An equal one is not drawn again.
+    drawn: String,
+}
+
+impl Terminal {
+    /// Takes the terminal of this process for the live view.
+    ///
+    /// # Errors
+    /// The errors of the system.
+    pub(super) fn enter() -> Result<Self> {
+        restore_before_panics();
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        let terminal =
+            Self { keys: input.into(), decoder: KeyDecoder::default(), drawn: String::new() };
+        terminal.take()?;
+        Ok(terminal)
+    }
+
+    /// Takes the terminal, for the first time or again after [`Self::release`].
+    fn take(&self) -> Result<()> {
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        let output = io::stdout().as_fd().try_clone_to_owned()?;
+        change_modes(input, output)?;
+        write_bytes(ENTER)
+    }
+
+    /// Gives the terminal back, before this process stops.
+    pub(super) fn release(&self) {
+        restore();
+    }
+
+    /// Takes the terminal again after this process was stopped. Another program may have changed
+    /// its modes meanwhile.
+    ///
+    /// # Errors
+    /// The errors of the system.
+    pub(super) fn take_again(&mut self) -> Result<()> {
+        restore();
+        self.drawn.clear();
+        self.take()
+    }
+
+    /// Returns the size of the terminal.
+    pub(super) fn size(&self) -> Size {
+        match tcgetwinsize(io::stdout()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+                Size { columns: size.ws_col.into(), rows: size.ws_row.into() }
+            }
+            _ => DEFAULT_SIZE,
+        }
+    }
+
+    /// Draws a frame, unless it is on the screen already.
+    ///
+    /// # Errors
+    /// The errors of the system.
+    pub(super) fn draw(&mut self, frame: String) -> Result<()> {
+        if frame == self.drawn {
+            return Ok(());
+        }
+        write_bytes(frame.as_bytes())?;
+        self.drawn = frame;
+        Ok(())
+    }
+
+    /// Makes the next [`Self::draw`] clear the screen and draw all lines.
+    ///
+    /// # Errors
+    /// The errors of the system.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.drawn.clear();
+        write_bytes(CLEAR.as_bytes())
+    }
+
+    /// Waits for keys, and returns at least one. Cancel-safe: bytes that were read are decoded, and
+    /// keys are returned at once.
+    ///
+    /// # Errors
+    /// `Disconnected` if the terminal was closed, and errors of the system.
+    pub(super) async fn keys(&mut self) -> Result<Vec<Key>> {
+        loop {
+            if self.decoder.is_waiting() {
+                match skep_env::timeout(ESCAPE_TIME, self.keys.wait_readable()).await {
+                    Some(readable) => readable?,
+                    None => match self.decoder.end() {
+                        Some(key) => return Ok(vec![key]),
+                        None => continue,
+                    },
+                }
+            } else {
+                self.keys.wait_readable().await?;
+            }
+            let mut bytes = [0; READ_BYTES];
+            let count = match (&*self.keys.borrow_std()).read(&mut bytes) {
+                Ok(0) => return Err(Error::new(ErrorCode::Disconnected, "the terminal is closed")),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
+            let keys = self.decoder.add(&bytes[..count]);
+            if !keys.is_empty() {
+                return Ok(keys);
+            }
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+
+    fn modes(terminal: &OwnedFd) -> String {
+        format!("{:?}", tcgetattr(terminal).unwrap())
+    }
+
+    fn panic_as_expected() {
+        panic!("this test expects a panic");
+    }
+
+    /// Before the hook, a panic in the released program left the terminal without echo.
+    #[test]
+    fn panic_restores_the_terminal() {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let emulator = openpt(flags).unwrap();
+        unlockpt(&emulator).unwrap();
+        let terminal = ioctl_tiocgptpeer(&emulator, flags).unwrap();
+        let before = modes(&terminal);
+        restore_before_panics();
+        change_modes(terminal.try_clone().unwrap(), terminal.try_clone().unwrap()).unwrap();
+        assert_ne!(modes(&terminal), before);
+        assert!(std::thread::spawn(panic_as_expected).join().is_err());
+        assert_eq!(modes(&terminal), before);
+        let mut shown = [0; 256];
+        let count = rustix::io::read(&emulator, &mut shown).unwrap();
+        assert_eq!(&shown[..count], LEAVE);
+        restore();
+        assert_eq!(modes(&terminal), before);
+    }
+}
