@@ -27,7 +27,7 @@ const require = createRequire(resolve(directory, "package.json"));
 const puppeteer = require("puppeteer-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 // The keys that choose the views of the page.
-const VIEWS = ["1", "2", "3", "4", "5", "6"];
+const VIEWS = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
 // The beginnings of the addresses of views about one object, each with a view that links to it.
 const DETAILS = [
   ["#/server/", "#/servers"],
@@ -46,7 +46,7 @@ const [LOADS, LOAD_MS, MARGIN] = [20, 300, 3];
 // A text that becomes an element and runs a program if a page takes it for HTML.
 const HOSTILE = `<b id="hostile"></b><img src="x:" onerror="window.hostile = 1">'"&`;
 // The fields of the monitor's replies whose texts others can choose: names, hosts and paths.
-const FOREIGN = new Set(["name", "host", "client", "domain", "object", "what", "remedy", "mainly"]);
+const FOREIGN = new Set(["name", "host", "client", "domain", "object", "what", "remedy", "mainly", "service", "title"]);
 
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const problems = [];

@@ -12,6 +12,7 @@
 use skep_env::local::Semaphore;
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use skep_metrics::{Registry, text};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,12 +34,29 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `GET /metrics` until the future is dropped.
 pub async fn serve(listener: TcpListener, registry: Arc<Registry>) {
-    let handler = move |request: &Request| reply_to(request, &registry);
+    let handler = move |request: &Request| Answer::Now(reply_to(request, &registry));
     serve_pages(listener, MAX_CONNECTIONS, Rc::new(handler)).await;
 }
 
-/// Function that returns the reply to a request.
-pub type Handler = dyn Fn(&Request) -> Reply;
+/// Function that answers a request.
+pub type Handler = dyn Fn(&Request) -> Answer;
+
+/// The answer of a handler.
+pub enum Answer {
+    /// The reply is ready.
+    Now(Reply),
+    /// The reply needs something that may wait, such as a file. The future limits its own time.
+    Later(Pin<Box<dyn Future<Output = Reply>>>),
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Now(reply) => f.debug_tuple("Now").field(reply).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
 
 /// Replies to requests by calling `handler`, until this future is dropped. Serves at most
 /// `max_connections` connections at a time. `handler` runs on the event loop, so it must not wait.
@@ -111,7 +129,11 @@ async fn serve_connection(stream: TcpStream, handler: &Handler) {
             Some(Ok(Some(request))) => {
                 received.drain(..request.head_bytes);
                 let has_body = request.method != "HEAD";
-                (handler(&request), request.is_last, has_body)
+                let reply = match handler(&request) {
+                    Answer::Now(reply) => reply,
+                    Answer::Later(reply) => reply.await,
+                };
+                (reply, request.is_last, has_body)
             }
             Some(Err(problem)) => (plain("400 Bad Request", &problem), true, true),
         };

@@ -4,7 +4,7 @@ import { h, setText, ago, bytes } from "./format.js";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
-  ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"]];
+  ["alerts", "Alerts"], ["placement", "Placement"], ["work", "Background work"], ["reports", "Reports"]];
 const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000, "30 days"], [31536000, "1 year"]];
 const POINTS = 300;
 
@@ -24,11 +24,12 @@ function open() {
     load: () => views.load(first, second), latency: () => views.latencies(),
     operations: () => views.operations(), operation: () => views.operation(first), alerts: () => views.alerts(),
     placement: () => views.placement(), work: () => views.work(),
+    reports: () => views.reports(), report: () => views.report(first),
   }[name];
   view = make ? make() : views.overview();
   document.title = `${view.title} - Skep monitor`;
   main.replaceChildren(...view.elements);
-  const current = { server: "servers", target: "servers", operation: "operations" }[name] ?? (name || "overview");
+  const current = { server: "servers", target: "servers", operation: "operations", report: "reports" }[name] ?? (name || "overview");
   for (const link of byId("views").children) {
     const own = link.getAttribute("href").slice(2).split("/")[0] === current;
     if (own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
@@ -54,6 +55,7 @@ async function refresh() {
   if (shown.operations) shown.updateOperations((await get(`/api/operations?span=600`)).operations);
   if (shown.operation) shown.updateOperation(await get(`/api/operation?id=${encodeURIComponent(shown.operation)}`).catch(() => null));
   if (shown.alerts) shown.updateAlerts(await get("/api/alerts"));
+  if (shown.reports) shown.updateReports(await get("/api/reports"));
   if (shown !== view) return;
   for (const chart of shown.charts) chart.draw(chart.queries.map((query) => found.get(query)), span);
 }

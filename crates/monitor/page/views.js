@@ -315,6 +315,47 @@ export function work() {
   };
 }
 
+/** The list of the reports of studies and benchmarks. */
+export function reports() {
+  const table = new Table("Reports", [
+    { title: "Report", href: (row) => `#/report/${encodeURIComponent(row.path)}`, text: (row) => row.title },
+    { title: "File", wide: true, text: (row) => row.path },
+    { title: "Changed", text: (row) => `${moment(row.modified_ms, 1e9)} ${moment(row.modified_ms, 3600)}` },
+    { title: "Size", number: true, wide: true, text: (row) => bytes(row.bytes) },
+  ], (row) => row.path);
+  const hint = h("p", { class: "quiet", hidden: true }, "Start the monitor with ", h("code", {}, "--reports DIR"),
+    " to list the reports of ", h("code", {}, "skep study"), " and other pages of HTML or Markdown in a directory.");
+  const more = h("p", { class: "quiet", hidden: true }, "The directory has more reports than the page lists.");
+  table.empty.textContent = "No report.";
+  return {
+    title: "Reports",
+    elements: [h("h1", {}, "Reports"), hint, panel("The newest first", table.element, more)],
+    charts: [],
+    reports: true,
+    update() {},
+    updateReports(found) {
+      hint.hidden = found.is_configured;
+      more.hidden = !found.has_more;
+      table.update(found.reports);
+    },
+  };
+}
+
+/** One report, in a frame that runs no program. */
+export function report(path) {
+  const address = `/reports/${(path ?? "").split("/").map(encodeURIComponent).join("/")}`;
+  return {
+    title: "Report",
+    elements: [
+      h("div", { class: "crumbs" }, h("a", { href: "#/reports" }, "Reports"), " / ", path),
+      h("div", { class: "head" }, h("h1", {}, "Report"), h("a", { href: address }, "Open it alone")),
+      h("iframe", { class: "report", sandbox: "", src: address, title: `Report ${path}` }),
+    ],
+    charts: [],
+    update() {},
+  };
+}
+
 export function servers() {
   const services = serviceTable(), targets = targetTable();
   return {

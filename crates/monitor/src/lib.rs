@@ -8,7 +8,7 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`: what it shows of targets and of background work.
+//!   `background`: what it shows of targets and of background work. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -45,6 +45,7 @@ mod placement;
 mod quantile;
 mod record_rounds;
 mod remote_write;
+mod reports;
 mod routes;
 mod series;
 pub mod settings;
@@ -59,8 +60,9 @@ use collect::Collector;
 use history::History;
 use live::MonitorState;
 use notify::Notifications;
+use reports::Reports;
 use skep_env::UntilSignal;
-use skep_exporter::http::{Request, serve_pages};
+use skep_exporter::http::{Answer, Request, serve_pages};
 use skep_exporter::message::Figures;
 use skep_rpc::JoinToken;
 use skep_service::listen::{IfTaken, listen};
@@ -126,8 +128,12 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let registry = Arc::clone(figures.registry());
     let handler = {
         let (state, access) = (Rc::clone(&state), routes::Access { password });
+        let reports = Reports::new(&settings.reports);
         move |request: &Request| {
-            routes::reply(request, &access, &state.borrow(), &registry, now_ms())
+            routes::report(request, &access, &reports).unwrap_or_else(|| {
+                let state = state.borrow();
+                Answer::Now(routes::reply(request, &access, &state, &registry, now_ms()))
+            })
         }
     };
     let _page = skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, Rc::new(handler)));

@@ -59,6 +59,19 @@ pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
 pub const ALERTMANAGER_ENDS: Duration = Duration::from_secs(900);
 /// Maximum number of entries in the list of background work.
 pub const MAX_WORK: usize = 200;
+/// Maximum length of a file of a report that the page shows.
+pub const MAX_REPORT_BYTES: u64 = 32 << 20;
+/// Maximum number of names in the path of a report below its directory.
+pub const MAX_REPORT_DEPTH: usize = 8;
+/// Maximum number of entries of directories that the monitor reads for the list of reports.
+pub const MAX_REPORT_ENTRIES: usize = 20_000;
+/// Maximum number of reports in the list, the newest first.
+pub const MAX_REPORTS: usize = 500;
+/// Maximum number of threads that read reports at the same time. A thread on a file system that
+/// hangs does not end, so the number must have a limit.
+pub const MAX_REPORT_READERS: usize = 4;
+/// Time limit for reading a report.
+pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of alerts in one request to an Alertmanager, the most severe first. Such a
 /// request has up to 1 MB.
 pub const MAX_SENT_ALERTS: usize = 500;

@@ -9,23 +9,26 @@ use crate::consequences::service_of_object;
 use crate::limits::EXPORTED_ALERTS;
 use crate::live::MonitorState;
 use crate::page::FILES;
+use crate::reports::Reports;
 use crate::series::{self, Parameters, SeriesQuery};
 use crate::slow_operations::MAX_LISTED;
 use serde_json::{Value, json};
-use skep_exporter::http::{Reply, Request, plain};
+use skep_exporter::http::{Answer, Reply, Request, plain};
 use skep_metrics::{Registry, catalog, text};
 use skep_stats::operation::OperationReport;
 use skep_stats::why::{Focus, Scope};
 use skep_types::NodeKind;
+use std::rc::Rc;
 use std::sync::Arc;
 
-/// Headers of all replies. Because of these headers, the browser loads no files from other servers,
-/// does not show the page in a frame, and stores no reply.
+/// Headers of all replies, except for the files of reports. Because of these headers, the browser
+/// loads no files from other servers, does not show the page in a frame, and stores no reply. Only
+/// the frame for a report may contain another page of the monitor.
 const HEADERS: &[(&str, &str)] = &[
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src \
-         'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+         'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
@@ -42,6 +45,43 @@ pub(crate) struct Access {
     pub(crate) password: Option<String>,
 }
 
+/// The path of the list of reports, and the beginning of the paths of their files.
+const LIST_OF_REPORTS: &str = "/api/reports";
+const REPORT: &str = "/reports/";
+
+/// Returns the answer to a request for reports. `None` means that the request is for something
+/// else.
+pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) -> Option<Answer> {
+    let (path, _) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    let file = path.strip_prefix(REPORT);
+    if file.is_none() && path != LIST_OF_REPORTS {
+        return None;
+    }
+    if let Some(refusal) = refusal(request, access) {
+        return Some(Answer::Now(refusal));
+    }
+    let reports = Rc::clone(reports);
+    let Some(file) = file else {
+        let listing = async move { reports.list().await.map_or_else(|it| it, |it| as_json(&it)) };
+        return Some(Answer::Later(Box::pin(listing)));
+    };
+    // In a path, as opposed to a query, a `+` is no space.
+    Some(match unescaped(&file.replace('+', "%2B")) {
+        Ok(file) => Answer::Later(Box::pin(reports.file(file))),
+        Err(problem) => Answer::Now(bad(&problem)),
+    })
+}
+
+/// Returns the reply to a request that is not permitted, or has another method than `GET` or
+/// `HEAD`.
+fn refusal(request: &Request, access: &Access) -> Option<Reply> {
+    access.refusal(request).or_else(|| {
+        let is_read = matches!(request.method.as_str(), "GET" | "HEAD");
+        (!is_read)
+            .then(|| plain("405 Method Not Allowed", "The monitor can only be read: use GET.\n"))
+    })
+}
+
 /// Returns the reply to a request.
 pub(crate) fn reply(
     request: &Request,
@@ -50,11 +90,8 @@ pub(crate) fn reply(
     registry: &Arc<Registry>,
     now_ms: u64,
 ) -> Reply {
-    if let Some(refusal) = access.refusal(request) {
+    if let Some(refusal) = refusal(request, access) {
         return refusal;
-    }
-    if !matches!(request.method.as_str(), "GET" | "HEAD") {
-        return plain("405 Method Not Allowed", "The monitor can only be read: use GET.\n");
     }
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     if let Some((_, content_type, text)) = FILES.iter().find(|(name, ..)| *name == path) {

@@ -31,6 +31,10 @@ pub struct MonitorSettings {
     /// accepts any user name. Programs send the password as `Authorization: Bearer PASSWORD`.
     /// Empty: no password, and the web page can be opened on this host only.
     pub password_file: PathBuf,
+    /// Directory with reports of studies and benchmarks, which the web page lists and shows, such
+    /// as the directories of `skep study`. The page shows them in a sandbox, and follows no
+    /// symbolic links. Empty: no reports.
+    pub reports: PathBuf,
     /// Maximum size of the history on disk. If the history reaches this size, the oldest files are
     /// removed.
     pub history: ByteSize,
@@ -142,6 +146,7 @@ impl Default for MonitorSettings {
             directory: PathBuf::new(),
             listen: format!("127.0.0.1:{DEFAULT_PORT}"),
             password_file: PathBuf::new(),
+            reports: PathBuf::new(),
             history: ByteSize(2 << 30),
             interval: Interval(Duration::from_secs(1)),
             log: "info".into(),

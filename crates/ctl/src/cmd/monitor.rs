@@ -16,6 +16,10 @@ const EXAMPLES: &[Example] = &[
     ),
     ("print a configuration file to start with", "skep monitor --print-sample"),
     (
+        "show the reports of studies on the page, too",
+        "skep monitor --directory /var/lib/skep/monitor --reports /srv/studies",
+    ),
+    (
         "run the monitor with a configuration file",
         "skep monitor --config /etc/skep/monitor.toml --token-file /etc/skep/token",
     ),
@@ -39,6 +43,9 @@ pub(crate) struct MonitorArgs {
     /// Short for --set listen=ADDRESS
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+    /// Directory with reports to show on the page; short for --set reports=DIR
+    #[arg(long, value_name = "DIR")]
+    reports: Option<String>,
     /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -61,7 +68,9 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
         return say(manual::page::<MonitorSettings>().trim_end());
     }
     let mut overrides = parse_set(&args.set)?;
-    for (key, value) in [("directory", &args.directory), ("listen", &args.listen)] {
+    let short =
+        [("directory", &args.directory), ("listen", &args.listen), ("reports", &args.reports)];
+    for (key, value) in short {
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }
     let loaded = config::load::<MonitorSettings>(args.config.as_deref(), &overrides)?;

@@ -154,6 +154,34 @@ fn unknown_methods_paths_and_parameters_are_refused() {
 }
 
 #[test]
+fn reports_need_the_same_permission_as_the_page() {
+    let reports = Reports::new(std::path::Path::new(""));
+    let answer = |path: &str, host: &str, password: Option<&str>| {
+        let access = Access { password: password.map(str::to_owned) };
+        let request = Request { host: host.into(), ..request(path) };
+        let answer = report(&request, &access, &reports)?;
+        Some(match answer {
+            Answer::Now(reply) => reply,
+            Answer::Later(reply) => skep_env::block_on(reply).unwrap(),
+        })
+    };
+    let status = |path: &str, host: &str, password: Option<&str>| {
+        answer(path, host, password).map(|reply| reply.status)
+    };
+    for path in ["/api/reports", "/reports/a.html"] {
+        assert_eq!(status(path, "attacker.example", None), Some("403 Forbidden"));
+        assert_eq!(status(path, "localhost", Some("password")), Some("401 Unauthorized"));
+    }
+    assert_eq!(status("/api/reports", "localhost", None), Some(OK));
+    assert_eq!(status("/reports/a.html", "localhost", None), Some("404 Not Found"));
+    assert_eq!(status("/reports/%zz", "localhost", None), Some("400 Bad Request"));
+    assert_eq!(status("/api/live", "localhost", None), None);
+    let list = answer("/api/reports?x=1", "localhost", None).unwrap();
+    let list: Value = serde_json::from_slice(&list.body).unwrap();
+    assert_eq!(list["reports"], json!([]));
+}
+
+#[test]
 fn without_a_password_only_host_names_of_this_host_are_served() {
     for (host, is_served) in [
         ("localhost:7480", true),
