@@ -18,6 +18,7 @@ const CACHE_OF_MOUNT: &[&str] = &["cache"];
 const CACHE: &[&str] = &["target", "cache"];
 const RECOVERY_OF_MOUNT: &[&str] = &["recovery"];
 const RECOVERY: &[&str] = &["target", "recovery"];
+const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
 const HOLDER: &[&str] = &["target", "client"];
 
 /// Declares the metrics of one table of operations.
@@ -264,6 +265,11 @@ definitions! {
     /// Kind, name and version of the process.
     NODE_INFO = Definition::gauge("skep_node_info", Unit::Count, &["kind", "name", "version"],
         "Always 1. The labels describe the process.");
+    /// How evenly targets share work or space.
+    BALANCE = Definition::gauge("skep_balance_ratio", Unit::Decimal, BALANCE_LABELS,
+        "Mean of the targets divided by the highest value of a target, 1 if all have the same: for \
+         metadata_work the requests of the last minute, for storage_space the used share. Only the \
+         monitor has it.");
     /// Current alerts of the monitor.
     ALERT = Definition::gauge("skep_alert", Unit::Count, ALERT_LABELS,
         "Always 1, for each alert of the monitor that holds, at most 200. `fault` is the object of \

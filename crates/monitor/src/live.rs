@@ -20,7 +20,7 @@ use crate::target_figures::TargetFigures;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
-use skep_stats::balance::{of_metadata_work, of_storage_space};
+use skep_stats::balance::{Balance, of_metadata_work, of_storage_space};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
@@ -274,7 +274,7 @@ impl MonitorState {
             },
             "phases": self.why(&Scope::default(), now_ms, PHASES_SPAN_MS).map(|it| it.phases),
             "slowest": self.slowest(now_ms, SLOWEST_SPAN_MS, SLOWEST_SHOWN),
-            "balance": map.map(|map| self.balance(map, now_ms)),
+            "balance": map.map(|map| self.balances_json(map, now_ms)),
             "findings": self.findings_json(),
             "alerts": self.alerts.holding(),
         })
@@ -286,17 +286,22 @@ impl MonitorState {
             "now_ms": now_ms,
             "cluster": self.cluster(),
             "findings": self.findings_json(),
-            "balance": self.collected.map.as_ref().map(|map| self.balance(map, now_ms)),
+            "balance": self.collected.map.as_ref().map(|map| self.balances_json(map, now_ms)),
         })
     }
 
-    /// Returns the balance of the work of the last minute, and of the used space.
-    fn balance(&self, map: &ClusterMap, now_ms: u64) -> Value {
-        json!({
-            "span_seconds": WORK_SPAN_MS / 1000,
-            "metadata_work": of_metadata_work(&self.evidence.work(now_ms, WORK_SPAN_MS), map),
-            "storage_space": of_storage_space(map),
-        })
+    /// Returns the balance of the work of the last minute, and of the used space, with their names.
+    pub(crate) fn balances(&self, map: &ClusterMap, now_ms: u64) -> [(&'static str, Balance); 2] {
+        let work = self.evidence.work(now_ms, WORK_SPAN_MS);
+        [("metadata_work", of_metadata_work(&work, map)), ("storage_space", of_storage_space(map))]
+    }
+
+    fn balances_json(&self, map: &ClusterMap, now_ms: u64) -> Value {
+        let mut value = json!({ "span_seconds": WORK_SPAN_MS / 1000 });
+        for (name, balance) in self.balances(map, now_ms) {
+            value[name] = json!(balance);
+        }
+        value
     }
 
     fn findings_json(&self) -> Vec<Value> {

@@ -150,16 +150,16 @@ pub(crate) fn reply(
             status: OK,
             content_type: text::CONTENT_TYPE,
             headers: HEADERS,
-            body: metrics(state, registry).into(),
+            body: metrics(state, registry, now_ms).into(),
         },
         _ => plain("404 Not Found", "The monitor has no page at this address.\n"),
     }
 }
 
-/// Returns the metrics of the monitor's process, and its alerts, so that Prometheus and
-/// Alertmanager send them too. The label `fault` of a consequence is the object of the alert from
-/// which it follows, so that Alertmanager can leave it out.
-fn metrics(state: &MonitorState, registry: &Registry) -> String {
+/// Returns the metrics of the monitor's process, the balances, and its alerts, so that Prometheus
+/// and Alertmanager send them too. The label `fault` of a consequence is the object of the alert
+/// from which it follows, so that Alertmanager can leave it out.
+fn metrics(state: &MonitorState, registry: &Registry, now_ms: u64) -> String {
     let mut snapshot = registry.snapshot();
     let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
     let alerts = state.alerts.holding().into_iter().flat_map(|alert| {
@@ -179,6 +179,13 @@ fn metrics(state: &MonitorState, registry: &Registry) -> String {
             ("skep_name", service.map_or_else(String::new, |node| node.name.clone())),
         ];
         snapshot.number(&catalog::ALERT, labels, 1);
+    }
+    for (name, balance) in map.iter().flat_map(|map| state.balances(map, now_ms)) {
+        if let Some(percent) = balance.percent {
+            let labels = vec![("of", name.to_owned()), ("skep_cluster", cluster.clone())];
+            // The unit is a millionth of the ratio.
+            snapshot.number(&catalog::BALANCE, labels, (percent * 1e4).round() as i64);
+        }
     }
     text::encode(&snapshot)
 }

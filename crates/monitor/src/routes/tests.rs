@@ -264,6 +264,24 @@ fn alerts_are_metrics_with_rule_severity_and_object() {
 }
 
 #[test]
+fn balance_of_used_space_is_a_metric_between_0_and_1() {
+    let (_directory, mut state) = state();
+    let map = state.collected.map.as_mut().unwrap();
+    for (id, free_bytes) in [(7, 50), (8, 75)] {
+        let (id, kind) = (skep_types::TargetId::new(id), skep_types::TargetKind::Storage);
+        let mut target = skep_types::Target::new(id, kind, NodeId::new(2), "/d");
+        (target.capacity.total_bytes, target.capacity.free_bytes) = (100, free_bytes);
+        map.targets.push(target);
+    }
+    let access = Access { password: None };
+    let reply = reply(&request("/metrics"), &access, &state, &Registry::new(), NOW);
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    let labels = format!("of=\"storage_space\",skep_cluster=\"{}\"", state.cluster());
+    assert!(text.contains(&format!("skep_balance_ratio{{{labels}}} 0.75\n")), "{text}");
+    assert!(!text.contains("of=\"metadata_work\""), "a balance that cannot be judged: {text}");
+}
+
+#[test]
 fn consequence_is_a_metric_with_the_object_of_its_fault() {
     let (_directory, mut state) = state();
     let map = state.collected.map.as_mut().unwrap();
