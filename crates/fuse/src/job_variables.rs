@@ -90,17 +90,18 @@ mod tests {
     fn value_comes_from_the_first_variable_that_is_set() {
         let usual = JobVariables::default();
         let own: JobVariables = "MY_JOB:SLURM_JOB_ID".parse().unwrap();
-        let cases: [(&JobVariables, &[u8], Option<&[u8]>); 7] = [
-            (&usual, b"A=1\0SLURM_JOB_ID=4711\0B=2\0", Some(b"4711")),
-            (&usual, b"PBS_JOBID=12.server\0SLURM_JOB_ID=\0", Some(b"12.server")),
-            (&usual, b"MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0MY_JOB=3\0", None),
-            (&usual, b"", None),
-            (&own, b"SLURM_JOB_ID=4711\0MY_JOB=render-7\0", Some(b"render-7")),
-            (&own, b"SLURM_JOB_ID=4711\0MY_JOB=\0", Some(b"4711")),
-            (&own, b"PBS_JOBID=12\0", None),
+        let cases = [
+            (&usual, "A=1\0SLURM_JOB_ID=4711\0B=2\0", Some("4711")),
+            (&usual, "PBS_JOBID=12.server\0SLURM_JOB_ID=\0", Some("12.server")),
+            (&usual, "MY_SLURM_JOB_ID=1\0SLURM_JOB_IDS=2\0MY_JOB=3\0", None),
+            (&usual, "", None),
+            (&own, "SLURM_JOB_ID=4711\0MY_JOB=render-7\0", Some("render-7")),
+            (&own, "SLURM_JOB_ID=4711\0MY_JOB=\0", Some("4711")),
+            (&own, "PBS_JOBID=12\0", None),
         ];
         for (names, environment, value) in cases {
-            assert_eq!(names.value_in(environment), value, "{}", environment.escape_ascii());
+            let found = names.value_in(environment.as_bytes());
+            assert_eq!(found, value.map(str::as_bytes), "{environment:?}");
         }
     }
 
