@@ -41,7 +41,7 @@ impl MonitorAddress {
     /// # Errors
     /// `InvalidArgument` if one of the options is given.
     pub(crate) fn refuse_without(&self, option: &str) -> Result<()> {
-        if self.monitor.is_none() && self.monitor_password_file.is_none() {
+        if !self.is_given() {
             return Ok(());
         }
         let what = format!(
@@ -49,6 +49,26 @@ impl MonitorAddress {
              figures come from the services, not from the monitor"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
+    }
+
+    /// Refuses the options of this struct together with `option`, with which the command does not
+    /// ask the monitor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one of the options is given.
+    pub(crate) fn refuse_with(&self, option: &str) -> Result<()> {
+        if !self.is_given() {
+            return Ok(());
+        }
+        let what = format!(
+            "cannot use --monitor or --monitor-password-file with {option}: with it, the command \
+             asks only the services, not the monitor"
+        );
+        Err(Error::new(ErrorCode::InvalidArgument, what))
+    }
+
+    fn is_given(&self) -> bool {
+        self.monitor.is_some() || self.monitor_password_file.is_some()
     }
 
     /// Sends a request such as `/api/load?span=60` to the monitor, and returns the JSON of the
@@ -121,6 +141,15 @@ fn password(file: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unused_monitor_options_are_refused() {
+        let given = MonitorAddress { monitor: Some("a:1".into()), ..MonitorAddress::default() };
+        for refused in [given.refuse_with("--watch"), given.refuse_without("--since")] {
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidArgument);
+        }
+        assert!(MonitorAddress::default().refuse_with("--watch").is_ok());
+    }
 
     #[test]
     fn monitor_address_is_found_from_the_data_directory() {

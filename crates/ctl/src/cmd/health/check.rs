@@ -60,7 +60,7 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(super) query: ClusterArgs,
     #[command(flatten)]
-    monitor: MonitorAddress,
+    pub(super) monitor: MonitorAddress,
     /// Check again and again until Ctrl-C, and print each problem when it begins and when it ends
     #[arg(long = "watch")]
     pub(super) is_watch: bool,

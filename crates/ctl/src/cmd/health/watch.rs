@@ -39,6 +39,7 @@ struct Change {
 
 /// Checks the cluster again and again until Ctrl-C.
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    args.monitor.refuse_with("--watch")?;
     let (access, interval) = (args.query.access(None)?, args.interval.0);
     let history = args.history.as_deref().map(OutageHistory::open).transpose()?;
     crate::cmd::block_on(async move { follow(&access, interval, history).await })
