@@ -162,8 +162,7 @@ fn group_of_one_target_gets_a_second_member_while_it_serves() {
     let other = pair.group()["members"][0]["target"].to_string();
     pair.ask(&["group", "move", &id, &other]).expect_success();
     check_files(&pair, FILES);
-    pair.stop();
-    pair.check_stores();
+    pair.stop_with_equal_members();
 }
 
 /// Writes extended attributes with `bytes` bytes in total.

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub(crate) const METADATA: [&str; 2] = ["metadata-1", "metadata-2"];
 
 pub(crate) const MOUNTS: [&str; 2] = ["mnt-1", "mnt-2"];
+/// Number of stops after which both members must have been compared.
+const STOPS: usize = 4;
 
 /// A cluster with one group of two metadata targets, on two services, and its mounts.
 pub(crate) struct Pair {
@@ -227,6 +229,14 @@ impl Pair {
     /// Unmounts the file systems, and stops all services. Stops the primary after the backup, so
     /// that it remains the primary.
     pub(crate) fn stop(&mut self) {
+        self.unmount_all();
+        let (primary, backup) = self.roles();
+        for name in [backup, primary, "storage", "management"] {
+            self.stop_service(name);
+        }
+    }
+
+    fn unmount_all(&mut self) {
         for name in MOUNTS {
             let point = self.scratch.join(name);
             let status = Command::new("umount").arg(&point).status().expect("umount runs");
@@ -235,10 +245,28 @@ impl Pair {
         for mut mount in std::mem::take(&mut self.mounts) {
             mount.wait().expect("our own child");
         }
-        let (primary, backup) = self.roles();
-        for name in [backup, primary, "storage", "management"] {
-            self.stop_service(name);
+    }
+
+    /// Stops the cluster, and checks that both members have equal stores. Stops both at the same
+    /// time, so that both remain serving members. If one signal arrives late, its member leaves the
+    /// group, and cannot be compared. Then the cluster runs and stops again.
+    pub(crate) fn stop_with_equal_members(&mut self) {
+        let mut skipped = Vec::new();
+        for _ in 0..STOPS {
+            self.wait_for_serving(2);
+            // The services store the cluster map at most once a second, for the check.
+            after(Duration::from_secs(2));
+            self.unmount_all();
+            self.stop_services(&METADATA);
+            self.stop_service("storage");
+            self.stop_service("management");
+            skipped = self.check_stores();
+            if skipped.is_empty() {
+                return;
+            }
+            self.start_again();
         }
+        panic!("members were not compared in {STOPS} stops: {skipped:?}");
     }
 
     /// Stops a service cleanly, and waits until its process has ended.
@@ -270,9 +298,9 @@ impl Pair {
         self.wait_for_serving(2);
     }
 
-    /// Checks the stores of a stopped cluster. Of each group, only the store of the primary is
-    /// checked.
-    pub(crate) fn check_stores(&self) {
+    /// Checks the stores of a stopped cluster. Returns a line for each member that was not compared
+    /// with the other one.
+    pub(crate) fn check_stores(&self) -> Vec<String> {
         let names = ["management", METADATA[0], METADATA[1], "storage"];
         let targets = [METADATA[0], METADATA[1], "storage"].map(|it| format!("{it}-target"));
         let names = names.map(String::from).into_iter().chain(targets);
@@ -282,6 +310,8 @@ impl Pair {
         let found = cluster::skep(arguments).expect_success();
         let report: Value = serde_json::from_str(&found).expect("JSON");
         assert!(report["inodes"].as_u64().is_some_and(|count| count > 1000), "{report}");
+        let skipped = report["skipped"].as_array().expect("a list").iter();
+        skipped.map(|it| it.to_string()).collect()
     }
 
     pub(crate) fn mount(&mut self, name: &str) {
