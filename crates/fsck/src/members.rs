@@ -169,6 +169,10 @@ impl Comparison<'_> {
                 continue;
             }
             let engine = FjallEngine::open(&store, CACHE_BYTES)?;
+            if engine.get(&Key::StoreCopy.to_bytes())?.is_some() {
+                self.skip(target, "its store is an incomplete copy");
+                continue;
+            }
             let applied = engine.applied()?.unwrap_or_default();
             stores.push(Store { target, engine, applied, log: path.join("log") });
         }
