@@ -16,6 +16,7 @@
 //! - [`files`]: file system calls that must succeed
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
+//! - [`terminal`]: programs on a terminal, and the screen that a user sees
 //! - [`tree`]: directory trees to compare
 //! - [`workload`]: random workloads whose results can be checked
 //! - [`suite`]: a runner for many short tests on one cluster
@@ -49,6 +50,7 @@ pub mod scratch;
 pub mod ssh_site;
 pub mod suite;
 pub mod target_disk;
+pub mod terminal;
 pub mod thin;
 pub mod tree;
 pub mod view;

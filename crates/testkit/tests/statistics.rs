@@ -331,3 +331,62 @@ fn stats_refuses_wrong_options_and_names_missing_services() {
     assert!(text.contains("no figures from storage-1"), "{text}");
     assert!(text.contains("metadata-1"), "{text}");
 }
+
+/// Command: skep stats, skep client stats.
+#[test]
+fn filter_and_node_select_rows_in_all_outputs() {
+    let cluster = Cluster::start(Shape::small());
+    let bytes = 5 * MIB as u64;
+    write_and_read(&cluster.path().join("file"), 5);
+    let select = |arguments: &[&str]| {
+        let lines = cluster.skep_json(&[&["stats", "--total"][..], arguments].concat());
+        schema::check("stats", &lines);
+        lines.as_array().expect("an array").clone()
+    };
+    let names = |lines: &[Value]| -> Vec<String> {
+        lines.iter().map(|line| line["name"].text().to_owned()).collect()
+    };
+    let filtered = select(&["--by", "node", "--filter", "STORAGE"]);
+    assert_eq!(names(&filtered), ["storage-1"]);
+    assert_eq!(sum(&filtered, "written_bytes"), bytes);
+    for (format, titles) in [("table", 1), ("csv", 1), ("ndjson", 0)] {
+        let arguments = ["stats", "--total", "--by", "node", "--filter", "age-1"];
+        let text = cluster.skep(&[&arguments[..], &["--output", format]].concat());
+        let is_sum = |line: &str| line.starts_with("sum");
+        let rows: Vec<_> = text.lines().skip(titles).filter(|line| !is_sum(line)).collect();
+        assert!(rows.len() == 1 && rows[0].contains("storage-1"), "{format}: {text}");
+    }
+    let arguments = ["stats", "--total", "--by", "node", "--filter", "age-1", "--output", "xml"];
+    let xml = cluster.skep(&arguments);
+    assert!(xml.contains("storage-1") && !xml.contains("metadata-1"), "{xml}");
+
+    // The load of the storage service is the load of its targets, of its requests and of its users.
+    let of_node = |by| select(&["--by", by, "--node", "storage-1"]);
+    assert_eq!((names(&of_node("target")).len(), of_node("node").len()), (2, 1));
+    for by in ["node", "target", "client", "user", "group", "operation"] {
+        let found = of_node(by);
+        let moved = (sum(&found, "written_bytes"), sum(&found, "read_bytes"));
+        assert_eq!(moved, (bytes, bytes), "by {by}: {found:?}");
+    }
+    assert!(of_node("operation").iter().all(|line| line["service"].text() == "storage"));
+    let of_metadata = select(&["--by", "user", "--node", "metadata-1"]);
+    assert_eq!(sum(&of_metadata, "written_bytes"), 0);
+    assert!(sum(&of_metadata, "operations") > 0);
+    let one = ["--by", "operation", "--node", "storage-1", "--filter", "write_"];
+    assert_eq!(sum(&select(&one), "read_bytes"), 0);
+
+    let unmatched = ["stats", "--total", "--by", "node", "--filter", "storge-1"];
+    let table = cluster.skep(&unmatched);
+    assert!(table.contains("no node with load matches"), "{table}");
+    assert!(table.contains("(similar: storage-1"), "{table}");
+    let json = cluster.try_skep(&[&unmatched[..], &["--output", "json"]].concat());
+    assert!(json.stderr.contains("(similar: storage-1"), "{json:?}");
+    assert_eq!(json.expect_success().trim(), "[]");
+    for (node, hint) in [("storge-1", "(similar: storage-1"), ("n999", "skep node list")] {
+        let refused = cluster.try_skep(&["stats", "--once", "--node", node]).expect_failure();
+        assert!(refused.contains(hint), "{refused}");
+    }
+    let mount = cluster.skep_json(&["client", "list"])[0]["name"].text().to_owned();
+    let refused = cluster.try_skep(&["stats", "--once", "--node", &mount]).expect_failure();
+    assert!(refused.contains("it is a client"), "{refused}");
+}

@@ -1,0 +1,187 @@
+//! The live view of `skep stats` on a terminal: keys, the size of the terminal, and the terminal
+//! after each end.
+
+use rustix::process::Signal;
+use skep_testkit::cluster;
+use skep_testkit::terminal::{Screen, TerminalProgram};
+use skep_testkit::{Cluster, Shape};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+const BACKSPACE: &str = "\x7f";
+const ESCAPE: &str = "\x1b";
+const DOWN: &str = "\x1b[B";
+const RIGHT: &str = "\x1b[C";
+const LEFT: &str = "\x1b[D";
+
+/// Starts a command on a terminal of 80 columns and 24 lines.
+fn start(cluster: &Cluster, arguments: &[&str]) -> TerminalProgram {
+    start_on(cluster, arguments, 80)
+}
+
+fn start_on(cluster: &Cluster, arguments: &[&str], columns: u16) -> TerminalProgram {
+    let data = cluster.data().to_str().expect("UTF-8");
+    let arguments = [arguments, &["--interval", "200ms", "--cluster", data]].concat();
+    TerminalProgram::start(&cluster::program(), &arguments, columns, 24)
+}
+
+/// The names in the rows of the table, which are between the titles and the sum.
+fn names(screen: &Screen) -> Vec<String> {
+    let text = screen.text();
+    let rows = text.lines().skip(3).take_while(|line| !line.starts_with("sum "));
+    rows.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+/// Command: skep stats.
+#[test]
+fn keys_filter_and_lead_from_the_cluster_to_a_target() {
+    let cluster = Cluster::start(Shape::small());
+    for number in 0..16 {
+        let path = cluster.path().join(format!("file-{number}"));
+        fs::write(path, vec![1; 1 << 20]).expect("the file is written");
+    }
+    let mut shown = start(&cluster, &["stats", "--by", "node"]);
+    shown.wait_for_texts(&["cluster  by node", "SERVICE", "BUSY", "storage-1", "sum ", "? help"]);
+    shown.press("/STORAGE");
+    shown.wait_for_texts(&["filter: STORAGE_", "1 of "]);
+    shown.press("\r");
+    shown.wait_for_texts(&["filter 'storage'", "? help"]);
+    shown.wait_for_screen("one row is left", |screen| names(screen) == ["storage-1"]);
+    shown.press("\r");
+    shown.wait_for_texts(&["cluster > storage-1  by target", "TARGET", "2 targets"]);
+    shown.press(RIGHT);
+    shown.wait_for_texts(&["sorted by TARGET"]);
+    assert!(shown.screen().is_marked(3) && !shown.screen().is_marked(4));
+    shown.press(DOWN);
+    shown.wait_for_screen("the second row is selected", |screen| screen.is_marked(4));
+    let target = names(shown.screen()).pop().expect("two targets");
+    shown.press("\r");
+    let place = format!("cluster > storage-1 > {target}  by operation");
+    shown.wait_for_texts(&[&place, "write_chunk"]);
+    assert!(!shown.screen().text().contains("heartbeat"), "only requests to a target");
+    shown.press(ESCAPE);
+    shown.wait_for_texts(&["cluster > storage-1  by target"]);
+    shown.press(BACKSPACE);
+    shown.wait_for_texts(&["cluster  by node", "filter 'storage'"]);
+    shown.press(BACKSPACE);
+    shown.wait_for_texts(&["storage-1", "metadata-1"]);
+    shown.press("q");
+    assert!(shown.wait_for_end().success());
+    shown.check_restored();
+}
+
+/// Command: skep target stats, skep client stats.
+#[test]
+fn keys_sort_pause_and_choose_the_kind_of_rows() {
+    let cluster = Cluster::start(Shape::small());
+    fs::write(cluster.path().join("file"), vec![1; 1 << 20]).expect("the file is written");
+    let mut shown = start(&cluster, &["target", "stats", "--sort", "target"]);
+    shown.wait_for_texts(&["by target  every 200ms", "sorted by TARGET", "3 targets"]);
+    let in_order = |screen: &Screen| names(screen).is_sorted() && names(screen).len() == 3;
+    shown.wait_for_screen("the names are sorted", in_order);
+    shown.press("r");
+    shown.wait_for_texts(&["sorted by TARGET, reversed"]);
+    shown.wait_for_screen("the names are reversed", |screen| {
+        names(screen).len() == 3 && names(screen).is_sorted_by(|one, other| one >= other)
+    });
+    shown.press(RIGHT);
+    shown.wait_for_texts(&["sorted by OPS/s"]);
+    shown.press(&[LEFT, LEFT].concat());
+    shown.wait_for_texts(&["sorted by load"]);
+    shown.press("+ ");
+    shown.wait_for_texts(&["every 500ms  paused"]);
+    shown.press("-p5");
+    shown.wait_for_texts(&["by user  every 200ms", "USER", "root"]);
+    shown.wait_for_screen("users have no queues", |screen| !screen.text().contains("QUEUED"));
+    shown.press("?");
+    shown.wait_for_texts(&["Keys", "reverse the order"]);
+    shown.press("x");
+    shown.wait_for_texts(&["by user"]);
+    // A narrow terminal loses the least important columns, and a low one loses rows.
+    shown.press("3");
+    shown.resize(40, 9);
+    shown.wait_for_screen("the screen has the new size", |screen| {
+        let text = screen.text();
+        let has = |word: &str| text.contains(word);
+        screen.fits() && has("OPS/s") && has("sum ") && !has("BUSY") && !has("P99")
+    });
+    shown.wait_for_screen("four rows are left", |screen| names(screen).len() == 4);
+    drop(shown);
+    let mut clients = start(&cluster, &["client", "stats", "--filter", "no-such-client"]);
+    clients.wait_for_texts(&["by client", "filter 'no-such-client'", "matches the filter"]);
+    clients.press(ESCAPE);
+    clients.wait_for_screen("the filter is removed", |screen| {
+        screen.text().contains("sum ") && !screen.text().contains("filter '")
+    });
+    clients.press("q");
+    assert!(clients.wait_for_end().success());
+}
+
+/// Command: skep stats.
+#[test]
+fn signals_end_the_live_view_with_a_restored_terminal() {
+    let cluster = Cluster::start(Shape::small());
+    for (signal, key) in [
+        (Signal::INT, Some("\x03")),
+        (Signal::TERM, None),
+        (Signal::HUP, None),
+        (Signal::INT, None),
+    ] {
+        let mut shown = start(&cluster, &["stats", "--node", "storage-1"]);
+        shown.wait_for_texts(&["cluster > storage-1  by target", "2 targets"]);
+        assert!(shown.screen().is_alternate() && shown.screen().is_cursor_hidden());
+        match key {
+            Some(key) => shown.press(key),
+            None => shown.signal(signal),
+        }
+        assert_eq!(shown.wait_for_end().signal(), Some(signal.as_raw()), "{signal:?} {key:?}");
+        shown.check_restored();
+    }
+}
+
+/// Command: skep stats.
+#[test]
+fn stopped_live_view_gives_the_terminal_back_until_it_continues() {
+    let cluster = Cluster::start(Shape::small());
+    let mut shown = start(&cluster, &["stats", "--by", "node"]);
+    shown.wait_for_texts(&["storage-1", "sum "]);
+    for _ in 0..2 {
+        shown.press("\x1a");
+        shown.wait_until_stopped();
+        shown.check_restored();
+        shown.signal(Signal::CONT);
+        shown.wait_for_texts(&["storage-1", "sum ", "? help"]);
+        assert!(shown.screen().is_alternate());
+    }
+    // The view goes on after a failed question, and names the service.
+    let stopped = cluster.processes("storage").remove(0);
+    stopped.signal(Signal::STOP);
+    shown.wait_for_texts(&["no figures from storage-1"]);
+    stopped.signal(Signal::CONT);
+    shown.wait_for_screen("the service is back", |screen| {
+        !screen.text().contains("no figures") && screen.text().contains("storage-1")
+    });
+    shown.press("q");
+    assert!(shown.wait_for_end().success());
+    shown.check_restored();
+}
+
+/// An option that is wrong for the cluster ends the command before it changes the terminal.
+#[test]
+fn wrong_options_leave_the_terminal_unchanged() {
+    let cluster = Cluster::start(Shape::small());
+    for (arguments, message) in [
+        (&["stats", "--node", "storge-1"][..], "similar: storage-1"),
+        (&["stats", "--sort", "queud"], "similar: QUEUED"),
+        (&["stats", "--columns", "target,ops"], "similar: OPS/s"),
+        (&["stats", "--by", "users"], "a similar value exists: 'user'"),
+        (&["stats", "--filter", ""], "a part of a name"),
+    ] {
+        // Messages are not broken into lines on a terminal of this width.
+        let mut shown = start_on(&cluster, arguments, 400);
+        shown.wait_for_texts(&[message]);
+        assert!(!shown.wait_for_end().success(), "{arguments:?}");
+        assert!(!shown.screen().is_alternate(), "{arguments:?}");
+        shown.check_restored();
+    }
+}
