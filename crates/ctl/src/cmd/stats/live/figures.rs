@@ -131,7 +131,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Adds a reply, with which an interval ends and the next one begins.
+    /// Adds a reply. It ends an interval and begins the next one.
     pub(super) fn add(&mut self, reply: Reply) {
         let reply = Rc::new(reply);
         if let Some(before) = self.latest.replace(Rc::clone(&reply)) {

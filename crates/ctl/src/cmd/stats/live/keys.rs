@@ -7,7 +7,7 @@
 /// Maximum length of a sequence in bytes. Terminals send much shorter ones, so more bytes without
 /// an end come from another source, and are dropped.
 const MAX_SEQUENCE_BYTES: usize = 16;
-/// The byte of the Escape key, with which sequences begin.
+/// The byte of the Escape key. Sequences begin with it.
 const ESCAPE: u8 = 0x1b;
 
 /// A key of the keyboard, or a combination with Ctrl.
@@ -28,9 +28,9 @@ pub(super) enum Key {
     End,
     /// Ctrl-C, if the terminal sends it as a character.
     Interrupt,
-    /// Ctrl-L, with which users request a new drawing of the screen.
+    /// Ctrl-L. Users request a new drawing of the screen with it.
     Redraw,
-    /// Ctrl-U, with which users remove the text that they have typed.
+    /// Ctrl-U. Users remove the text that they have typed with it.
     ClearText,
 }
 
@@ -203,7 +203,7 @@ mod tests {
         panic!("the decoder keeps all bytes");
     }
 
-    /// Bytes of which sequences and characters consist.
+    /// Bytes that occur in sequences and characters.
     const PARTS: &[u8] = b"\x1b[O15~;A\xc3\xb6q";
 
     proptest! {

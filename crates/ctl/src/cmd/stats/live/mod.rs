@@ -34,8 +34,8 @@ use terminal::Terminal;
 pub(super) use terminal::is_available;
 use view::{Effect, Level, Order, Size, View};
 
-/// The signals that the loop receives: those that end a program by default, those that stop and
-/// continue it, and the one for a new size of the terminal.
+/// The signals that the loop receives. By default, the first four end a program, and the next two
+/// stop and continue it. The last one reports a new size of the terminal.
 const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGTERM,

@@ -50,7 +50,7 @@ pub(super) struct ScreenLine {
     pub(super) text: String,
 }
 
-/// What the screen shows besides the state of the view.
+/// The figures and problems that the screen shows.
 #[derive(Debug)]
 pub(super) struct Content<'a> {
     /// The rows of the level that is shown, sorted by load. `None` until the first interval of this
