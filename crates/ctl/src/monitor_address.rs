@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 /// The options that name the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorAddress {
-    /// Address of the monitor, for figures and findings of more than a moment [default: the address
-    /// in the cluster's data directory, or 127.0.0.1:7480]
+    /// Address of the monitor, for figures and findings of more than a moment; as https://HOST:PORT
+    /// if its page is encrypted [default: the address in the cluster's data directory, or
+    /// 127.0.0.1:7480]
     #[arg(long, value_name = "HOST:PORT")]
     monitor: Option<String>,
     /// File with the password of the monitor, in its first line
@@ -81,7 +82,8 @@ impl MonitorAddress {
     /// - `Protocol` if the reply is not the expected JSON.
     pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
         let address = self.of(access);
-        let url = Url::parse(&format!("http://{address}{path}"))
+        let scheme = if address.contains("://") { "" } else { "http://" };
+        let url = Url::parse(&format!("{scheme}{}{path}", address.trim_end_matches('/')))
             .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
         let authorization = match &self.monitor_password_file {
             Some(file) => format!("Bearer {}", password(file)?),

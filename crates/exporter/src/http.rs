@@ -9,8 +9,9 @@
 //! The number of connections, the length of a request, the time until it is complete, and the time
 //! until the peer has received the reply are bounded. No request can change any state.
 
+use crate::tls::{ServerTls, Stream};
+use skep_env::TcpListener;
 use skep_env::local::Semaphore;
-use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use skep_metrics::{Registry, text};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -35,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves `GET /metrics` until the future is dropped.
 pub async fn serve(listener: TcpListener, registry: Arc<Registry>) {
     let handler = move |request: &Request| Answer::Now(reply_to(request, &registry));
-    serve_pages(listener, MAX_CONNECTIONS, Rc::new(handler)).await;
+    serve_pages(listener, MAX_CONNECTIONS, None, Rc::new(handler)).await;
 }
 
 /// Function that answers a request.
@@ -60,7 +61,13 @@ impl std::fmt::Debug for Answer {
 
 /// Replies to requests by calling `handler`, until this future is dropped. Serves at most
 /// `max_connections` connections at a time. `handler` runs on the event loop, so it must not wait.
-pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler: Rc<Handler>) {
+/// If `tls` is given, the connections are encrypted.
+pub async fn serve_pages(
+    listener: TcpListener,
+    max_connections: usize,
+    tls: Option<Rc<ServerTls>>,
+    handler: Rc<Handler>,
+) {
     let permits = Semaphore::new(max_connections);
     // Retry: after a failed accept, for example because no file descriptor is free, the thread
     // accepts again after `ACCEPT_PAUSE`, without limit.
@@ -68,9 +75,12 @@ pub async fn serve_pages(listener: TcpListener, max_connections: usize, handler:
         let permit = permits.acquire().await;
         match listener.accept().await {
             Ok(stream) => {
-                let handler = Rc::clone(&handler);
+                let (handler, tls) = (Rc::clone(&handler), tls.clone());
                 let serving = async move {
-                    serve_connection(stream, &*handler).await;
+                    match Stream::of_client(stream, tls.as_deref()) {
+                        Ok(stream) => serve_connection(stream, &*handler).await,
+                        Err(error) => tracing::warn!("cannot encrypt a connection: {error}"),
+                    }
                     drop(permit);
                 };
                 skep_env::spawn(serving).detach();
@@ -120,10 +130,10 @@ pub fn plain(status: &'static str, body: &str) -> Reply {
     Reply { status, content_type, headers: &[], body: body.into() }
 }
 
-async fn serve_connection(stream: TcpStream, handler: &Handler) {
+async fn serve_connection(mut stream: Stream, handler: &Handler) {
     let mut received = Vec::new();
     for _ in 0..MAX_REQUESTS {
-        let request = skep_env::timeout(PATIENCE, next_request(&stream, &mut received)).await;
+        let request = skep_env::timeout(PATIENCE, next_request(&mut stream, &mut received)).await;
         let (reply, is_last, has_body) = match request {
             None | Some(Ok(None)) => break,
             Some(Ok(Some(request))) => {
@@ -138,21 +148,20 @@ async fn serve_connection(stream: TcpStream, handler: &Handler) {
             Some(Err(problem)) => (plain("400 Bad Request", &problem), true, true),
         };
         let bytes = to_bytes(&reply, is_last, has_body);
-        let sending = stream.send(vec![MessagePart::Bytes(bytes)]);
+        let sending = stream.send(bytes);
         if !matches!(skep_env::timeout(PATIENCE, sending).await, Some(Ok(()))) || is_last {
             break;
         }
     }
-    stream.shutdown();
+    stream.close().await;
 }
 
 /// Receives bytes until `received` begins with a complete request head. Returns `None` at the end
 /// of the stream.
 async fn next_request(
-    stream: &TcpStream,
+    stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<Option<Request>, String> {
-    let buffer = Buf::new(MAX_HEAD_BYTES);
     loop {
         if let Some(request) = parse(received)? {
             return Ok(Some(request));
@@ -160,9 +169,8 @@ async fn next_request(
         if received.len() >= MAX_HEAD_BYTES {
             return Err(format!("the head of the request is longer than {MAX_HEAD_BYTES} bytes\n"));
         }
-        match stream.receive(buffer.clone()).await {
-            Ok(count @ 1..) => received.extend_from_slice(&buffer.bytes()[..count]),
-            _ => return Ok(None),
+        if !matches!(stream.receive(received).await, Ok(1..)) {
+            return Ok(None);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Provides the statistics of a process to other programs: as an HTTP page for Prometheus and
 //! compatible programs ([`http`]), and as a message for `skep stats` ([`message`]). Also provides
 //! the records of single operations ([`traces`]), and reads statistics of the host and of the
-//! process from `/proc` ([`host`], [`process`]).
+//! process from `/proc` ([`host`], [`process`]). [`tls`] encrypts connections.
 //!
 //! `skep-metrics` does the counting. The address of the page is a setting of each service, and an
 //! option of the mount.
@@ -10,4 +10,5 @@ pub mod host;
 pub mod http;
 pub mod message;
 pub mod process;
+pub mod tls;
 pub mod traces;

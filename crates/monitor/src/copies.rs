@@ -225,7 +225,7 @@ mod tests {
             });
             let copies = Copies {
                 receiver: Receiver::RemoteWrite,
-                url: Url { address, path: "/".into() },
+                url: Url { address, path: "/".into(), is_encrypted: false },
                 authorization: String::new(),
                 interval: Duration::from_secs(1),
             };

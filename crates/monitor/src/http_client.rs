@@ -1,14 +1,18 @@
 //! A client for single HTTP requests. It sends alerts to a webhook, data points to InfluxDB and
 //! Prometheus, traces to a collector, and the queries of `skep stats --history` to a monitor.
 //!
-//! The client supports only `http`. It limits the length of a reply, and the time until the reply
-//! has arrived.
+//! The client limits the length of a reply, and the time until the reply has arrived. With `https`,
+//! it trusts the certificates of the authorities that the system trusts.
 
 use crate::limits::{MAX_REPLY_BYTES, SEND_PATIENCE};
-use skep_env::{Buf, MessagePart, TcpStream};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use skep_env::TcpStream;
+use skep_exporter::tls::{Stream, TlsStream, provider};
+use std::sync::{Arc, OnceLock};
 
-/// Length of the receive buffer for a reply.
-const BUFFER_BYTES: usize = 64 << 10;
+/// The settings of TLS, which the first request with `https` reads from the system.
+static CLIENT_TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
 /// Maximum number of headers of a reply.
 const MAX_HEADERS: usize = 64;
 /// Maximum length of the head of a reply. The head is parsed again after each received part.
@@ -16,23 +20,28 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Length of the start of the reply to a [`post`]. The start contains the reason of a failure.
 const START_BYTES: usize = 1 << 10;
 
-/// A URL of the form `http://host:port/path`.
+/// A URL of the form `http://host:port/path` or `https://host:port/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     /// Host and port, as `host:port`.
     pub address: String,
     /// The path with its query. It begins with `/`.
     pub path: String,
+    /// Whether the connection is encrypted (`https`).
+    pub is_encrypted: bool,
 }
 
 impl Url {
-    /// Parses a URL. The default port is 80.
+    /// Parses a URL. The default port is 80, or 443 with `https`.
     ///
     /// # Errors
     /// A description of the problem as text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("invalid address '{text}': expected http://host:port/path");
-        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let wrong =
+            || format!("invalid address '{text}': expected http://host:port/path or https://...");
+        let encrypted = text.strip_prefix("https://");
+        let is_encrypted = encrypted.is_some();
+        let rest = encrypted.or_else(|| text.strip_prefix("http://")).ok_or_else(wrong)?;
         let (host, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
             None => (rest, "/"),
@@ -43,8 +52,9 @@ impl Url {
             return Err(wrong());
         }
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let address = if has_port { host.to_owned() } else { format!("{host}:80") };
-        Ok(Self { address, path: path.to_owned() })
+        let port = if is_encrypted { 443 } else { 80 };
+        let address = if has_port { host.to_owned() } else { format!("{host}:{port}") };
+        Ok(Self { address, path: path.to_owned(), is_encrypted })
     }
 }
 
@@ -119,7 +129,7 @@ async fn send_and_read(request: &HttpRequest<'_>, most: usize) -> Result<(u16, V
 
 async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8>), String> {
     let HttpRequest { method, url, authorization, content_type, headers, body } = request;
-    let stream = TcpStream::connect(&url.address).await.map_err(|error| error.to_string())?;
+    let mut stream = connect(url).await?;
     let mut head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nUser-Agent: skep\r\n",
         url.path, url.address
@@ -133,14 +143,12 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
     if !body.is_empty() {
         head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
     }
-    let parts =
-        vec![MessagePart::Bytes((head + "\r\n").into_bytes()), MessagePart::Bytes(body.to_vec())];
-    stream.send(parts).await.map_err(|error| error.to_string())?;
-    let buffer = Buf::new(BUFFER_BYTES);
+    let mut message = (head + "\r\n").into_bytes();
+    message.extend_from_slice(body);
+    stream.send(message).await.map_err(|error| error.to_string())?;
     let mut received = Vec::new();
     loop {
-        let count = stream.receive(buffer.clone()).await.map_err(|error| error.to_string())?;
-        received.extend_from_slice(&buffer.bytes()[..count]);
+        let count = stream.receive(&mut received).await.map_err(|error| error.to_string())?;
         if received.len() > MAX_REPLY_BYTES {
             return Err("the reply is too long".into());
         }
@@ -148,6 +156,44 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
             return Ok(reply);
         }
     }
+}
+
+/// Connects to the server, and does the handshake of TLS if the address has `https`.
+async fn connect(url: &Url) -> Result<Stream, String> {
+    let socket = TcpStream::connect(&url.address).await.map_err(|error| error.to_string())?;
+    if !url.is_encrypted {
+        return Ok(Stream::Plain(socket));
+    }
+    let host = url.address.rsplit_once(':').map_or(url.address.as_str(), |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
+    let connection =
+        ClientConnection::new(client_tls()?, name).map_err(|error| error.to_string())?;
+    let mut stream = TlsStream::new(socket, connection.into());
+    stream.handshake().await.map_err(|error| format!("TLS: {error}"))?;
+    Ok(Stream::Encrypted(Box::new(stream)))
+}
+
+/// Returns the settings of TLS, which trust the authorities of the system.
+fn client_tls() -> Result<Arc<ClientConfig>, String> {
+    if let Some(known) = CLIENT_TLS.get() {
+        return Ok(Arc::clone(known));
+    }
+    let mut roots = RootCertStore::empty();
+    let (added, _) =
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if added == 0 {
+        return Err("this system has no certificates of trusted authorities; install the package \
+                    ca-certificates"
+            .into());
+    }
+    let provider = provider().map_err(|error| error.context().to_owned())?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::clone(CLIENT_TLS.get_or_init(|| Arc::new(config))))
 }
 
 /// Parses a reply, and returns its status code and at most the first `most` bytes of its body.
@@ -183,7 +229,7 @@ fn parse(received: &[u8], has_ended: bool, most: usize) -> Result<Option<(u16, V
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use skep_env::TcpListener;
+    use skep_env::{Buf, MessagePart, TcpListener};
 
     /// Receives a request with a body, and sends a reply. Returns the body.
     pub(crate) async fn answer(listener: &TcpListener, status: &str) -> Vec<u8> {
@@ -216,13 +262,16 @@ pub(crate) mod tests {
     #[test]
     fn url_is_split_into_address_and_path() {
         let url = |text| Url::parse(text).map(|url| (url.address, url.path));
+        assert!(Url::parse("https://a/").is_ok_and(|it| it.is_encrypted && it.address == "a:443"));
+        assert!(Url::parse("http://a:443/").is_ok_and(|it| !it.is_encrypted));
         assert_eq!(url("http://a:9/b?c=d"), Ok(("a:9".into(), "/b?c=d".into())));
         assert_eq!(url("http://a"), Ok(("a:80".into(), "/".into())));
         assert_eq!(url("http://[::1]:9/"), Ok(("[::1]:9".into(), "/".into())));
         for wrong in [
             "",
             "a:9",
-            "https://a/",
+            "ftp://a/",
+            "https://",
             "http:///b",
             "http://a/b c",
             "http://u@a/",

@@ -78,8 +78,8 @@ use std::time::Duration;
 /// administrator replaces `token_file`, the monitor uses the new token.
 ///
 /// # Errors
-/// - `Configuration` if the password, or a token for InfluxDB or Prometheus, cannot be read, or if
-///   the address of a receiver is invalid.
+/// - `Configuration` if the certificate of the page, the password, or a token for InfluxDB or
+///   Prometheus cannot be used, or if the address of a receiver is invalid.
 /// - `Io` if the monitor cannot listen, or cannot open its directory.
 pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> Result<()> {
     let signals = skep_service::end_signals()?;
@@ -110,7 +110,7 @@ fn now_ms() -> u64 {
 }
 
 async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
-    let password = settings.password()?;
+    let (password, tls) = (settings.password()?, settings.tls()?);
     let directory = &settings.directory;
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
     std::fs::create_dir_all(directory).map_err(named)?;
@@ -122,7 +122,9 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
         |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
     let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;
     let address = listener.local_address()?;
-    tracing::info!("the web page of the monitor is at http://{address}/");
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    tracing::info!("the web page of the monitor is at {scheme}://{address}/");
+    let _certificate = tls.clone().map(|tls| skep_env::spawn(tls.follow()));
     let state = Rc::new(RefCell::new(MonitorState::new(history, settings.alerts.clone())));
     let figures = Figures::new(skep_metrics::Registry::new());
     let registry = Arc::clone(figures.registry());
@@ -136,7 +138,8 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
             })
         }
     };
-    let _page = skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, Rc::new(handler)));
+    let _page =
+        skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, tls, Rc::new(handler)));
     let notifications = Notifications::of_settings(&settings.alerts)?;
     let _sending: Vec<_> =
         notifications.queues().map(|queue| skep_env::spawn(queue.run())).collect();

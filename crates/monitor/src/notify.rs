@@ -314,7 +314,8 @@ mod tests {
                 }
                 got
             });
-            let queue = Queue::new(Receiver::Webhook(Url { address, path: "/".into() }));
+            let queue =
+                Queue::new(Receiver::Webhook(Url::parse(&format!("http://{address}/")).unwrap()));
             let mut back_off = BackOff::default();
             queue.deliver("first", &mut back_off).await;
             assert!(!queue.is_failing.get() && queue.dropped.get() == 0);

@@ -2,10 +2,12 @@
 
 use crate::limits::{MAX_ALERTMANAGERS, MIN_PASSWORD};
 use serde::{Deserialize, Serialize};
+use skep_exporter::tls::ServerTls;
 use skep_service::{ByteSize, Interval, Manual};
 use skep_types::{Error, ErrorCode, Result};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The default port of the monitor.
@@ -46,6 +48,8 @@ pub struct MonitorSettings {
     /// If the log is a file and has grown to this size, the monitor renames it to `.old` and
     /// starts a new file. Zero: no limit.
     pub log_limit: ByteSize,
+    /// Encryption of the web page.
+    pub tls: TlsSettings,
     /// Alerts.
     pub alerts: AlertSettings,
     /// Copies of the figures in InfluxDB.
@@ -56,6 +60,19 @@ pub struct MonitorSettings {
     pub ganglia: GangliaSettings,
     /// Export of traces to a collector.
     pub otlp: OtlpSettings,
+}
+
+/// Settings of the encryption of the web page and of the HTTP API. Without them, both are not
+/// encrypted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSettings {
+    /// File with the certificate of the page in PEM, followed by the certificates that lead to an
+    /// authority. The monitor reads a changed file within ten seconds. Empty: no encryption.
+    pub certificate: PathBuf,
+    /// File with the private key of the certificate in PEM, without a password. The monitor refuses
+    /// a file that all users can access. Empty: no encryption.
+    pub key: PathBuf,
 }
 
 /// Settings of the export of traces, which are the records of slow and sampled operations.
@@ -77,9 +94,9 @@ pub struct AlertSettings {
     /// standard input. The further texts of the list are the arguments of the program. Empty: no
     /// program.
     pub command: Vec<String>,
-    /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path`. If the
-    /// server is busy or cannot be reached, the monitor tries again for some minutes. Use
-    /// `command` with a program such as `curl` for https. Empty: no address.
+    /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path` or
+    /// `https://host/path`. If the server is busy or cannot be reached, the monitor tries again for
+    /// some minutes. Empty: no address.
     pub webhook: String,
     /// Addresses of Alertmanagers, as `http://host:9093`, at most 8. Each gets all alerts by its
     /// own interface, again and again while they hold. So each member of a group of Alertmanagers
@@ -151,6 +168,7 @@ impl Default for MonitorSettings {
             interval: Interval(Duration::from_secs(1)),
             log: "info".into(),
             log_limit: ByteSize(0),
+            tls: TlsSettings { certificate: PathBuf::new(), key: PathBuf::new() },
             alerts: AlertSettings {
                 command: Vec::new(),
                 webhook: String::new(),
@@ -197,6 +215,11 @@ impl Manual for MonitorSettings {
                  `password_file`",
                 self.listen
             ));
+        }
+        if self.tls.certificate.as_os_str().is_empty() != self.tls.key.as_os_str().is_empty() {
+            problems.push(
+                "`tls`: encryption needs both files; set `tls.certificate` and `tls.key`".into(),
+            );
         }
         if self.history.0 < MIN_HISTORY {
             problems.push("`history` is less than 16 MiB: set a larger size".into());
@@ -252,6 +275,16 @@ fn has_port(address: &str) -> bool {
 }
 
 impl MonitorSettings {
+    /// Reads the certificate and the key of the web page. `None` means that it is not encrypted.
+    ///
+    /// # Errors
+    /// `Configuration` or `Unsupported` as [`ServerTls::open`].
+    pub(crate) fn tls(&self) -> Result<Option<Rc<ServerTls>>> {
+        let TlsSettings { certificate, key } = &self.tls;
+        let is_set = !certificate.as_os_str().is_empty();
+        is_set.then(|| ServerTls::open(certificate, key)).transpose()
+    }
+
     /// Whether only programs of this host can connect to the web page.
     fn is_local(&self) -> bool {
         let addresses = self.listen.to_socket_addrs();
@@ -334,14 +367,16 @@ mod tests {
                 problems(|it| it.alerts.alertmanagers = vec!["http://a".into(); 9]),
                 "`alerts.alertmanagers`",
             ),
-            (problems(|it| it.influx.url = "https://x/write".into()), "`influx.url`"),
-            (problems(|it| it.remote_write.url = "https://x/write".into()), "`remote_write.url`"),
+            (problems(|it| it.influx.url = "ftp://x/write".into()), "`influx.url`"),
+            (problems(|it| it.remote_write.url = "ftp://x/write".into()), "`remote_write.url`"),
             (
                 problems(|it| it.remote_write.interval = Interval(Duration::ZERO)),
                 "`remote_write.interval`",
             ),
             (problems(|it| it.ganglia.listen = "8649".into()), "`ganglia.listen`"),
-            (problems(|it| it.otlp.url = "https://x/v1/traces".into()), "`otlp.url`"),
+            (problems(|it| it.otlp.url = "ftp://x/v1/traces".into()), "`otlp.url`"),
+            (problems(|it| it.tls.key = "/key".into()), "`tls`"),
+            (problems(|it| it.tls.certificate = "/cert".into()), "`tls`"),
             (problems(|it| it.otlp.interval = Interval(Duration::ZERO)), "`otlp.interval`"),
             (problems(|it| it.directory = PathBuf::new()), "`directory`"),
             (problems(|it| it.listen = "7480".into()), "`listen`"),

@@ -2,7 +2,8 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
-use skep_testkit::program::{Finished, run};
+use skep_testkit::object_store::Authority;
+use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, eventually, wait_for};
 use std::collections::BTreeMap;
@@ -286,6 +287,95 @@ fn unauthorized_requests_and_wrong_options_are_refused() {
         .unwrap();
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && text.contains("another monitor runs there"), "{text}");
+}
+
+/// Command: skep monitor, skep stats.
+#[test]
+fn encrypted_page_is_served_to_clients_that_trust_it() {
+    let cluster = Cluster::start(Shape::small());
+    let scratch = Scratch::new();
+    let authority = Authority::create(&scratch.directory("authority"));
+    let (certificate, key) = authority.issue("DNS:localhost");
+    let files = [&certificate, &key].map(|path| path.to_str().expect("UTF-8"));
+    let options = ["--tls-certificate", files[0], "--tls-key", files[1]];
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let monitor = Monitor::start(&cluster, &scratch.path().join("monitor"), &options);
+    let address = monitor.address();
+    let (status, body) = request(&address, "/api/live", "").expect("a reply");
+    assert_eq!(status, "HTTP/1.1 400 Bad Request", "{body}");
+    assert!(body.contains("https://"), "{body}");
+    let port = address.rsplit_once(':').expect("a port").1;
+    let ask = |roots: &Path| {
+        let mut command = Command::new(cluster::program());
+        command.args(["stats", "--history", "1min", "--monitor"]);
+        command.arg(format!("https://localhost:{port}")).env("SSL_CERT_FILE", roots);
+        command.env_remove("SSL_CERT_DIR").arg("--cluster").arg(cluster.data());
+        finish(&mut command, PATIENCE)
+    };
+    wait_for("the client that trusts the authority gets the history", PATIENCE, || {
+        ask(&authority.certificate()).status.success().then_some(())
+    });
+    let stranger = Authority::create(&scratch.directory("stranger"));
+    refused(ask(&stranger.certificate()), "TLS");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let directory = scratch.path().join("other");
+    let directory = directory.to_str().expect("UTF-8");
+    let open = [&["monitor", "--directory", directory, "--listen", "127.0.0.1:0"], &options[..]];
+    refused(cluster.try_skep(&open.concat()), "all users of this host");
+}
+
+/// Command: skep monitor.
+#[test]
+fn page_lists_and_opens_reports_but_no_other_files() {
+    let cluster = Cluster::start(Shape::small());
+    let scratch = Scratch::new();
+    let reports = scratch.directory("reports");
+    fs::create_dir(reports.join("study")).unwrap();
+    fs::write(reports.join("study/index.html"), "<title>Sizes</title><p>text").unwrap();
+    fs::write(scratch.path().join("secret.html"), "secret").unwrap();
+    std::os::unix::fs::symlink("../secret.html", reports.join("link.html")).unwrap();
+    let options = ["--reports", reports.to_str().expect("UTF-8")];
+    let monitor = Monitor::start(&cluster, &scratch.path().join("monitor"), &options);
+    let address = monitor.address();
+    let listed = get(&address, "/api/reports");
+    let found: Vec<_> = listed["reports"].list().iter().map(|it| it["path"].text()).collect();
+    assert_eq!(found, ["study/index.html"], "{listed}");
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /reports/study/index.html HTTP/1.0\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("<p>text"), "{reply}");
+    let policy = reply.lines().find(|line| line.starts_with("Content-Security-Policy:"));
+    assert!(policy.is_some_and(|it| it.contains("sandbox")), "{reply}");
+    for path in ["../secret.html", "%2e%2e/secret.html", "link.html", "study", ""] {
+        let (status, body) = request(&address, &format!("/reports/{path}"), "").expect("a reply");
+        assert_eq!(status, "HTTP/1.1 404 Not Found", "{path}: {body}");
+    }
+}
+
+/// Command: skep monitor.
+#[test]
+fn page_shows_placement_and_the_end_of_removals() {
+    let cluster = Cluster::start(monitored());
+    let address = address_of(&cluster);
+    wait_for("the page has the placement", PATIENCE, || {
+        let live = get(&address, "/api/live");
+        let storage = live["placement"].as_array()?.first()?.clone();
+        let has_all = storage["targets"] == 2 && storage["used_share"]["mean"].is_f64();
+        (has_all && storage["kind"] == "storage").then_some(())
+    });
+    for number in 0..50 {
+        fs::write(cluster.path().join(format!("file-{number}")), "text").unwrap();
+    }
+    for number in 0..50 {
+        fs::remove_file(cluster.path().join(format!("file-{number}"))).unwrap();
+    }
+    wait_for("no chunk file is left to remove", PATIENCE, || {
+        let live = get(&address, "/api/live");
+        let mut works = live["background"].as_array()?.iter();
+        let is_over = works.all(|it| it["kind"] != "removal");
+        (is_over && cluster.chunk_files().is_empty()).then_some(())
+    });
 }
 
 #[test]

@@ -46,6 +46,12 @@ pub(crate) struct MonitorArgs {
     /// Directory with reports to show on the page; short for --set reports=DIR
     #[arg(long, value_name = "DIR")]
     reports: Option<String>,
+    /// Certificate of the page in PEM, for https; short for --set tls.certificate=FILE
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// Private key of the certificate; short for --set tls.key=FILE
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
     /// Setting, overriding the configuration file; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -68,8 +74,13 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
         return say(manual::page::<MonitorSettings>().trim_end());
     }
     let mut overrides = parse_set(&args.set)?;
-    let short =
-        [("directory", &args.directory), ("listen", &args.listen), ("reports", &args.reports)];
+    let short = [
+        ("directory", &args.directory),
+        ("listen", &args.listen),
+        ("reports", &args.reports),
+        ("tls.certificate", &args.tls_certificate),
+        ("tls.key", &args.tls_key),
+    ];
     for (key, value) in short {
         overrides.extend(value.iter().map(|value| (key.to_owned(), value.clone())));
     }

@@ -1,0 +1,368 @@
+//! TLS for the HTTP server of a page and for its clients, by rustls on the event loop of the thread.
+//!
+//! rustls does no I/O: it turns received bytes into plain bytes, and plain bytes into bytes to send.
+//! [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] owns the certificate
+//! and the key, and reads them again when their files change. rustls is built for TLS 1.3 only.
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{Connection, ServerConfig, ServerConnection};
+use skep_env::{Buf, MessagePart, TcpStream};
+use skep_types::{Error, ErrorCode, Result};
+use std::cell::RefCell;
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Length of the receive buffer of a connection.
+const BUFFER_BYTES: usize = 16 << 10;
+/// Maximum length of a file with a certificate chain or a key. Usual files have some KiB.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Interval at which the server checks whether its files have changed.
+const EVERY: Duration = Duration::from_secs(10);
+/// Time limit for sending the end of a connection.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// First byte of each record of a TLS handshake.
+const HANDSHAKE: u8 = 0x16;
+/// Reply to a client that does not use TLS.
+const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 45\r\nConnection: close\r\n\r\nThis page is encrypted: open it as https://.\n";
+
+/// Returns the cryptography for TLS.
+///
+/// # Errors
+/// `Unsupported` if the processor lacks the instructions that it needs.
+pub fn provider() -> Result<Arc<rustls::crypto::CryptoProvider>> {
+    if !graviola::util::is_cpu_supported() {
+        let what = "cannot use TLS on this processor: it lacks AES, AVX2, ADX, BMI or PCLMULQDQ \
+                    (on ARM: AES, SHA-2 or PMULL); leave TLS to a proxy on another host";
+        return Err(Error::new(ErrorCode::Unsupported, what));
+    }
+    Ok(Arc::new(rustls_graviola::default_provider()))
+}
+
+/// The identity of a file's contents: device, inode, size and time of the last change.
+type FileMark = (u64, u64, u64, i64, i64);
+
+fn mark(metadata: &Metadata) -> FileMark {
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (metadata.dev(), metadata.ino(), metadata.size(), changed.0, changed.1)
+}
+
+/// The certificate and the key of a server.
+#[derive(Debug)]
+pub struct ServerTls {
+    certificate: PathBuf,
+    key: PathBuf,
+    config: RefCell<Arc<ServerConfig>>,
+    /// The files of the last attempt to read them.
+    read: RefCell<[Option<FileMark>; 2]>,
+}
+
+impl ServerTls {
+    /// Reads the files with the certificate chain and the key, in PEM.
+    ///
+    /// # Errors
+    /// - `Configuration` if a file cannot be read, is no PEM, or does not match the other file, or
+    ///   if other users can read the key.
+    /// - `Unsupported` if the processor lacks instructions.
+    pub fn open(certificate: &Path, key: &Path) -> Result<Rc<Self>> {
+        let marks = marks(certificate, key);
+        let config = RefCell::new(load(certificate, key)?);
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        Ok(Rc::new(Self { certificate, key, config, read: RefCell::new(marks) }))
+    }
+
+    /// Encrypts a connection of a client. The first receive does the handshake.
+    ///
+    /// # Errors
+    /// Errors of rustls; none is known for settings that [`Self::open`] has accepted.
+    pub(crate) fn accept(&self, socket: TcpStream) -> io::Result<TlsStream> {
+        let config = Arc::clone(&self.config.borrow());
+        let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(TlsStream::new(socket, connection.into()))
+    }
+
+    /// Reads the files again after each change, until this future is dropped. If the new files are
+    /// invalid, the server keeps the former certificate.
+    pub async fn follow(self: Rc<Self>) {
+        // Retry: looks for changed files every ten seconds, without limit.
+        loop {
+            skep_env::sleep(EVERY).await;
+            self.read_changed();
+        }
+    }
+
+    /// Reads the files again if one of them has changed.
+    fn read_changed(&self) {
+        let marks = marks(&self.certificate, &self.key);
+        if *self.read.borrow() == marks {
+            return;
+        }
+        *self.read.borrow_mut() = marks;
+        match load(&self.certificate, &self.key) {
+            Ok(config) => {
+                *self.config.borrow_mut() = config;
+                tracing::info!("new connections use the new certificate of {}", self.shown());
+            }
+            Err(error) => {
+                tracing::error!("the page keeps its former certificate: {error}; replace the files")
+            }
+        }
+    }
+
+    fn shown(&self) -> impl std::fmt::Display + '_ {
+        self.certificate.display()
+    }
+}
+
+fn marks(certificate: &Path, key: &Path) -> [Option<FileMark>; 2] {
+    [certificate, key].map(|path| std::fs::metadata(path).ok().as_ref().map(mark))
+}
+
+fn load(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
+    let wrong = |file: &Path, why: String| {
+        let what = format!("cannot use {}: {why}", file.display());
+        Error::new(ErrorCode::Configuration, what)
+    };
+    let provider = provider()?;
+    let (bytes, _) = read(certificate).map_err(|error| wrong(certificate, error.to_string()))?;
+    let chain: std::result::Result<Vec<CertificateDer<'static>>, _> =
+        CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|error| wrong(certificate, error.to_string()))?;
+    if chain.is_empty() {
+        let why = "it has no certificate: expected lines with BEGIN CERTIFICATE (PEM)";
+        return Err(wrong(certificate, why.into()));
+    }
+    let (bytes, mode) = read(key).map_err(|error| wrong(key, error.to_string()))?;
+    if mode & 0o007 != 0 {
+        let why = format!(
+            "all users of this host can access this private key (mode {:o}); run `chmod 600 {}`",
+            mode & 0o777,
+            key.display()
+        );
+        return Err(wrong(key, why));
+    }
+    let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
+        wrong(key, format!("{error}: expected a private key without a password (PEM)"))
+    })?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(certificate, error.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| {
+            wrong(certificate, format!("{error}; is {} the key of it?", key.display()))
+        })?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Reads a small file. Returns its bytes and its permissions.
+fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
+    let file = File::open(path)?;
+    let mode = file.metadata()?.mode();
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok((bytes, mode))
+}
+
+/// A connection, encrypted or not.
+#[derive(Debug)]
+pub enum Stream {
+    /// A connection without TLS.
+    Plain(TcpStream),
+    /// A connection with TLS.
+    Encrypted(Box<TlsStream>),
+}
+
+impl Stream {
+    /// Returns the connection of a client of the server. If `tls` is given, it is encrypted.
+    pub(crate) fn of_client(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Self> {
+        Ok(match tls {
+            Some(tls) => Self::Encrypted(Box::new(tls.accept(stream)?)),
+            None => Self::Plain(stream),
+        })
+    }
+
+    /// Appends received bytes to `received`, and returns their number. Zero means the end of the
+    /// stream.
+    ///
+    /// # Errors
+    /// As [`TlsStream::receive`].
+    pub async fn receive(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => {
+                let buffer = Buf::new(BUFFER_BYTES);
+                let count = stream.receive(buffer.clone()).await?;
+                received.extend_from_slice(&buffer.bytes()[..count]);
+                Ok(count)
+            }
+            Self::Encrypted(stream) => stream.receive(received).await,
+        }
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// As [`TlsStream::send`].
+    pub async fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.send(vec![MessagePart::Bytes(bytes)]).await,
+            Self::Encrypted(stream) => stream.send(&bytes).await,
+        }
+    }
+
+    /// Ends the connection.
+    pub async fn close(&mut self) {
+        match self {
+            Self::Plain(stream) => stream.shutdown(),
+            Self::Encrypted(stream) => stream.close().await,
+        }
+    }
+}
+
+/// An encrypted connection.
+#[derive(Debug)]
+pub struct TlsStream {
+    socket: TcpStream,
+    tls: Connection,
+    buffer: Buf,
+    /// Decrypted bytes that no caller has received.
+    plain: Vec<u8>,
+    /// Whether the peer has sent bytes.
+    has_begun: bool,
+    /// Whether the peer has sent the message that ends the connection.
+    has_ended: bool,
+}
+
+impl TlsStream {
+    /// Encrypts a connection, for which rustls has the settings.
+    pub fn new(socket: TcpStream, tls: Connection) -> Self {
+        let (buffer, plain) = (Buf::new(BUFFER_BYTES), Vec::new());
+        Self { socket, tls, buffer, plain, has_begun: false, has_ended: false }
+    }
+
+    /// Appends received plain bytes to `received`, and returns their number. Zero means the end of
+    /// the stream.
+    ///
+    /// # Errors
+    /// Errors of the socket, and `InvalidData` if the peer violates the protocol or its certificate
+    /// is not trusted.
+    pub async fn receive(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
+        loop {
+            if !self.plain.is_empty() {
+                let count = self.plain.len();
+                received.append(&mut self.plain);
+                return Ok(count);
+            }
+            if self.has_ended || !self.exchange().await? {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Sends what rustls has encrypted, and receives once. Returns `false` at the end of the stream.
+    async fn exchange(&mut self) -> io::Result<bool> {
+        self.flush().await?;
+        let count = self.socket.receive(self.buffer.clone()).await?;
+        if count == 0 {
+            return Ok(false);
+        }
+        match self.take(count) {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                let reply = vec![MessagePart::Bytes(NOT_TLS.to_vec())];
+                self.socket.send(reply).await?;
+                Ok(false)
+            }
+            Err(error) => {
+                // rustls has a message for the peer with the reason.
+                let _ = self.flush().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Passes `count` received bytes to rustls. Returns `false` if they are the beginning of a
+    /// connection without TLS.
+    fn take(&mut self, count: usize) -> io::Result<bool> {
+        let bytes = self.buffer.bytes();
+        let mut rest = &bytes[..count];
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if is_first && matches!(self.tls, Connection::Server(_)) && rest[0] != HANDSHAKE {
+            return Ok(false);
+        }
+        while !rest.is_empty() {
+            if self.tls.read_tls(&mut rest)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let processed = self.tls.process_new_packets();
+            let state = processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            let start = self.plain.len();
+            self.plain.resize(start + state.plaintext_bytes_to_read(), 0);
+            self.tls.reader().read_exact(&mut self.plain[start..])?;
+            self.has_ended |= state.peer_has_closed();
+        }
+        Ok(true)
+    }
+
+    /// Sends plain bytes.
+    ///
+    /// # Errors
+    /// Errors of the socket, and `InvalidData` as in [`Self::receive`].
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // rustls accepts a limited number of bytes until they are sent.
+            let taken = self.tls.writer().write(rest)?;
+            if taken == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            rest = &rest[taken..];
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Does the handshake, if it is not complete.
+    ///
+    /// # Errors
+    /// As [`Self::receive`], and `UnexpectedEof` if the peer closes the connection.
+    pub async fn handshake(&mut self) -> io::Result<()> {
+        while self.tls.is_handshaking() {
+            if self.has_ended || !self.exchange().await? {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.flush().await
+    }
+
+    /// Sends the bytes that rustls has encrypted.
+    async fn flush(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            let mut encrypted = Vec::new();
+            self.tls.write_tls(&mut encrypted)?;
+            self.socket.send(vec![MessagePart::Bytes(encrypted)]).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub async fn close(&mut self) {
+        self.tls.send_close_notify();
+        // If the peer does not read any more, it needs no message.
+        let _ = skep_env::timeout(END_PATIENCE, self.flush()).await;
+        self.socket.shutdown();
+    }
+}
+
+#[cfg(test)]
+mod tests;
