@@ -320,7 +320,7 @@ fn encrypted_page_is_served_to_clients_that_trust_it() {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let directory = scratch.path().join("other");
     let directory = directory.to_str().expect("UTF-8");
-    let open = [&["monitor", "--directory", directory, "--listen", "127.0.0.1:0"], &options[..]];
+    let open = [&["monitor", "--directory", directory, "--listen", "127.0.0.1:0"][..], &options];
     refused(cluster.try_skep(&open.concat()), "all users of this host");
 }
 
