@@ -32,7 +32,6 @@ mod uses;
 mod values;
 mod view;
 mod wait_chain;
-mod xml;
 
 use std::process::ExitCode;
 

@@ -1,9 +1,10 @@
 //! Prints results: as tables for people, or as JSON, CSV or XML for programs.
 
-use crate::{table_layout, xml};
+use crate::table_layout;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
+use skep_stats::{csv, xml};
 use skep_types::text::escape_controls;
 pub(crate) use skep_types::utc;
 use skep_types::{Error, ErrorCode, Result};
@@ -127,8 +128,8 @@ fn in_form<T: Serialize>(
             one => one.to_string(),
         },
         OutputFormat::Csv => match serde_json::to_value(value).map_err(unwritable)? {
-            serde_json::Value::Array(things) => csv(&things),
-            one => csv(&[one]),
+            serde_json::Value::Array(things) => csv::table(&things),
+            one => csv::table(&[one]),
         },
         OutputFormat::Xml => {
             let root = COMMAND.get().map_or("skep", String::as_str);
@@ -136,47 +137,6 @@ fn in_form<T: Serialize>(
         }
     };
     Ok(text.trim_end().to_owned())
-}
-
-/// Returns a list of JSON objects as comma-separated values. The columns are the field names of the
-/// first object, in alphabetical order. Nested values appear as JSON.
-fn csv(things: &[serde_json::Value]) -> String {
-    use serde_json::Value;
-    let Some(first) = things.first() else { return String::new() };
-    let names: Vec<&String> = first.as_object().into_iter().flat_map(|it| it.keys()).collect();
-    if names.is_empty() {
-        return things.iter().map(|thing| csv_cell(thing) + "\n").collect();
-    }
-    let titles: Vec<String> = names.iter().map(|name| csv_quoted(name)).collect();
-    let mut text = titles.join(",") + "\n";
-    for thing in things {
-        let cells: Vec<String> = names
-            .iter()
-            .map(|name| csv_cell(thing.get(name.as_str()).unwrap_or(&Value::Null)))
-            .collect();
-        text += &(cells.join(",") + "\n");
-    }
-    text
-}
-
-fn csv_cell(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::Null => String::new(),
-        serde_json::Value::String(text) => csv_quoted(text),
-        other => csv_quoted(&other.to_string()),
-    }
-}
-
-/// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would evaluate as a
-/// formula.
-fn csv_quoted(text: &str) -> String {
-    let is_number = text.parse::<f64>().is_ok();
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
-    let text = if is_formula { format!("'{text}") } else { text.to_owned() };
-    match text.contains(['"', ',', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text,
-    }
 }
 
 /// Prints a warning to standard error, so that it does not mix with the result on standard output.

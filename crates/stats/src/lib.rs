@@ -6,7 +6,8 @@
 //! where the time of requests went, and names the causes of slowness. [`advise`] proposes stripe
 //! patterns. [`operation`] explains the time of one operation from its records. [`balance`] has the
 //! balance of work and of space, [`long_spans`] has rules that need the load of a minute, and
-//! [`backup`] has the rule about backups.
+//! [`backup`] has the rule about backups. [`csv`] and [`xml`] are forms of results for other
+//! programs.
 //!
 //! The crate is pure: it does no I/O and reads no clock. Its callers send the requests to the
 //! services, and show the results.
@@ -15,10 +16,12 @@ pub mod advise;
 pub mod backup;
 pub mod balance;
 mod change;
+pub mod csv;
 pub mod long_spans;
 pub mod operation;
 mod row;
 pub mod why;
+pub mod xml;
 
 pub use change::LEFT_OUT;
 pub use row::{By, LoadScope, Row, rows, rows_within, sum, tables};

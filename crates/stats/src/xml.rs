@@ -12,7 +12,7 @@ const ENTRY: &str = "item";
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Returns the document for `value`. Its root element has the name `root`.
-pub(crate) fn document(root: &str, value: &Value) -> String {
+pub fn document(root: &str, value: &Value) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     add_element(&mut text, root, value, 0);
     text

@@ -1,0 +1,61 @@
+//! Converts JSON values to comma-separated values (RFC 4180), for the output format `csv`.
+
+use serde_json::Value;
+
+/// Returns a list of JSON objects as comma-separated values. The columns are the field names of the
+/// first object, in alphabetical order. Nested values appear as JSON.
+pub fn table(things: &[Value]) -> String {
+    let Some(first) = things.first() else { return String::new() };
+    let names: Vec<&String> = first.as_object().into_iter().flat_map(|it| it.keys()).collect();
+    if names.is_empty() {
+        return things.iter().map(|thing| cell(thing) + "\n").collect();
+    }
+    let titles: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    let mut text = titles.join(",") + "\n";
+    for thing in things {
+        let cells: Vec<String> = names
+            .iter()
+            .map(|name| cell(thing.get(name.as_str()).unwrap_or(&Value::Null)))
+            .collect();
+        text += &(cells.join(",") + "\n");
+    }
+    text
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => quoted(text),
+        other => quoted(&other.to_string()),
+    }
+}
+
+/// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would evaluate as a
+/// formula.
+fn quoted(text: &str) -> String {
+    let is_number = text.parse::<f64>().is_ok();
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
+    let text = if is_formula { format!("'{text}") } else { text.to_owned() };
+    match text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn csv_quotes_separators_and_formulas() {
+        let things = [
+            json!({ "name": "a,\"b\"\nc", "size": -5, "parts": [1, 2] }),
+            json!({ "name": "=1+1", "size": null, "parts": [] }),
+        ];
+        let expected = "name,parts,size\n\"a,\"\"b\"\"\nc\",\"[1,2]\",-5\n'=1+1,[],\n";
+        assert_eq!(table(&things), expected);
+        assert_eq!(table(&[json!(7), json!("a,b")]), "7\n\"a,b\"\n");
+        assert_eq!(table(&[]), "");
+    }
+}
