@@ -7,7 +7,7 @@
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
-//! - `routes`, `live`, `series`, `page`: the HTTP server. `target_figures`, `placement`,
+//! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
 //!   `background`: what it shows of targets and of background work. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
@@ -28,6 +28,7 @@ mod consequences;
 mod copies;
 mod evictions;
 mod evidence;
+mod export;
 mod findings;
 pub mod frame;
 mod ganglia;

@@ -6,6 +6,7 @@
 //! resolve to this address (DNS rebinding), and could read the replies.
 
 use crate::consequences::service_of_object;
+use crate::export;
 use crate::limits::EXPORTED_ALERTS;
 use crate::live::MonitorState;
 use crate::page::FILES;
@@ -52,7 +53,7 @@ const REPORT: &str = "/reports/";
 /// Returns the answer to a request for reports. `None` means that the request is for something
 /// else.
 pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) -> Option<Answer> {
-    let (path, _) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let file = path.strip_prefix(REPORT);
     if file.is_none() && path != LIST_OF_REPORTS {
         return None;
@@ -62,7 +63,14 @@ pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) 
     }
     let reports = Rc::clone(reports);
     let Some(file) = file else {
-        let listing = async move { reports.list().await.map_or_else(|it| it, |it| as_json(&it)) };
+        let parameters = match parameters(query) {
+            Ok(parameters) => parameters,
+            Err(problem) => return Some(Answer::Now(bad(&problem))),
+        };
+        let listing = async move {
+            let list = reports.list().await;
+            list.map_or_else(|refusal| refusal, |it| in_format(LIST_OF_REPORTS, &it, &parameters))
+        };
         return Some(Answer::Later(Box::pin(listing)));
     };
     // In a path, as opposed to a query, a `+` is no space.
@@ -101,58 +109,51 @@ pub(crate) fn reply(
         Ok(parameters) => parameters,
         Err(problem) => return bad(&problem),
     };
-    match path {
-        "/api/live" => as_json(&state.live(now_ms)),
-        "/api/health" => as_json(&state.health(now_ms)),
-        "/api/history" => match SeriesQuery::of(&parameters) {
-            Ok(query) => {
-                let found = series::series(&state.history, &query, now_ms);
-                match parameters.get("format").map(String::as_str) {
-                    Some("csv") => Reply {
-                        status: OK,
-                        content_type: "text/csv; charset=utf-8",
-                        headers: HEADERS,
-                        body: series::as_csv(&found).into(),
-                    },
-                    _ => as_json(&found),
-                }
-            }
-            Err(problem) => bad(&problem),
-        },
-        "/api/load" => match load(&parameters, state, now_ms) {
-            Ok(found) => as_json(&found),
-            Err(problem) => bad(&problem),
-        },
-        "/api/why" => match why(&parameters, state, now_ms) {
-            Ok(found) => as_json(&found),
-            Err(problem) => bad(&problem),
-        },
-        "/api/operations" => match series::span_of(&parameters, 600) {
-            Ok(span_ms) => {
-                as_json(&json!({ "operations": state.slowest(now_ms, span_ms, MAX_LISTED) }))
-            }
-            Err(problem) => bad(&problem),
-        },
+    let found = match path {
+        "/api/live" => Ok(state.live(now_ms)),
+        "/api/health" => Ok(state.health(now_ms)),
+        "/api/history" => {
+            SeriesQuery::of(&parameters).map(|query| series::series(&state.history, &query, now_ms))
+        }
+        "/api/load" => load(&parameters, state, now_ms),
+        "/api/why" => why(&parameters, state, now_ms),
+        "/api/operations" => series::span_of(&parameters, 600)
+            .map(|span_ms| json!({ "operations": state.slowest(now_ms, span_ms, MAX_LISTED) })),
         "/api/operation" => match operation(&parameters, state) {
-            Ok(Some(report)) => as_json(&json!(report)),
-            Ok(None) => plain("404 Not Found", "The monitor has no record of this operation.\n"),
-            Err(problem) => bad(&problem),
+            Ok(Some(report)) => Ok(json!(report)),
+            Ok(None) => {
+                return plain("404 Not Found", "The monitor has no record of this operation.\n");
+            }
+            Err(problem) => Err(problem),
         },
-        "/api/alerts" => as_json(&json!({
+        "/api/alerts" => Ok(json!({
             "holding": state.alerts.holding(),
             "ended": state.alerts.ended(),
         })),
         "/api/prometheus" => {
             state.discovery_at_ms.set(Some(now_ms));
-            as_json(&prometheus_targets(state))
+            return as_json(&prometheus_targets(state));
         }
-        "/metrics" => Reply {
-            status: OK,
-            content_type: text::CONTENT_TYPE,
-            headers: HEADERS,
-            body: metrics(state, registry, now_ms).into(),
-        },
-        _ => plain("404 Not Found", "The monitor has no page at this address.\n"),
+        "/metrics" => {
+            return Reply {
+                status: OK,
+                content_type: text::CONTENT_TYPE,
+                headers: HEADERS,
+                body: metrics(state, registry, now_ms).into(),
+            };
+        }
+        _ => return plain("404 Not Found", "The monitor has no page at this address.\n"),
+    };
+    found.map_or_else(|problem| bad(&problem), |value| in_format(path, &value, &parameters))
+}
+
+/// Returns a reply with `value` in the format that the parameters ask for.
+fn in_format(path: &str, value: &Value, parameters: &Parameters) -> Reply {
+    match export::in_format(path, value, parameters) {
+        Ok((content_type, text)) => {
+            Reply { status: OK, content_type, headers: HEADERS, body: text.into() }
+        }
+        Err(problem) => bad(&problem),
     }
 }
 

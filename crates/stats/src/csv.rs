@@ -1,12 +1,14 @@
 //! Converts JSON values to comma-separated values (RFC 4180), for the output format `csv`.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 
-/// Returns a list of JSON objects as comma-separated values. The columns are the field names of the
-/// first object, in alphabetical order. Nested values appear as JSON.
+/// Returns a list of JSON objects as comma-separated values. The columns are the field names of all
+/// objects, in alphabetical order. A cell is empty if its object has no such field, or has null.
+/// Nested values appear as JSON.
 pub fn table(things: &[Value]) -> String {
-    let Some(first) = things.first() else { return String::new() };
-    let names: Vec<&String> = first.as_object().into_iter().flat_map(|it| it.keys()).collect();
+    let objects = things.iter().filter_map(Value::as_object);
+    let names: BTreeSet<&String> = objects.flat_map(|it| it.keys()).collect();
     if names.is_empty() {
         return things.iter().map(|thing| cell(thing) + "\n").collect();
     }
@@ -57,5 +59,7 @@ mod tests {
         assert_eq!(table(&things), expected);
         assert_eq!(table(&[json!(7), json!("a,b")]), "7\n\"a,b\"\n");
         assert_eq!(table(&[]), "");
+        let sparse = [json!({ "b": 1 }), json!({ "a": 2 })];
+        assert_eq!(table(&sparse), "a,b\n,1\n2,\n");
     }
 }

@@ -107,6 +107,26 @@ fn health_has_the_begin_of_each_finding_and_the_balances() {
 }
 
 #[test]
+fn replies_are_exported_as_csv_and_xml() {
+    let of = |path: &str| {
+        let reply = answer(&request(path), None);
+        (reply.status, reply.content_type, String::from_utf8(reply.body).unwrap())
+    };
+    let (status, kind, text) = of("/api/history?span=60&format=csv");
+    assert_eq!((status, kind), (OK, "text/csv; charset=utf-8"));
+    assert!(text.starts_with("at,"), "{text}");
+    let (_, _, text) = of("/api/live?format=csv&list=services");
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let (status, kind, text) = of("/api/live?format=xml");
+    assert_eq!((status, kind), (OK, "application/xml"));
+    let document = roxmltree::Document::parse(&text).unwrap();
+    let names = document.descendants().filter(|it| it.has_tag_name("name"));
+    assert!(names.filter_map(|it| it.text()).any(|it| it.starts_with("<img")), "{text}");
+    assert_eq!(of("/api/live?format=csv").0, "400 Bad Request");
+    assert_eq!(of("/api/alerts?format=yaml").0, "400 Bad Request");
+}
+
+#[test]
 fn slow_operations_are_listed_and_explained_in_words() {
     let (_directory, mut state) = state();
     let slow = record(0x2a, (NOW - 1000) * 1000, 1_500_000);

@@ -1,0 +1,104 @@
+//! The replies of the interface as JSON, CSV or XML, as the parameter `format` asks for.
+//!
+//! CSV has one table, so a reply with several lists needs the parameter `list`, which names one of
+//! them. The other formats have the whole reply.
+
+use crate::series::{self, Parameters};
+use serde_json::Value;
+use skep_stats::{csv, xml};
+
+/// The paths whose replies have a list that is the whole content, with its name.
+const LISTS: [(&str, &str); 4] = [
+    ("/api/load", "rows"),
+    ("/api/operations", "operations"),
+    ("/api/operation", "requests"),
+    ("/api/reports", "reports"),
+];
+/// The path whose reply has columns instead of a list of rows.
+const HISTORY: &str = "/api/history";
+
+/// Returns the type and the text of a reply in the format that the parameters ask for. Control
+/// characters that XML forbids are replaced.
+///
+/// # Errors
+/// A description of the problem: an unknown format, or CSV without the name of a list.
+pub(crate) fn in_format(
+    path: &str,
+    value: &Value,
+    parameters: &Parameters,
+) -> Result<(&'static str, String), String> {
+    match parameters.get("format").map_or("json", String::as_str) {
+        "json" => Ok(("application/json", value.to_string())),
+        "xml" => Ok(("application/xml", xml::document("skep-monitor", value))),
+        "csv" => Ok(("text/csv; charset=utf-8", as_csv(path, value, parameters)?)),
+        other => Err(format!("unknown format '{other}': expected json, csv or xml")),
+    }
+}
+
+fn as_csv(path: &str, value: &Value, parameters: &Parameters) -> Result<String, String> {
+    if path == HISTORY {
+        return Ok(series::as_csv(value));
+    }
+    let usual = LISTS.iter().find(|(known, _)| *known == path).map(|(_, list)| *list);
+    let wanted = parameters.get("list").map(String::as_str).or(usual);
+    let found = wanted.and_then(|name| value.get(name)?.as_array());
+    found.map(|rows| csv::table(rows)).ok_or_else(|| {
+        let fields = value.as_object().into_iter().flatten();
+        let lists = fields.filter(|(_, value)| value.is_array()).map(|(name, _)| name.as_str());
+        let lists = lists.collect::<Vec<_>>().join(", ");
+        format!("CSV has one table; choose it with list=NAME, one of: {lists}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parameters(text: &[(&str, &str)]) -> Parameters {
+        text.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn csv_has_the_rows_of_the_list_that_is_asked_for() {
+        let live = json!({
+            "clients": 3,
+            "services": [{ "id": 1, "name": "a,b" }, { "id": 2, "name": "=c", "cpu": 7 }],
+            "targets": [],
+        });
+        let of = |list: &[(&str, &str)]| {
+            in_format("/api/live", &live, &parameters(&[&[("format", "csv")][..], list].concat()))
+        };
+        let (kind, text) = of(&[("list", "services")]).unwrap();
+        assert_eq!(kind, "text/csv; charset=utf-8");
+        assert_eq!(text, "cpu,id,name\n,1,\"a,b\"\n7,2,'=c\n");
+        for wrong in [&[][..], &[("list", "clients")], &[("list", "none")]] {
+            let problem = of(wrong).unwrap_err();
+            assert!(problem.ends_with("one of: services, targets"), "{problem}");
+        }
+        let load = json!({ "rows": [{ "id": "1" }] });
+        let text = in_format("/api/load", &load, &parameters(&[("format", "csv")])).unwrap().1;
+        assert_eq!(text, "id\n1\n");
+    }
+
+    #[test]
+    fn xml_has_the_whole_reply_with_hostile_texts_escaped() {
+        let value = json!({ "rows": [{ "name": "</rows><x a=\"\u{1b}\">" }], "free": null });
+        let (kind, text) =
+            in_format("/api/load", &value, &parameters(&[("format", "xml")])).unwrap();
+        assert_eq!(kind, "application/xml");
+        let document = roxmltree::Document::parse(&text).unwrap();
+        let root = document.root_element();
+        assert_eq!(root.tag_name().name(), "skep-monitor");
+        let name = root.descendants().find(|it| it.has_tag_name("name")).unwrap();
+        assert_eq!(name.text(), Some("</rows><x a=\"\u{fffd}\">"));
+    }
+
+    #[test]
+    fn json_is_the_default_and_unknown_formats_are_refused() {
+        let value = json!({ "a": 1 });
+        let of = |text: &[(&str, &str)]| in_format("/api/live", &value, &parameters(text));
+        assert_eq!(of(&[]), Ok(("application/json", "{\"a\":1}".into())));
+        assert!(of(&[("format", "yaml")]).unwrap_err().contains("expected json, csv or xml"));
+    }
+}
