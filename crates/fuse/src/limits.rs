@@ -75,6 +75,12 @@ pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
 /// Maximum pause between two checks whether a cancelled operation has released the buffers of its
 /// port.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
+/// Maximum number of environment variables in which a mount looks for the id of a job. A site has
+/// one batch system, and sometimes the next one beside it.
+pub(crate) const MAX_JOB_VARIABLES: usize = 8;
+/// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
+/// shorter.
+pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
 /// Time for which a worker uses the cached job of a process. The kernel rarely reuses a process id
 /// within this time.
 pub(crate) const JOB_VALIDITY: Duration = Duration::from_secs(10);
@@ -85,12 +91,6 @@ pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
 /// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
 pub(crate) const MAX_JOB_LOOKUPS: usize = 16;
-/// Maximum number of environment variables in which a mount looks for the id of a job. A site has
-/// one batch system, and sometimes the next one beside it.
-pub(crate) const MAX_JOB_VARIABLES: usize = 8;
-/// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
-/// shorter.
-pub(crate) const MAX_JOB_VARIABLE_BYTES: usize = 64;
 /// Minimum time between two log lines about failed syncs or closes of the same open file for the
 /// same reason. If a program tries again and again, the log has a line for each minute.
 pub(crate) const REPEATED_FAILURE_TIME: Duration = Duration::from_secs(60);

@@ -13,21 +13,33 @@ use crate::authority::Authority;
 use crate::leader_log::LeaderLog;
 use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, FULL_DISK_PAUSE, TICK};
 use skep_cluster::Command;
+use skep_metrics::Histogram;
 use skep_types::registration::ServerRegistration;
 use skep_types::{ErrorCode, Result};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Follows the elections until the process ends. `own` is the registration of this member.
-pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
+/// `take_overs` counts the times from an election of this member until it leads.
+pub(crate) async fn keep(
+    authority: Rc<Authority>,
+    own: ServerRegistration,
+    take_overs: Arc<Histogram>,
+) {
+    let mut elected_at = None;
     let mut asked_at = Duration::ZERO;
     let mut was_leader = false;
     let mut log = LeaderLog::default();
     loop {
         let (is_elected, is_leading) = (authority.is_elected(), authority.is_leading());
+        if !is_elected {
+            elected_at = None;
+        }
         if is_elected && !is_leading {
+            let since = *elected_at.get_or_insert_with(skep_env::now);
             match begin(&authority, &own).await {
-                Ok(()) => {}
+                Ok(()) => take_overs.record(skep_env::now().saturating_sub(since)),
                 Err(error) => {
                     tracing::debug!(
                         "this node was elected as the leader of management, but cannot lead yet: \

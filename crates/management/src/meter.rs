@@ -5,15 +5,18 @@
 //! wait is not part of their duration.
 
 use skep_exporter::message::Figures;
-use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+use skep_metrics::{Completed, Histogram, OperationTable, Origin, Registry, Stage, catalog};
 use skep_rpc::{Incoming, Outbox};
 use skep_service::PROGRAM_VERSION;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Counts the requests of the process. Only the process's single thread uses it.
 pub(crate) struct Meter {
     table: OperationTable,
     pub(crate) figures: Rc<Figures>,
+    /// Times from the election of this node as the leader until it leads.
+    pub(crate) take_overs: Arc<Histogram>,
 }
 
 impl Meter {
@@ -28,7 +31,9 @@ impl Meter {
         registry.gauge(&catalog::NODE_INFO, &labels).set(1);
         let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
         let table = OperationTable::new(&registry, &catalog::MANAGEMENT, Vec::new(), name);
-        Rc::new(Self { table, figures: Figures::new(registry) })
+        let labels = vec![("recovery", "take_over".to_owned())];
+        let take_overs = registry.histogram(&catalog::MANAGEMENT_RECOVERY, &labels);
+        Rc::new(Self { table, figures: Figures::new(registry), take_overs })
     }
 
     /// Adds `change` to the number of open connections.

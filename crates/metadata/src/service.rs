@@ -197,10 +197,10 @@ impl Shell {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
         meter.end_batch(actions, target.waits(), now);
         meter.count_work(now, skep_env::idle_time());
-        meter.show_holders(began, || target.silent_holders());
         meter.role().after_batch(target.wait_left(), now);
         meter.role().show_loads(now, || target.engine().block_loads());
         meter.show_removals(target.queued_removals());
+        meter.show_holders(began, || target.silent_holders());
     }
 
     /// Counts a batch that the target handled in the role of a backup.

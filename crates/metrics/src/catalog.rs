@@ -3,7 +3,8 @@
 //! Names follow the conventions of Prometheus: units are base units, and the unit is at the end of
 //! the name. The text form appends `_total` to the names of counters. The number of values of each
 //! label is bounded. Values are ids of targets of the node, kinds of operations, stages, caches,
-//! kinds of recoveries, devices of the host, and at most [`crate::MAX_ACCOUNTS`] accounts for each dimension and thread.
+//! kinds of recoveries, devices of the host, and at most [`crate::MAX_ACCOUNTS`] accounts for each
+//! dimension and thread.
 
 use crate::cache_use::CacheFamily;
 use crate::definition::{Definition, Unit};
@@ -14,12 +15,12 @@ const DEVICE: &[&str] = &["device"];
 const LOAD: &[&str] = &["service", "target", "by", "id"];
 const LOAD_STAGE: &[&str] = &["service", "target", "by", "id", "stage"];
 const ALERT_LABELS: &[&str] = &["rule", "severity", "object", "fault", "skep_cluster", "skep_name"];
+const HOLDER: &[&str] = &["target", "client"];
 const CACHE_OF_MOUNT: &[&str] = &["cache"];
 const CACHE: &[&str] = &["target", "cache"];
-const RECOVERY_OF_MOUNT: &[&str] = &["recovery"];
+const RECOVERY_OF_PROCESS: &[&str] = &["recovery"];
 const RECOVERY: &[&str] = &["target", "recovery"];
 const BALANCE_LABELS: &[&str] = &["of", "skep_cluster"];
-const HOLDER: &[&str] = &["target", "client"];
 
 /// Declares the metrics of one table of operations.
 ///
@@ -216,11 +217,16 @@ definitions! {
         "Requests of the kernel that a cache in `skep_mount_cache_hits_total` could not answer. \
          For `pages`: opens of files whose pages the kernel did not have, or had to drop.");
     /// Duration of a mount's recoveries.
-    MOUNT_RECOVERY = Definition::histogram("skep_mount_recovery_seconds", RECOVERY_OF_MOUNT,
+    MOUNT_RECOVERY = Definition::histogram("skep_mount_recovery_seconds", RECOVERY_OF_PROCESS,
         "Duration of the recoveries of a mount: `session` opened a lost session at a metadata \
          group and its files again, `replay` sent changes, opens and locks again that a metadata \
          target had lost with its power, and `rejoin` registered the mount again after an \
          eviction.");
+    /// Duration of the recoveries of a management node.
+    MANAGEMENT_RECOVERY = Definition::histogram("skep_management_recovery_seconds",
+        RECOVERY_OF_PROCESS,
+        "Duration of the recoveries of management: `take_over` lasted from the election of this \
+         node as the leader until it led. A single management node elects itself at each start.");
     /// Uses of the cache of a metadata target's key-value store that had the block.
     METADATA_CACHE_HITS = Definition::counter("skep_metadata_cache_hits", Unit::Count, CACHE,
         "Blocks that a metadata target's key-value store took from its cache (setting \

@@ -295,8 +295,8 @@ impl ChunkStore {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
-    /// Adds the uses of the caches to the metrics of the process. The thread of the store calls this
-    /// function once.
+    /// Adds the uses of the caches to the metrics of the process. The thread of the store calls
+    /// this function once.
     pub fn show_caches(&self, registry: &Registry) {
         let labels = |cache: &str| {
             vec![("target", self.target.raw().to_string()), ("cache", cache.to_owned())]

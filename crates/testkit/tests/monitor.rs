@@ -478,12 +478,13 @@ impl LiveFigures {
         let mut command = Command::new(cluster::program());
         command.args(["stats", "--by", by, "--interval", "1s", "--output", "ndjson"]);
         command.arg("--cluster").arg(cluster.data());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
         // The command prints this line after its first question to the services.
         let mut announcement = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut announcement).unwrap();
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        errors.read_line(&mut announcement).expect("the command prints a line");
         assert!(announcement.contains("--once prints one interval"), "{announcement}");
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         Self { by, child, lines, sums: BytesById::new() }
     }
 
@@ -499,11 +500,11 @@ impl LiveFigures {
         let deadline = Instant::now() + PATIENCE;
         while !has_all(&self.sums) {
             assert!(Instant::now() < deadline, "by {}: {:?} only", self.by, self.sums);
-            let line = self.lines.next().expect("the command continues").unwrap();
+            let line = self.lines.next().expect("the command continues").expect("text");
             self.add(&line);
         }
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
         while let Some(Ok(line)) = self.lines.next() {
             self.add(&line);
         }

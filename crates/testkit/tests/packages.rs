@@ -23,8 +23,8 @@ const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 
 /// Commands that give a host an archive for `apt` with stand-ins for the packages of others. Their
-/// version is so low that a real package on the host stays. `apt` does not ask the reader whether it
-/// shall continue.
+/// version is so low that a real package on the host stays. `apt` does not ask the reader whether
+/// it shall continue.
 const ARCHIVE: &str = "\
 rm -rf /etc/apt/sources.list*
 mount -t tmpfs tmpfs /run

@@ -419,7 +419,7 @@ fn summed_evidence_is_exact_and_has_a_bounded_size() {
     assert_eq!(target.clients.len(), MAX_NAMED + 1);
     assert_eq!(target.clients.values().map(|it| it.traffic.bytes).sum::<u64>(), 20 * MIB);
     assert!(target.clients.contains_key("19") && !target.clients.contains_key("0"));
-    assert_eq!(sum.targets[&1].users.values().map(|it| it.requests).sum::<u64>(), (0..20).sum());
+    assert_eq!(sum.targets[&1].users.values().map(|it| it.requests).sum::<u64>(), 190);
     assert_eq!(target.kinds["write_chunk"].requests, 2_000);
 }
 

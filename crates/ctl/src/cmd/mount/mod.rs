@@ -44,6 +44,10 @@ const EXAMPLES: &[Example] = &[
         "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro /mnt/skep",
     ),
     (
+        "account for load by the jobs of LSF, whose programs have the variable LSB_JOBID",
+        "skep mount --cluster 10.0.0.1:7400 -o job_variables=LSB_JOBID /mnt/skep",
+    ),
+    (
         "check the command and the token, and do not mount",
         "skep mount --dry-run --cluster 10.0.0.1:7400 --token-file token /mnt/skep",
     ),

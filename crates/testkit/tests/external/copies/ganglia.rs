@@ -1,6 +1,6 @@
-//! Ganglia's own programs read the figures of the monitor: `gmetad` stores them beside those of a
-//! real `gmond`, and `gstat` lists the servers. The monitor's document has the form that `gmond`
-//! declares in its own document.
+//! Ganglia's own programs read the figures of the monitor: `gmetad` stores them beside the figures
+//! of a real `gmond`, and `gstat` lists the servers. The monitor's document has the form that
+//! `gmond` declares in its own document.
 
 use super::{PATIENCE, Running, Suspended, free_addresses, port, read_all};
 use crate::text;
@@ -103,8 +103,8 @@ fn is_in(directory: &Path, file: &Path) -> bool {
     files::read_dir(directory).flatten().any(|it| it.path().join(file).exists())
 }
 
-/// `gmetad` stores each figure of each server beside those of a `gmond`, and `gstat` shows which
-/// servers are down.
+/// `gmetad` stores each figure of each server beside the figures of a `gmond`, and `gstat` shows
+/// dead servers.
 pub(crate) fn programs_read_each_server(_: &()) {
     let cluster = Cluster::start(Shape::default());
     let scratch = Scratch::new();

@@ -109,7 +109,7 @@ struct Recorded {
     refusals: Vec<String>,
 }
 
-/// A server that passes writes to InfluxDB, and keeps a copy of each one that InfluxDB has accepted.
+/// A server that passes writes to InfluxDB, and keeps a copy of each one that InfluxDB accepts.
 struct Recorder {
     address: String,
     recorded: Arc<Mutex<Recorded>>,

@@ -118,6 +118,9 @@ impl Reply {
     }
 }
 
+/// Lines of the view, with the level that they are about.
+type Computed = (Division, LoadScope, Option<Rc<[Line]>>);
+
 /// The replies between which the load is shown.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
@@ -127,7 +130,7 @@ pub(super) struct Figures {
     latest: Option<Rc<Reply>>,
     /// The lines of the last call of [`Self::lines`], with the level that they are about. Keys and
     /// drawings ask for the same lines again and again.
-    computed: Option<(Division, LoadScope, Option<Rc<[Line]>>)>,
+    computed: Option<Computed>,
 }
 
 impl Figures {
