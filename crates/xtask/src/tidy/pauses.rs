@@ -29,6 +29,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
     ("crates/ctl/src/cmd/health/watch.rs", "period: the interval between two checks"),
     ("crates/ctl/src/cmd/ondemand/job_output.rs", "poll: the state of the results of a Slurm job, written by its first node, and the nodes that have not read it; delay: before a copy, for cached names"),
+    ("crates/ctl/src/cmd/stats/live/figures.rs", "poll: the reply of the mount to an earlier question"),
     ("crates/ctl/src/cmd/stats/live/mod.rs", "period: the interval between two questions for figures"),
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),

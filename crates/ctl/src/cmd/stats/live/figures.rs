@@ -7,20 +7,34 @@ use super::super::show::{self, Line, Names};
 use super::super::{Division, SpanArgs, own};
 use super::view::Level;
 use crate::access::{Access, entry_at};
+use skep_env::Mailbox;
 use skep_fuse::UserLoad;
 use skep_stats::{LoadScope, Round, rows_within};
-use skep_types::{ClusterMap, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Time limit for the reply of a mount, which takes milliseconds if the mount works.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Time between two looks at a thread that waits for an earlier reply of the mount.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
 /// The source of the figures.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(in super::super) enum Source {
     /// The services of a cluster.
     Services(Access),
     /// The mount of this directory, which counts only the requests of this user's programs.
-    Mount { place: PathBuf, map: Rc<ClusterMap> },
+    Mount {
+        place: PathBuf,
+        map: Rc<ClusterMap>,
+        /// Whether a thread waits for a reply of the mount.
+        is_asked: Arc<AtomicBool>,
+    },
 }
 
 /// The reply to one question.
@@ -59,7 +73,7 @@ impl Source {
         own::check(span)?;
         span.selection.check_has_nodes(by, "a mount counts")?;
         let map = Rc::new(own::map(&place)?);
-        Ok(Self::Mount { place, map })
+        Ok(Self::Mount { place, map, is_asked: Arc::default() })
     }
 
     /// Whether the figures come from a mount.
@@ -83,13 +97,54 @@ impl Source {
                     counts: Counts::Services { round, unreachable },
                 })
             }
-            Self::Mount { place, map } => {
-                let load = own::load(place, by, interval)?;
+            Self::Mount { place, map, is_asked } => {
+                let load = ask_mount(place, is_asked, by, interval).await?;
                 let counts = Counts::Mount { load, by, place: place.clone() };
                 Ok(Reply { map: Rc::clone(map), names: Rc::new(Names::of(map)), counts })
             }
         }
     }
+}
+
+/// Asks the mount at `place` on a separate thread, so that keys and signals have an effect while the
+/// mount does not reply. `is_asked` keeps the number of waiting threads at one.
+///
+/// # Errors
+/// - `TimedOut` if the mount does not reply in time.
+/// - Errors of the mount.
+async fn ask_mount(
+    place: &Path,
+    is_asked: &Arc<AtomicBool>,
+    by: Division,
+    interval: Duration,
+) -> Result<UserLoad> {
+    let late = || {
+        let what = format!(
+            "no reply of the mount at {0}; `skep why {0}` shows the requests that wait",
+            place.display()
+        );
+        Error::new(ErrorCode::TimedOut, what)
+    };
+    let earlier_reply = async {
+        while is_asked.load(Ordering::Relaxed) {
+            skep_env::sleep(POLL_INTERVAL).await;
+        }
+    };
+    skep_env::timeout(PATIENCE, earlier_reply).await.ok_or_else(late)?;
+    let (sender, mailbox) = Mailbox::new(1)?;
+    let (asked, is_waiting) = (place.to_owned(), Arc::clone(is_asked));
+    let ask = move || {
+        let reply = own::load(&asked, by, interval);
+        is_waiting.store(false, Ordering::Relaxed);
+        // The queue has space for the only reply.
+        let _ = sender.send(reply);
+    };
+    is_asked.store(true, Ordering::Relaxed);
+    if let Err(error) = skep_env::spawn_thread("skep-load".into(), None, ask) {
+        is_asked.store(false, Ordering::Relaxed);
+        return Err(error.into());
+    }
+    skep_env::timeout(PATIENCE, mailbox.receive()).await.ok_or_else(late)??
 }
 
 impl Reply {
