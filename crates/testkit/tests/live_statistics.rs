@@ -185,3 +185,37 @@ fn wrong_options_leave_the_terminal_unchanged() {
         shown.check_restored();
     }
 }
+
+/// A user without the token gets the same view through a mount. Keys have an effect even if the
+/// mount hangs.
+///
+/// Command: skep stats.
+#[test]
+fn live_view_of_a_mount_follows_keys_even_if_the_mount_hangs() {
+    let cluster = Cluster::start(Shape::small());
+    let (mount, file) = (cluster.path().to_str().expect("UTF-8"), cluster.path().join("file"));
+    let arguments = ["stats", "--by", "operation", "--interval", "200ms", "--mount", mount];
+    let mut shown = TerminalProgram::start(&cluster::program(), &arguments, 80, 24);
+    shown.wait_for_texts(&["cluster  by operation", "? help"]);
+    // The mount counts only while the command asks, so each look at the screen follows a write.
+    let writes = |screen: &Screen, word: &str| {
+        fs::write(&file, vec![1; 1 << 20]).expect("the file is written");
+        screen.text().contains(word)
+    };
+    shown.wait_for_screen("the requests are counted", |screen| writes(screen, "write_chunk"));
+    shown.press("5");
+    shown.wait_for_texts(&["cluster  by user"]);
+    shown.wait_for_screen("the user is counted", |screen| writes(screen, "\nroot "));
+    shown.press("1");
+    shown.wait_for_screen("the service is counted", |screen| writes(screen, "\nstorage-1 "));
+    let hung = cluster.processes("mount").remove(0);
+    hung.signal(Signal::STOP);
+    shown.wait_for_texts(&["no reply of the mount"]);
+    shown.press("b");
+    shown.wait_for_texts(&["cluster  by target"]);
+    shown.press("q");
+    let status = shown.wait_for_end();
+    hung.signal(Signal::CONT);
+    assert!(status.success());
+    shown.check_restored();
+}
