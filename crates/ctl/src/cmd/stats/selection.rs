@@ -121,7 +121,7 @@ impl SelectionArgs {
 pub(super) fn is_within(scope: LoadScope, by: Division, id: &str, map: &ClusterMap) -> bool {
     let Some(node) = scope.node else { return true };
     match by {
-        Division::Node => id.parse() == Ok(node),
+        Division::Node => id.parse::<u32>() == Ok(node),
         Division::Target => {
             let is_it = |it: &&skep_types::Target| it.id.raw().to_string() == id;
             map.targets.iter().find(is_it).is_some_and(|target| target.node.raw() == node)
