@@ -99,6 +99,11 @@ impl Column {
     /// first.
     pub(super) fn compare(self, one: &Line, other: &Line, by: Division) -> Ordering {
         match self {
+            // Targets by number, so that t10 comes after t9.
+            Self::Name if by == Division::Target => {
+                let number = |line: &Line| line.id.parse::<u32>().unwrap_or(u32::MAX);
+                number(one).cmp(&number(other))
+            }
             Self::Name => full_name(one, by).cmp(&full_name(other, by)),
             Self::Operations => larger_first(one, other, |it| it.operations_per_second),
             Self::Read => larger_first(one, other, |it| it.read_bytes_per_second),
@@ -288,6 +293,17 @@ mod tests {
         assert_eq!(shortened("\u{4e2d}\u{6587}\u{5b57}", 4), "\u{4e2d}~");
         assert_eq!(aligned("ab", 4, true), "  ab");
         assert_eq!(plain("a\x1b[2J\u{301}b\u{200b}"), "a\\u{1b}[2Jb");
+    }
+
+    #[test]
+    fn targets_are_in_the_order_of_their_numbers() {
+        let row = |id: &str| Row { id: id.into(), ..Row::default() };
+        let targets = lines(&["10", "9", "other"].map(row), Division::Target);
+        let compare =
+            |one: usize, other: usize, by| Column::Name.compare(&targets[one], &targets[other], by);
+        assert_eq!(compare(0, 1, Division::Target), Ordering::Greater);
+        assert_eq!(compare(0, 2, Division::Target), Ordering::Less);
+        assert_eq!(compare(0, 1, Division::Operation), Ordering::Less);
     }
 
     proptest! {
