@@ -295,9 +295,9 @@ impl Live {
         let lines = self.figures.lines(self.view.level());
         let rows = self.view.arranged(lines.as_deref().unwrap_or_default());
         let sum = line_named(&sum(rows), String::new());
+        let mut problems: Vec<_> = self.problem.iter().cloned().collect();
         let unreachable = self.figures.unreachable().iter();
-        let mut problems: Vec<_> = unreachable.map(|it| format!("no figures from {it}")).collect();
-        problems.extend(self.problem.clone());
+        problems.extend(unreachable.map(|it| format!("no figures from {it}")));
         let content = Content {
             lines: lines.as_deref(),
             sum: &sum,
