@@ -9,7 +9,7 @@ const SPANS = [[300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"], [2592000,
 const POINTS = 300;
 
 const byId = (id) => document.getElementById(id);
-const main = byId("main"), notice = byId("notice"), foot = byId("foot"), spans = byId("span");
+const main = byId("main"), notice = byId("notice"), foot = byId("foot"), spans = byId("span"), clusters = byId("cluster");
 let view = null, live = null, span = Number(recall("span")) || 300, dueCharts = 0;
 
 function recall(name) { try { return localStorage.getItem(`skep-${name}`); } catch { return null; } }
@@ -40,7 +40,8 @@ function open() {
 }
 
 async function get(path) {
-  const reply = await fetch(path, { headers: { Accept: "application/json" } });
+  const chosen = clusters.value ? `${path.includes("?") ? "&" : "?"}cluster=${encodeURIComponent(clusters.value)}` : "";
+  const reply = await fetch(path + chosen, { headers: { Accept: "application/json" } });
   if (!reply.ok) throw new Error(`the monitor replied ${reply.status}`);
   return reply.json();
 }
@@ -109,6 +110,19 @@ byId("theme").addEventListener("click", () => {
 byId("views").append(...VIEWS.map(([path, title], index) =>
   h("a", { href: `#/${path}`, title: `Key ${index + 1}` }, title)));
 spans.append(...SPANS.map(([seconds, title]) => h("option", { value: seconds, selected: seconds === span }, title)));
+/** Fills the choice of the cluster, which is hidden if the monitor has only one. */
+async function listClusters() {
+  const found = (await (await fetch("/api/clusters")).json()).clusters;
+  if (found.length < 2) return;
+  const wanted = recall("cluster");
+  clusters.replaceChildren(...found.map(({ name }) => h("option", { value: name, selected: name === wanted }, name)));
+  clusters.hidden = false;
+}
+clusters.addEventListener("change", () => {
+  keep("cluster", clusters.value);
+  live = null;
+  open();
+});
 spans.addEventListener("change", () => {
   span = Number(spans.value);
   keep("span", span);
@@ -123,5 +137,4 @@ document.addEventListener("keydown", (event) => {
 });
 window.addEventListener("hashchange", () => { open(); main.focus({ preventScroll: true }); });
 window.addEventListener("resize", redraw);
-open();
-tick();
+listClusters().catch(() => {}).then(() => { open(); tick(); });

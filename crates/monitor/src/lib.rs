@@ -1,7 +1,7 @@
 //! The monitor asks all services of a cluster for their statistics each second. It stores the
 //! history, reports problems, and serves a web page and an interface for programs.
 //!
-//! - [`settings`]: the settings of `skep monitor`.
+//! - [`settings`]: the settings of `skep monitor`. `clusters`: the clusters of one monitor.
 //! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`] (the
 //!   load of one second).
 //! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
@@ -22,6 +22,7 @@ mod alertmanager;
 mod alerts;
 mod back_off;
 mod background;
+mod clusters;
 pub mod codec;
 mod collect;
 mod consequences;
@@ -55,14 +56,16 @@ mod target_figures;
 pub mod tier;
 mod trace_source;
 
+pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
+use clusters::{Clusters, history_of};
 use collect::Collector;
 use history::History;
 use live::MonitorState;
 use notify::Notifications;
 use reports::Reports;
-use skep_env::UntilSignal;
+use skep_env::{Task, UntilSignal};
 use skep_exporter::http::{Answer, Request, serve_pages};
 use skep_exporter::message::Figures;
 use skep_rpc::JoinToken;
@@ -70,26 +73,27 @@ use skep_service::listen::{IfTaken, listen};
 use skep_service::tokens::follow_file;
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the monitor of the cluster to which `token` belongs, until a signal ends the monitor. If an
-/// administrator replaces `token_file`, the monitor uses the new token.
+/// Runs the monitor of one or several clusters, until a signal ends the monitor. If an administrator
+/// replaces the token file of a cluster, the monitor uses the new token.
 ///
 /// # Errors
 /// - `Configuration` if the certificate of the page, the password, or a token for InfluxDB or
 ///   Prometheus cannot be used, or if the address of a receiver is invalid.
 /// - `Io` if the monitor cannot listen, or cannot open its directory.
-pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> Result<()> {
+pub fn run(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Result<()> {
     let signals = skep_service::end_signals()?;
-    let (settings, token) = (settings.clone(), token.clone());
-    let token_file = token_file.to_owned();
+    let (settings, clusters) = (settings.clone(), clusters.to_vec());
     let result = skep_env::block_on(async move {
-        let secrets = token.secrets.clone();
-        let _following = skep_env::spawn(follow_file(token_file, token.cluster, secrets));
-        let ended = signals.until_signal(serve(&settings, &token)).await;
+        let follow = |cluster: &WatchedCluster| {
+            let (file, id) = (cluster.token_file.clone(), cluster.token.cluster);
+            skep_env::spawn(follow_file(file, id, cluster.token.secrets.clone()))
+        };
+        let _following: Vec<_> = clusters.iter().map(follow).collect();
+        let ended = signals.until_signal(serve(&settings, &clusters)).await;
         skep_service::notify::stopping();
         match ended {
             Ok(UntilSignal::Ready(Err(error))) => Err(error),
@@ -110,13 +114,20 @@ fn now_ms() -> u64 {
     u64::try_from(now.seconds).unwrap_or(0) * 1000 + u64::from(now.nanoseconds / 1_000_000)
 }
 
-async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
+async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Result<()> {
     let (password, tls) = (settings.password()?, settings.tls()?);
     let directory = &settings.directory;
     let named = |error: std::io::Error| Error::from(error).within(directory.display());
     std::fs::create_dir_all(directory).map_err(named)?;
     let _lock = lock(settings)?;
-    let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
+    let mut states = Vec::new();
+    for (number, cluster) in clusters.iter().enumerate() {
+        let place = history_of(directory, number, &cluster.name);
+        let history = History::open(&place, settings.history.0).map_err(named)?;
+        let state = MonitorState::new(history, settings.alerts.clone());
+        states.push((cluster.name.clone(), Rc::new(RefCell::new(state))));
+    }
+    let own: Vec<_> = states.iter().map(|(_, state)| Rc::clone(state)).collect();
     // The services use the function `listen`, too, so its errors name their setting `node.listen`.
     // Replace this name by the name of the monitor's setting.
     let renamed =
@@ -126,42 +137,63 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     tracing::info!("the web page of the monitor is at {scheme}://{address}/");
     let _certificate = tls.clone().map(|tls| skep_env::spawn(tls.follow()));
-    let state = Rc::new(RefCell::new(MonitorState::new(history, settings.alerts.clone())));
     let figures = Figures::new(skep_metrics::Registry::new());
     let registry = Arc::clone(figures.registry());
     let handler = {
-        let (state, access) = (Rc::clone(&state), routes::Access { password });
+        let (clusters, access) = (Clusters(states), routes::Access { password });
         let reports = Reports::new(&settings.reports);
         move |request: &Request| {
-            routes::report(request, &access, &reports).unwrap_or_else(|| {
-                let state = state.borrow();
-                Answer::Now(routes::reply(request, &access, &state, &registry, now_ms()))
+            let of_report = routes::report(request, &access, &reports);
+            of_report.unwrap_or_else(|| {
+                Answer::Now(clusters.reply(request, &access, &registry, now_ms()))
             })
         }
     };
     let _page =
         skep_env::spawn(serve_pages(listener, limits::MAX_CONNECTIONS, tls, Rc::new(handler)));
-    let notifications = Notifications::of_settings(&settings.alerts)?;
+    let notifications = Rc::new(Notifications::of_settings(&settings.alerts)?);
     let _sending: Vec<_> =
         notifications.queues().map(|queue| skep_env::spawn(queue.run())).collect();
-    let alertmanagers = alertmanager::of_settings(&settings.alerts)?;
-    let _informing: Vec<_> =
-        alertmanagers.into_iter().map(|it| skep_env::spawn(it.run(Rc::clone(&state)))).collect();
-    let copies = copies::of_settings(settings)?;
-    let _copying: Vec<_> =
-        copies.into_iter().map(|copy| skep_env::spawn(copy.run(Rc::clone(&state)))).collect();
+    // The interface of gmetad has one cluster.
     let ganglia = ganglia::listen(&settings.ganglia)?;
-    let _polled = ganglia.map(|it| skep_env::spawn(ganglia::serve(it, Rc::clone(&state))));
-    let traces = otlp::Exporter::of(&settings.otlp, token)?;
-    let _exporting = traces.map(|traces| skep_env::spawn(traces.run(Rc::clone(&state))));
+    let _polled = ganglia.map(|it| skep_env::spawn(ganglia::serve(it, Rc::clone(&own[0]))));
+    let mut watching = Vec::new();
+    for (cluster, state) in clusters.iter().zip(own) {
+        watching.extend(watch(settings, &cluster.token, &state, &notifications)?);
+    }
     skep_service::notify::ready();
-    let collector = Collector::new(token);
-    let following = record_rounds::follow(collector.connections(), Rc::clone(&state));
-    let _following = skep_env::spawn(following);
-    let progress = background::follow(collector.identity(), Rc::clone(&state));
-    let _progress = skep_env::spawn(progress);
-    collect_for_ever(settings, collector, &state, &notifications).await;
+    for task in watching {
+        task.await;
+    }
     Ok(())
+}
+
+/// Starts the tasks for one cluster: its rounds, the questions for records and for background work,
+/// and the copies for other programs. The tasks end when they are dropped.
+fn watch(
+    settings: &MonitorSettings,
+    token: &JoinToken,
+    state: &Rc<RefCell<MonitorState>>,
+    notifications: &Rc<Notifications>,
+) -> Result<Vec<Task<()>>> {
+    let mut tasks = Vec::new();
+    for alertmanager in alertmanager::of_settings(&settings.alerts)? {
+        tasks.push(skep_env::spawn(alertmanager.run(Rc::clone(state))));
+    }
+    for copy in copies::of_settings(settings)? {
+        tasks.push(skep_env::spawn(copy.run(Rc::clone(state))));
+    }
+    if let Some(traces) = otlp::Exporter::of(&settings.otlp, token)? {
+        tasks.push(skep_env::spawn(traces.run(Rc::clone(state))));
+    }
+    let collector = Collector::new(token);
+    let records = record_rounds::follow(collector.connections(), Rc::clone(state));
+    tasks.push(skep_env::spawn(records));
+    tasks.push(skep_env::spawn(background::follow(collector.identity(), Rc::clone(state))));
+    let interval = settings.interval.0;
+    let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
+    tasks.push(skep_env::spawn(collect_for_ever(interval, collector, state, notifications)));
+    Ok(tasks)
 }
 
 /// Locks the directory of the monitor. Only one monitor at a time can lock it.
@@ -183,11 +215,12 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     }
 }
 
+/// Asks the services of one cluster in rounds, until this future is dropped.
 async fn collect_for_ever(
-    settings: &MonitorSettings,
+    interval: Duration,
     mut collector: Collector,
-    state: &RefCell<MonitorState>,
-    notifications: &Notifications,
+    state: Rc<RefCell<MonitorState>>,
+    notifications: Rc<Notifications>,
 ) {
     let mut before = skep_env::now();
     let mut due = before;
@@ -208,12 +241,13 @@ async fn collect_for_ever(
         if changes > 0 {
             tracing::debug!("{changes} alerts have begun or ended");
         }
-        // The processor time since the last round also includes the time for decoding replies and
-        // for serving the web page.
+        // The processor time since the last round also includes the time for decoding replies, for
+        // serving the web page, and for other clusters. So all clusters together stay below the
+        // limit.
         let spent = skep_env::thread_time();
         let work = spent.saturating_sub(used);
         used = spent;
-        due = next_round(due, settings.interval.0, skep_env::now(), work);
+        due = next_round(due, interval, skep_env::now(), work);
         skep_env::sleep(due.saturating_sub(skep_env::now())).await;
     }
 }

@@ -72,6 +72,9 @@ pub const MAX_REPORTS: usize = 500;
 pub const MAX_REPORT_READERS: usize = 4;
 /// Time limit for reading a report.
 pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of clusters of one monitor. All of them share one thread, so the rounds become
+/// longer than a second if there are many large clusters.
+pub const MAX_CLUSTERS: usize = 16;
 /// Maximum number of alerts in one request to an Alertmanager, the most severe first. Such a
 /// request has up to 1 MB.
 pub const MAX_SENT_ALERTS: usize = 500;

@@ -15,7 +15,7 @@ use crate::series::{self, Parameters, SeriesQuery};
 use crate::slow_operations::MAX_LISTED;
 use serde_json::{Value, json};
 use skep_exporter::http::{Answer, Reply, Request, plain};
-use skep_metrics::{Registry, catalog, text};
+use skep_metrics::{Registry, Snapshot, catalog, text};
 use skep_stats::operation::OperationReport;
 use skep_stats::why::{Focus, Scope};
 use skep_types::NodeKind;
@@ -82,7 +82,7 @@ pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) 
 
 /// Returns the reply to a request that is not permitted, or has another method than `GET` or
 /// `HEAD`.
-fn refusal(request: &Request, access: &Access) -> Option<Reply> {
+pub(crate) fn refusal(request: &Request, access: &Access) -> Option<Reply> {
     access.refusal(request).or_else(|| {
         let is_read = matches!(request.method.as_str(), "GET" | "HEAD");
         (!is_read)
@@ -130,18 +130,8 @@ pub(crate) fn reply(
             "holding": state.alerts.holding(),
             "ended": state.alerts.ended(),
         })),
-        "/api/prometheus" => {
-            state.discovery_at_ms.set(Some(now_ms));
-            return as_json(&prometheus_targets(state));
-        }
-        "/metrics" => {
-            return Reply {
-                status: OK,
-                content_type: text::CONTENT_TYPE,
-                headers: HEADERS,
-                body: metrics(state, registry, now_ms).into(),
-            };
-        }
+        "/api/prometheus" => return discovery(&[state], now_ms),
+        "/metrics" => return metrics_of(&[state], registry, now_ms),
         _ => return plain("404 Not Found", "The monitor has no page at this address.\n"),
     };
     found.map_or_else(|problem| bad(&problem), |value| in_format(path, &value, &parameters))
@@ -157,11 +147,29 @@ fn in_format(path: &str, value: &Value, parameters: &Parameters) -> Reply {
     }
 }
 
-/// Returns the metrics of the monitor's process, the balances, and its alerts, so that Prometheus
-/// and Alertmanager send them too. The label `fault` of a consequence is the object of the alert
-/// from which it follows, so that Alertmanager can leave it out.
-fn metrics(state: &MonitorState, registry: &Registry, now_ms: u64) -> String {
+/// Returns the reply with the metrics of the monitor's process, and the alerts and balances of the
+/// clusters.
+pub(crate) fn metrics_of(states: &[&MonitorState], registry: &Registry, now_ms: u64) -> Reply {
     let mut snapshot = registry.snapshot();
+    states.iter().for_each(|state| add_findings(state, now_ms, &mut snapshot));
+    let body = text::encode(&snapshot).into();
+    Reply { status: OK, content_type: text::CONTENT_TYPE, headers: HEADERS, body }
+}
+
+/// Returns the reply with the metrics pages of the services of the clusters.
+pub(crate) fn discovery(states: &[&MonitorState], now_ms: u64) -> Reply {
+    let mut all = Vec::new();
+    for state in states {
+        state.discovery_at_ms.set(Some(now_ms));
+        all.extend(prometheus_targets(state));
+    }
+    as_json(&Value::Array(all))
+}
+
+/// Adds the balances and the alerts of a cluster to the metrics, so that Prometheus and
+/// Alertmanager send the alerts too. The label `fault` of a consequence is the object of the alert
+/// from which it follows, so that Alertmanager can leave it out.
+fn add_findings(state: &MonitorState, now_ms: u64, snapshot: &mut Snapshot) {
     let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
     let alerts = state.alerts.holding().into_iter().flat_map(|alert| {
         let present = alert.consequences.iter().filter(|it| it.ended_ms.is_none());
@@ -188,7 +196,6 @@ fn metrics(state: &MonitorState, registry: &Registry, now_ms: u64) -> String {
             snapshot.number(&catalog::BALANCE, labels, (percent * 1e4).round() as i64);
         }
     }
-    text::encode(&snapshot)
 }
 
 fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
@@ -225,8 +232,8 @@ fn operation(
 /// Returns the list of the metrics pages of all services, in the form that Prometheus reads for its
 /// HTTP service discovery. Omits the pages that only programs on the host of the service can read
 /// ([`MonitorState::hidden_pages`]).
-fn prometheus_targets(state: &MonitorState) -> Value {
-    let Some(map) = &state.collected.map else { return json!([]) };
+fn prometheus_targets(state: &MonitorState) -> Vec<Value> {
+    let Some(map) = &state.collected.map else { return Vec::new() };
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let found = services.filter_map(|node| {
         let page = state.page_of(node)?.ok()?;
@@ -242,17 +249,17 @@ fn prometheus_targets(state: &MonitorState) -> Value {
     found.collect()
 }
 
-fn as_json(value: &Value) -> Reply {
+pub(crate) fn as_json(value: &Value) -> Reply {
     Reply { status: OK, content_type: JSON, headers: HEADERS, body: value.to_string().into() }
 }
 
-fn bad(problem: &str) -> Reply {
+pub(crate) fn bad(problem: &str) -> Reply {
     let body = json!({ "error": problem }).to_string().into();
     Reply { status: "400 Bad Request", content_type: JSON, headers: HEADERS, body }
 }
 
 /// Decodes the query of a URL, of the form `a=b&c=d` with `%` escapes and with `+` for spaces.
-fn parameters(query: &str) -> Result<Parameters, String> {
+pub(crate) fn parameters(query: &str) -> Result<Parameters, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {

@@ -37,8 +37,8 @@ pub struct MonitorSettings {
     /// as the directories of `skep study`. The page shows them in a sandbox, and follows no
     /// symbolic links. Empty: no reports.
     pub reports: PathBuf,
-    /// Maximum size of the history on disk. If the history reaches this size, the oldest files are
-    /// removed.
+    /// Maximum size of the history of each cluster on disk. If the history reaches this size, the
+    /// oldest files are removed.
     pub history: ByteSize,
     /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor waits longer
     /// if the computation of a round takes more than a tenth of this time.
@@ -152,8 +152,8 @@ pub struct RemoteWriteSettings {
 #[serde(deny_unknown_fields)]
 pub struct GangliaSettings {
     /// Address at which `gmetad` reads the figures, as `host:port`. The usual port is 8649. All
-    /// programs that can connect to the address can read the figures, as with `gmond`. Empty: no
-    /// figures for Ganglia.
+    /// programs that can connect to the address can read the figures, as with `gmond`. A monitor of
+    /// several clusters has the figures of the first one. Empty: no figures for Ganglia.
     pub listen: String,
 }
 

@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
 use skep_env::{TcpListener, block_on, spawn};
-use skep_monitor::MonitorSettings;
+use skep_monitor::{MonitorSettings, WatchedCluster};
 use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{Identity, Incoming, JoinToken, Outbox, Secrets};
 use skep_types::map::{Capacity, Reachability};
@@ -253,7 +253,8 @@ fn start_monitor(directory: &Path, token: JoinToken) {
         listen: "127.0.0.1:0".into(),
         ..MonitorSettings::default()
     };
-    let body = move || skep_monitor::run(&settings, &token, &token_file);
+    let cluster = WatchedCluster { name: "main".into(), token, token_file };
+    let body = move || skep_monitor::run(&settings, &[cluster]);
     skep_env::spawn_thread(MONITOR.into(), None, body).unwrap();
 }
 

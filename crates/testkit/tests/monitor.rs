@@ -329,6 +329,51 @@ fn encrypted_page_is_served_to_clients_that_trust_it() {
 
 /// Command: skep monitor.
 #[test]
+fn one_monitor_watches_two_clusters_separately() {
+    let clusters = [(); 2].map(|()| Cluster::start(Shape::small()));
+    let [first, second] = &clusters;
+    let scratch = Scratch::new();
+    let directory = scratch.path().join("monitor");
+    let also = format!("second={}", second.data().display());
+    let monitor = Monitor::start(first, &directory, &["--also", &also]);
+    let address = monitor.address();
+    fs::write(second.path().join("file"), vec![7; MIB]).unwrap();
+    let ids = wait_for("both maps have arrived", PATIENCE, || {
+        let listed = get(&address, "/api/clusters");
+        let ids = listed["clusters"].list().iter().map(|it| it["cluster"].text().to_owned());
+        let ids: Vec<String> = ids.filter(|id| !id.is_empty()).collect();
+        (ids.len() == 2).then_some(ids)
+    });
+    assert_ne!(ids[0], ids[1]);
+    for (path, id) in [
+        ("/api/live", &ids[0]),
+        ("/api/live?cluster=main", &ids[0]),
+        ("/api/live?cluster=second", &ids[1]),
+    ] {
+        assert_eq!(get(&address, path)["cluster"].text(), id, "{path}");
+    }
+    let written = |more: &str| -> u64 {
+        let load = get(&address, &format!("/api/load?by=user&span=300{more}"));
+        load["rows"].list().iter().map(|row| row["written_bytes"].number()).sum()
+    };
+    wait_for("the load of the second cluster", PATIENCE, || {
+        (written("&cluster=second") == MIB as u64).then_some(())
+    });
+    assert_eq!(written(""), 0, "the first cluster has no load");
+    assert!(directory.join("history").is_dir());
+    assert!(directory.join("clusters/second/history").is_dir());
+    let (status, body) = request(&address, "/api/live?cluster=third", "").expect("a reply");
+    assert!(status.contains("400") && body.contains("main, second"), "{status}: {body}");
+    let same = format!("again={}", first.data().display());
+    let other = scratch.path().join("other");
+    let other = other.to_str().expect("UTF-8");
+    let twice = ["monitor", "--directory", other, "--listen", "127.0.0.1:0", "--also", &same];
+    refused(first.try_skep(&twice), "is the same cluster");
+    refused(first.try_skep(&[&twice[..6], &["a/b=x"]].concat()), "invalid name");
+}
+
+/// Command: skep monitor.
+#[test]
 fn page_lists_and_opens_reports_but_no_other_files() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();

@@ -4,9 +4,10 @@ use super::service::parse_set;
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::say;
-use skep_monitor::MonitorSettings;
+use skep_monitor::limits::MAX_CLUSTERS;
+use skep_monitor::{MonitorSettings, WatchedCluster, is_name};
 use skep_service::{config, logging, manual};
-use skep_types::Result;
+use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[
@@ -15,6 +16,10 @@ const EXAMPLES: &[Example] = &[
         "skep monitor --directory /var/lib/skep/monitor",
     ),
     ("print a configuration file to start with", "skep monitor --print-sample"),
+    (
+        "monitor two clusters of /etc/skep/client.toml on one page",
+        "skep monitor --directory /var/lib/skep/monitor --cluster work --also test",
+    ),
     (
         "show the reports of studies on the page, too",
         "skep monitor --directory /var/lib/skep/monitor --reports /srv/studies",
@@ -34,6 +39,10 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct MonitorArgs {
     #[command(flatten)]
     query: ClusterArgs,
+    /// Further cluster to monitor on the same page: a name in client.toml, or NAME=CLUSTER with a
+    /// value as of --cluster, or NAME=CLUSTER,TOKEN-FILE; may be repeated
+    #[arg(long = "also", value_name = "NAME[=CLUSTER[,TOKEN-FILE]]")]
+    also: Vec<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -89,18 +98,105 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
         return say(loaded.print().trim_end());
     }
     let settings = loaded.settings;
-    let access = args.query.access(None)?;
+    let clusters = clusters(&args.query, &args.also)?;
     // Files of the monitor contain names of users and files, so only the administrator may read
     // them.
     skep_env::restrict_new_files();
     logging::start(&settings.log, settings.log_limit)?;
     crate::failure::log_failures();
     tracing::info!(
-        "skep {} starts the monitor of cluster {} (process {}): directory {}",
+        "skep {} starts the monitor of {} (process {}): directory {}",
         skep_service::PROGRAM_VERSION,
-        access.token.cluster,
+        names(&clusters),
         std::process::id(),
         settings.directory.display()
     );
-    skep_monitor::run(&settings, &access.contacts(), &access.token_file)
+    skep_monitor::run(&settings, &clusters)
+}
+
+/// Returns the names and ids of clusters for a log line.
+fn names(clusters: &[WatchedCluster]) -> String {
+    match clusters {
+        [only] => format!("cluster {}", only.token.cluster),
+        _ => {
+            let all = clusters.iter().map(|it| format!("{} ({})", it.name, it.token.cluster));
+            format!("clusters {}", all.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// Finds the clusters of the options. The first is the cluster of `--cluster`.
+///
+/// # Errors
+/// - `InvalidArgument` if a name is invalid or occurs twice, or there are too many clusters.
+/// - Errors of the search for a cluster and its token.
+fn clusters(query: &ClusterArgs, also: &[String]) -> Result<Vec<WatchedCluster>> {
+    let first = query.cluster.clone().filter(|name| is_name(name));
+    let mut all = vec![watched(first.unwrap_or_else(|| "main".into()), query)?];
+    if also.len() >= MAX_CLUSTERS {
+        return Err(invalid(format!("one monitor watches at most {MAX_CLUSTERS} clusters")));
+    }
+    for text in also {
+        let (name, query) = further(text);
+        if !is_name(name) {
+            return Err(invalid(format!(
+                "invalid name '{name}': expected at most 64 letters, digits, - and _"
+            )));
+        }
+        if all.iter().any(|it| it.name == name) {
+            return Err(invalid(format!(
+                "the name '{name}' occurs twice; give each cluster its own"
+            )));
+        }
+        let new = watched(name.to_owned(), &query)?;
+        if let Some(same) = all.iter().find(|it| it.token.cluster == new.token.cluster) {
+            return Err(invalid(format!(
+                "'{name}' is the same cluster as '{}': name each cluster once",
+                same.name
+            )));
+        }
+        all.push(new);
+    }
+    Ok(all)
+}
+
+fn invalid(why: String) -> Error {
+    Error::new(ErrorCode::InvalidArgument, format!("cannot start the monitor: {why}"))
+}
+
+fn watched(name: String, query: &ClusterArgs) -> Result<WatchedCluster> {
+    let access = query.access(None)?;
+    Ok(WatchedCluster { name, token: access.contacts(), token_file: access.token_file })
+}
+
+/// Divides the value of `--also` into the name and the options that name the cluster.
+fn further(text: &str) -> (&str, ClusterArgs) {
+    let Some((name, place)) = text.split_once('=') else {
+        return (text, ClusterArgs { cluster: Some(text.into()), token_file: None });
+    };
+    // A comma also separates the addresses of several management nodes. They contain no slash.
+    let (cluster, token_file) = match place.rsplit_once(',') {
+        Some((cluster, file)) if file.contains('/') => (cluster, Some(PathBuf::from(file))),
+        _ => (place, None),
+    };
+    (name, ClusterArgs { cluster: Some(cluster.into()), token_file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_clusters_have_a_name_and_a_place() {
+        let check = |text, name: &str, cluster: &str, token_file: Option<&str>| {
+            let (found, args) = further(text);
+            assert_eq!((found, args.cluster.as_deref()), (name, Some(cluster)), "{text}");
+            assert_eq!(args.token_file, token_file.map(PathBuf::from), "{text}");
+        };
+        check("test", "test", "test", None);
+        check("test=10.0.0.1:7400", "test", "10.0.0.1:7400", None);
+        check("a=10.0.0.1,10.0.0.2", "a", "10.0.0.1,10.0.0.2", None);
+        check("a=h1,h2,/etc/skep/a-token", "a", "h1,h2", Some("/etc/skep/a-token"));
+        check("a=/srv/data", "a", "/srv/data", None);
+    }
 }

@@ -1,0 +1,205 @@
+//! The clusters that one monitor watches, and the choice of a cluster by a request.
+//!
+//! Each cluster has its own state, history and connections. They share the HTTP server, the
+//! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`;
+//! without it they get the first one, so programs that know only one cluster need no change.
+
+use crate::live::MonitorState;
+use crate::routes::{self, Access};
+use serde_json::{Value, json};
+use skep_exporter::http::{Reply, Request};
+use skep_metrics::Registry;
+use skep_rpc::JoinToken;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Maximum length of the name of a cluster.
+const MAX_NAME: usize = 64;
+
+/// A cluster that the monitor watches.
+#[derive(Debug, Clone)]
+pub struct WatchedCluster {
+    /// The name on the page and in the interface. It is unique, and valid by [`is_name`].
+    pub name: String,
+    /// The token, with the addresses of management.
+    pub token: JoinToken,
+    /// The file with the token. If an administrator replaces it, the monitor uses the new token.
+    pub token_file: PathBuf,
+}
+
+/// Whether a text is valid as the name of a cluster. The name is a part of paths and addresses.
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
+}
+
+/// Returns the directory of the history of a cluster. `number` is its place in the list of
+/// clusters: the first cluster has the directory that a monitor of one cluster has.
+pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf {
+    match number {
+        0 => directory.join("history"),
+        _ => directory.join("clusters").join(name).join("history"),
+    }
+}
+
+/// The states of the clusters by name, in the order of the command line. There is at least one.
+#[derive(Debug)]
+pub(crate) struct Clusters(pub(crate) Vec<(String, Rc<RefCell<MonitorState>>)>);
+
+impl Clusters {
+    /// Returns the reply to a request that is not for reports.
+    pub(crate) fn reply(
+        &self,
+        request: &Request,
+        access: &Access,
+        registry: &Arc<Registry>,
+        now_ms: u64,
+    ) -> Reply {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let wanted = routes::parameters(query).ok().and_then(|mut it| it.remove("cluster"));
+        let has_all = matches!(path, "/api/clusters" | "/metrics" | "/api/prometheus");
+        if has_all && wanted.is_none() {
+            if let Some(refusal) = routes::refusal(request, access) {
+                return refusal;
+            }
+            let states: Vec<_> = self.0.iter().map(|(_, state)| state.borrow()).collect();
+            let states: Vec<&MonitorState> = states.iter().map(|state| &**state).collect();
+            return match path {
+                "/metrics" => routes::metrics_of(&states, registry, now_ms),
+                "/api/prometheus" => routes::discovery(&states, now_ms),
+                _ => routes::as_json(&self.list(&states)),
+            };
+        }
+        let state = match &wanted {
+            None => self.0.first(),
+            Some(wanted) => self.0.iter().find(|(name, _)| name == wanted),
+        };
+        match state {
+            Some((_, state)) => routes::reply(request, access, &state.borrow(), registry, now_ms),
+            None => routes::refusal(request, access).unwrap_or_else(|| {
+                routes::bad(&format!("unknown cluster; the monitor has {}", self.names()))
+            }),
+        }
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(", ")
+    }
+
+    /// Returns the list of the clusters. `states` are in the order of this list.
+    fn list(&self, states: &[&MonitorState]) -> Value {
+        let all = self.0.iter().zip(states).map(|((name, _), state)| {
+            let holding = state.alerts.holding();
+            let critical = holding.iter().filter(|alert| alert.severity == "critical").count();
+            json!({
+                "name": name,
+                "cluster": state.cluster(),
+                "alerts": holding.len(),
+                "critical_alerts": critical,
+            })
+        });
+        json!({ "clusters": all.collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::History;
+    use crate::settings::MonitorSettings;
+    use skep_types::{ClusterId, ClusterMap};
+
+    const NOW: u64 = 1_800_000_000_000;
+
+    fn two() -> (tempfile::TempDir, Clusters) {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number: usize, name: &str| {
+            let place = history_of(directory.path(), number, name);
+            let history = History::open(&place, 1 << 30).unwrap();
+            let mut state = MonitorState::new(history, MonitorSettings::default().alerts);
+            let id = ClusterId::new([u8::try_from(number).unwrap() + 1; 16]);
+            state.collected.map = Some(ClusterMap::empty(id));
+            (name.to_owned(), Rc::new(RefCell::new(state)))
+        };
+        let clusters = Clusters(vec![state(0, "main"), state(1, "test")]);
+        (directory, clusters)
+    }
+
+    fn get(clusters: &Clusters, path: &str, password: Option<&str>) -> (&'static str, String) {
+        let request = Request {
+            method: "GET".into(),
+            path: path.into(),
+            host: "localhost".into(),
+            ..Request::default()
+        };
+        let access = Access { password: password.map(str::to_owned) };
+        let reply = clusters.reply(&request, &access, &Registry::new(), NOW);
+        (reply.status, String::from_utf8(reply.body).unwrap())
+    }
+
+    #[test]
+    fn request_chooses_the_cluster_and_gets_the_first_by_default() {
+        let (_directory, clusters) = two();
+        let id_of = |path: &str| {
+            let live: Value = serde_json::from_str(&get(&clusters, path, None).1).unwrap();
+            live["cluster"].as_str().unwrap()[..2].to_owned()
+        };
+        assert_eq!(id_of("/api/live"), "01");
+        assert_eq!(id_of("/api/live?cluster=main"), "01");
+        assert_eq!(id_of("/api/live?cluster=test"), "02");
+        let (status, text) = get(&clusters, "/api/live?cluster=other", None);
+        assert_eq!(status, "400 Bad Request");
+        assert!(text.contains("main, test"), "{text}");
+        let listed: Value = serde_json::from_str(&get(&clusters, "/api/clusters", None).1).unwrap();
+        assert_eq!(listed["clusters"][1]["name"], "test");
+        assert_eq!(listed["clusters"][1]["alerts"], 0);
+    }
+
+    #[test]
+    fn password_protects_the_names_of_the_clusters() {
+        let (_directory, clusters) = two();
+        for path in ["/api/clusters", "/metrics", "/api/prometheus", "/api/live?cluster=other"] {
+            let (status, text) = get(&clusters, path, Some("correct horse"));
+            assert_eq!(status, "401 Unauthorized", "{path}: {text}");
+            assert!(!text.contains("main"), "{text}");
+        }
+    }
+
+    #[test]
+    fn metrics_have_the_alerts_of_all_clusters() {
+        let (_directory, clusters) = two();
+        for (_, state) in &clusters.0 {
+            for second in 0..10 {
+                let finding = crate::findings::Finding {
+                    rule: "target-full",
+                    severity: skep_cluster::problems::Severity::Critical,
+                    object: "t7".into(),
+                    what: String::new(),
+                    remedy: String::new(),
+                    cause: None,
+                };
+                state.borrow_mut().alerts.update(NOW + second * 1000, vec![finding]);
+            }
+        }
+        let (_, text) = get(&clusters, "/metrics", None);
+        assert_eq!(text.matches("skep_alert{").count(), 2, "{text}");
+        let (_, text) = get(&clusters, "/metrics?cluster=test", None);
+        assert_eq!(text.matches("skep_alert{").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn histories_of_clusters_are_separate() {
+        let directory = Path::new("/d");
+        assert_eq!(history_of(directory, 0, "a"), Path::new("/d/history"));
+        assert_eq!(history_of(directory, 1, "b"), Path::new("/d/clusters/b/history"));
+        for (text, is_valid) in
+            [("a-1_B", true), ("", false), ("a/b", false), ("..", false), ("a b", false)]
+        {
+            assert_eq!(is_name(text), is_valid, "{text}");
+        }
+        assert!(!is_name(&"a".repeat(MAX_NAME + 1)));
+    }
+}
