@@ -33,6 +33,8 @@ function open() {
   for (const link of byId("views").children) {
     const own = link.getAttribute("href").slice(2).split("/")[0] === current;
     if (own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    // On a narrow screen, the list of views scrolls.
+    if (own) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   dueCharts = 0;
   if (live?.services) view.update(live);

@@ -278,7 +278,7 @@ function placementPanel(kind) {
     ...(kind === "storage" ? [{ title: "Files", cell: (row, cell) => meter(cell, row.files / row.most, count(row.files), [2, 2]) }] : []),
   ], (row) => row.id);
   return {
-    element: panel(`${kind === "storage" ? "Storage" : "Metadata"} targets`, space, files, shared, table.element),
+    element: panel(`${kind === "storage" ? "Storage" : "Metadata"} targets`, space, files, shared, h("div", { class: "bars" }, table.element)),
     update(live) {
       const found = live.placement.find((it) => it.kind === kind);
       const services = new Map(live.services.map((service) => [service.id, service.name]));
@@ -309,7 +309,7 @@ export function work() {
   const hint = h("p", { class: "quiet" }, "Members of metadata groups that catch up, chunk files of removed files, and the search for chunk files without an inode.");
   return {
     title: "Background work",
-    elements: [h("h1", {}, "Background work"), hint, panel("Running and waiting", table.element)],
+    elements: [h("h1", {}, "Background work"), hint, panel("Running and waiting", h("div", { class: "bars" }, table.element))],
     charts: [],
     update(live) { table.update(live.background); },
   };
