@@ -207,9 +207,9 @@ impl LagSample {
         lags
     }
 
-    /// Returns the number of bytes by which the log records that a member lacks have become fewer
-    /// in each second since `earlier`. `None` means that they have not become fewer, or that a
-    /// sample does not know them.
+    /// Returns the rate at which a member has caught up with the log since `earlier`, in bytes per
+    /// second. `None` means that the member has not caught up, or that a sample does not know its
+    /// lag.
     fn log_rate(&self, earlier: &Self, group: GroupId, target: TargetId) -> Option<u64> {
         let missing = |sample: &Self| {
             let progress = sample.replies.get(&group)?.as_ref().ok()?;
@@ -229,8 +229,8 @@ fn is_incomplete(group: &Group) -> bool {
         && group.members.iter().any(|it| it.state != MemberState::Serving)
 }
 
-/// Returns the lag of a member by the reply of its primary. `log_rate` is the number of bytes by
-/// which its missing log records become fewer in each second.
+/// Returns the lag of a member by the reply of its primary. `log_rate` is the rate at which the
+/// member catches up with the log, in bytes per second.
 fn lag(reply: &Result<GroupProgress>, target: TargetId, log_rate: Option<u64>) -> Lag {
     let progress = match reply {
         Ok(progress) => progress,

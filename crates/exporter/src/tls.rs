@@ -1,8 +1,8 @@
-//! TLS for the HTTP server of a page and for its clients, by rustls on the event loop of the thread.
+//! TLS for the HTTP server of a page and for its clients, by rustls on the thread's event loop.
 //!
-//! rustls does no I/O: it turns received bytes into plain bytes, and plain bytes into bytes to send.
-//! [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] owns the certificate
-//! and the key, and reads them again when their files change. rustls is built for TLS 1.3 only.
+//! rustls does no I/O: it decrypts received bytes and encrypts bytes to send. [`TlsStream`] moves
+//! these bytes between rustls and the socket. [`ServerTls`] owns the certificate and the key, and
+//! reads them again when their files change. rustls is built for TLS 1.3 only.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -269,7 +269,8 @@ impl TlsStream {
         }
     }
 
-    /// Sends what rustls has encrypted, and receives once. Returns `false` at the end of the stream.
+    /// Sends what rustls has encrypted, and receives once. Returns `false` at the end of the
+    /// stream.
     async fn exchange(&mut self) -> io::Result<bool> {
         self.flush().await?;
         let count = self.socket.receive(self.buffer.clone()).await?;

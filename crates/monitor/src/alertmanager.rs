@@ -125,8 +125,8 @@ impl Alertmanager {
     }
 }
 
-/// Returns the alerts for a request at the time `now_ms`: the current alerts, and those that have
-/// ended a short time ago.
+/// Returns the alerts for a request at the time `now_ms`: the current alerts, and the alerts that
+/// have ended a short time ago.
 fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let current = state.alerts.announced().into_iter();

@@ -71,7 +71,7 @@ pub(crate) async fn follow(identity: Identity, state: Rc<RefCell<MonitorState>>)
     }
 }
 
-/// Asks the primaries of the groups at the same time. Leaves out those that do not reply.
+/// Asks the primaries of the groups at the same time. Leaves out primaries that do not reply.
 async fn ask(router: &Rc<Router>, groups: Vec<GroupId>) -> Groups {
     let asked = groups.into_iter().map(|group| {
         let router = Rc::clone(router);

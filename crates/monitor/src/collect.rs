@@ -57,7 +57,7 @@ impl Collector {
         Self { management, identity, connections: Rc::default(), map: None }
     }
 
-    /// Returns the identity with which the monitor connects to services.
+    /// Returns the identity of the monitor in its connections to services.
     pub(crate) fn identity(&self) -> Identity {
         self.identity.clone()
     }

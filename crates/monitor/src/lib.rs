@@ -8,7 +8,8 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`: what it shows of targets and of background work. `reports`: the reports of studies.
+//!   `background`: what it shows of targets and of background work. `reports`: the reports of
+//!   studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -77,8 +78,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the monitor of one or several clusters, until a signal ends the monitor. If an administrator
-/// replaces the token file of a cluster, the monitor uses the new token.
+/// Runs the monitor of one or several clusters, until a signal ends the monitor. If an
+/// administrator replaces the token file of a cluster, the monitor uses the new token.
 ///
 /// # Errors
 /// - `Configuration` if the certificate of the page, the password, or a token for InfluxDB or

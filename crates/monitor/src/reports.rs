@@ -3,8 +3,8 @@
 //!
 //! The directory may be on any file system, which may hang. So a thread reads the directory, and
 //! the event loop waits for it with a limit. A file is opened below the directory only, without
-//! symbolic links (`openat2`), so no path leads to another file. Reports are files of others, so the
-//! browser shows them in a sandbox: no program in a report runs, and it loads nothing from
+//! symbolic links (`openat2`), so no path leads to another file. Other people wrote the reports, so
+//! the browser shows them in a sandbox: no program in a report runs, and it loads nothing from
 //! elsewhere.
 
 use crate::limits::{
@@ -90,7 +90,7 @@ enum Refusal {
 }
 
 impl Reports {
-    /// Creates the reports of a directory. An empty path means that there are none.
+    /// Creates the reports of a directory. An empty path means an empty list of reports.
     pub(crate) fn new(directory: &Path) -> Rc<Self> {
         let directory = (!directory.as_os_str().is_empty()).then(|| directory.to_owned());
         Rc::new(Self { directory, readers: Semaphore::new(MAX_REPORT_READERS) })

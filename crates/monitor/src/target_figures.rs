@@ -9,7 +9,7 @@ use skep_stats::Round;
 use skep_types::Target;
 use std::collections::BTreeMap;
 
-/// The metrics of which the newest values are stored.
+/// The metrics whose newest values are stored.
 static METRICS: [&Definition; 7] = [
     &catalog::TARGET_SIZE,
     &catalog::TARGET_FREE,

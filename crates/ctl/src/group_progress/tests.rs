@@ -1,3 +1,5 @@
+//! Tests of the lag and progress of members of metadata groups.
+
 use super::*;
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, GroupMember, Lsn, Target};
 

@@ -44,7 +44,7 @@ pub(crate) struct ChunkRemovals {
 }
 
 impl ChunkRemovals {
-    /// Returns the number of chunk files in all queues. Does not count those of requests in flight.
+    /// Returns the number of chunk files in all queues. Requests in flight do not count.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }

@@ -25,8 +25,8 @@ fn work(requests: &[u64], busy_percent: u64) -> WorkByTarget {
     requests.iter().enumerate().map(of).collect()
 }
 
-/// Evaluates the rule about work. The thread of target 1 has worked `busy_now` percent of the newest
-/// second.
+/// Evaluates the rule about work. The thread of target 1 has worked `busy_now` percent of the
+/// newest second.
 fn uneven(work: &WorkByTarget, busy_now: u64, found: &[Cause]) -> Option<Cause> {
     let mut newest = Evidence::default();
     let target = newest.targets.entry(1).or_default();

@@ -3,8 +3,8 @@
 //! The command asks each service for its figures twice, directly and with the cluster's token. The
 //! load is the difference between the two replies. For this reason, the command needs no monitor.
 //! Only `--history` asks a monitor, which stores the figures of the past. A user without the token
-//! gets the load of the user's own programs from a mount ([`own`]). On a terminal, the load is shown
-//! in a view that follows keys ([`live`]).
+//! gets the load of the user's own programs from a mount ([`own`]). On a terminal, the command
+//! shows the load in a view that follows keys ([`live`]).
 
 mod fetch;
 mod history;

@@ -106,7 +106,7 @@ impl Source {
     }
 }
 
-/// Asks the mount at `place` on a separate thread, so that keys and signals have an effect while the
+/// Asks the mount at `place` on a separate thread. So keys and signals have an effect while the
 /// mount does not reply. `is_asked` keeps the number of waiting threads at one.
 ///
 /// # Errors
