@@ -126,6 +126,9 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
+/** Describes a balance in words, or the reason why the monitor cannot judge it. */
+const balanceText = ({ percent, reason }) => (percent === null ? reason : `${Math.round(percent)} % (100 % is even)`);
+
 /** Shows a balance with the target that has most, or the reason why the monitor cannot judge it. */
 function showBalance(shown, balance, most) {
   const known = balance && balance.percent !== null;
@@ -262,8 +265,8 @@ export function overview() {
   };
 }
 
-/** Describes the lowest, mean and highest value in words. */
-const between = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}`;
+/** Describes the mean, lowest and highest value and their balance in words. */
+const spreadText = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}. Balance: ${balanceText(spread.balance)}.`;
 
 /** The placement on the targets of one kind: the figures of the balance, and a bar for each target. */
 function placementPanel(kind) {
@@ -285,8 +288,8 @@ function placementPanel(kind) {
       const rows = live.targets.filter((target) => target.kind === kind);
       const most = Math.max(1, ...rows.map((row) => row.files ?? 0));
       const { used_share: used, files: counts } = found;
-      setText(space, used ? `Used space: ${between(used, percent)}. Imbalance: ${Math.round(used.imbalance * 100)} percentage points between the fullest and the emptiest.` : "");
-      setText(files, counts && kind === "storage" ? `Files on their file systems: ${between(counts, count)}. The highest number is ${percent(counts.imbalance)} above the average.` : "");
+      setText(space, used ? `Used space: ${spreadText(used, percent)}` : "");
+      setText(files, counts && kind === "storage" ? `Files on their file systems: ${spreadText(counts, count)}` : "");
       setText(shared, found.file_systems < found.targets ? `These ${found.targets} targets are on ${found.file_systems} file system${found.file_systems === 1 ? "" : "s"}. Targets on one file system share its space, so their figures are equal.` : "");
       table.update(rows.map((row) => ({ ...row, most, service: services.get(row.node) ?? "" })));
     },

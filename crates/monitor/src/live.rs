@@ -12,7 +12,7 @@ use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
-use crate::placement::placement;
+use crate::placement::{placement, storage_space};
 use crate::series::{reading, row, rows};
 use crate::settings::AlertSettings;
 use crate::slow_operations::SlowOperationBook;
@@ -20,7 +20,7 @@ use crate::target_figures::TargetFigures;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
-use skep_stats::balance::{Balance, of_metadata_work, of_storage_space};
+use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};
 use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
@@ -292,8 +292,8 @@ impl MonitorState {
 
     /// Returns the balance of the work of the last minute, and of the used space, with their names.
     pub(crate) fn balances(&self, map: &ClusterMap, now_ms: u64) -> [(&'static str, Balance); 2] {
-        let work = self.evidence.work(now_ms, WORK_SPAN_MS);
-        [("metadata_work", of_metadata_work(&work, map)), ("storage_space", of_storage_space(map))]
+        let work = of_metadata_work(&self.evidence.work(now_ms, WORK_SPAN_MS), map);
+        [("metadata_work", work), ("storage_space", storage_space(map, &self.figures))]
     }
 
     fn balances_json(&self, map: &ClusterMap, now_ms: u64) -> Value {

@@ -2,82 +2,74 @@
 //! files.
 //!
 //! The module is pure. Targets on one file system share its space and its inodes, so the comparison
-//! has each file system once.
+//! has each file system once. `skep_stats::balance` defines the balance.
 
 use crate::target_figures::TargetFigures;
 use serde::Serialize;
 use skep_cluster::problems::target_kind_word;
-use skep_types::{ClusterMap, Target, TargetKind};
-use std::collections::BTreeSet;
+use skep_stats::balance::{Balance, file_systems, of_files, of_space, used_percent};
+use skep_types::{ClusterMap, TargetKind};
 
-/// The placement on all targets of one kind.
+/// The placement on all targets of one kind whose size is known.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Placement {
     kind: &'static str,
     targets: usize,
     /// Number of file systems with these targets.
     file_systems: usize,
-    /// Used shares of the space of the file systems. `None` means that no size is known.
+    /// Used shares of the space of the file systems. `None` means that there are no targets.
     used_share: Option<Spread>,
-    /// Numbers of used inodes of the file systems. `None` means that no file system counts inodes.
+    /// Numbers of files on the file systems. `None` means that no file system counts inodes.
     files: Option<Spread>,
 }
 
-/// The lowest, mean and highest value.
+/// The lowest, mean and highest value, and how even the values are.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     lowest: f64,
     mean: f64,
     highest: f64,
-    /// The figure of the balance. Zero means that all values are equal. For shares of space it is
-    /// the difference between the highest and the lowest share. For files it is the excess of the
-    /// highest number over the mean, as a share of the mean.
-    imbalance: f64,
+    balance: Balance,
 }
 
 impl Spread {
-    fn of(values: &[f64], imbalance: fn(&Self) -> f64) -> Option<Self> {
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
+    fn of(values: &[f64], mean: f64, balance: Balance) -> Option<Self> {
         let lowest = values.iter().copied().reduce(f64::min)?;
         let highest = values.iter().copied().reduce(f64::max)?;
-        let spread = Self { lowest, mean, highest, imbalance: 0.0 };
-        Some(Self { imbalance: imbalance(&spread), ..spread })
+        Some(Self { lowest, mean, highest, balance })
     }
 }
 
 /// Returns the placement on the targets of each kind.
 pub(crate) fn placement(map: &ClusterMap, figures: &TargetFigures) -> Vec<Placement> {
     let of_kind = |kind| {
-        let targets: Vec<&Target> = map.targets.iter().filter(|it| it.kind == kind).collect();
-        let mut seen = BTreeSet::new();
-        let is_new = |target: &&Target| {
-            let id = target.capacity.file_system;
-            // Zero means that the file system is not known.
-            id == 0 || seen.insert(id)
-        };
-        let separate: Vec<&Target> = targets.iter().copied().filter(is_new).collect();
-        let shares = separate.iter().filter_map(|target| {
-            let (size, free) = figures.space(target);
-            (size > 0).then(|| size.saturating_sub(free) as f64 / size as f64)
-        });
-        let shares: Vec<f64> = shares.collect();
-        let files = separate.iter().filter_map(|target| figures.used_inodes(target));
+        let found = file_systems(map, kind, |target| figures.capacity(target));
+        let shares: Vec<f64> = found.iter().map(|it| it.used_percent() / 100.0).collect();
+        let files = found.iter().filter_map(|it| it.files());
         let files: Vec<f64> = files.map(|count| count as f64).collect();
+        let mean_share = used_percent(found.iter()) / 100.0;
+        let mean_files = files.iter().sum::<f64>() / files.len().max(1) as f64;
         Placement {
             kind: target_kind_word(kind),
-            targets: targets.len(),
-            file_systems: separate.len(),
-            used_share: Spread::of(&shares, |it| it.highest - it.lowest),
-            files: Spread::of(&files, |it| (it.highest - it.mean) / it.mean.max(1.0)),
+            targets: found.iter().map(|it| it.targets).sum(),
+            file_systems: found.len(),
+            used_share: Spread::of(&shares, mean_share, of_space(&found, kind)),
+            files: Spread::of(&files, mean_files, of_files(&found, kind)),
         }
     };
     [TargetKind::Storage, TargetKind::Metadata].into_iter().map(of_kind).collect()
 }
 
+/// Returns how evenly the storage targets are filled, as [`placement`] has it.
+pub(crate) fn storage_space(map: &ClusterMap, figures: &TargetFigures) -> Balance {
+    let found = file_systems(map, TargetKind::Storage, |target| figures.capacity(target));
+    of_space(&found, TargetKind::Storage)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::{ClusterId, NodeId, TargetId};
+    use skep_types::{ClusterId, NodeId, Target, TargetId};
 
     fn map(targets: &[(u32, u64, u64, u128)]) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
@@ -105,10 +97,11 @@ mod tests {
     fn placement_compares_space_and_files_of_targets() {
         let found = storage(&[(1, 500, 300, 11), (2, 750, 100, 12), (3, 250, 200, 13)]);
         let used = found.used_share.unwrap();
-        assert_eq!((used.lowest, used.mean, used.highest, used.imbalance), (0.25, 0.5, 0.75, 0.5));
+        assert_eq!((used.lowest, used.mean, used.highest), (0.25, 0.5, 0.75));
+        assert_eq!(used.balance.percent, Some(66.7));
         let files = found.files.unwrap();
         assert_eq!((files.lowest, files.mean, files.highest), (100.0, 200.0, 300.0));
-        assert_eq!(files.imbalance, 0.5);
+        assert_eq!(files.balance.percent, Some(66.7));
         assert_eq!((found.targets, found.file_systems), (3, 3));
     }
 

@@ -7,6 +7,7 @@
 use skep_metrics::{Definition, catalog};
 use skep_stats::Round;
 use skep_types::Target;
+use skep_types::map::Capacity;
 use std::collections::BTreeMap;
 
 /// The metrics whose newest values are stored.
@@ -53,14 +54,27 @@ impl TargetFigures {
             .unwrap_or((target.capacity.total_bytes, target.capacity.free_bytes))
     }
 
-    /// Returns the number of used inodes of the file system of a target. `None` means that the file
-    /// system has no limit of inodes, so that it counts none.
-    pub(crate) fn used_inodes(&self, target: &Target) -> Option<u64> {
+    /// Returns the numbers of all inodes and of free inodes of the file system of a target, as the
+    /// target reports them or as the map has them.
+    fn inodes(&self, target: &Target) -> (u64, u64) {
         let id = target.id.raw();
         let inodes = self.get(&catalog::TARGET_INODES, id);
         let newest = inodes.zip(self.get(&catalog::TARGET_FREE_INODES, id));
-        let (all, free) =
-            newest.unwrap_or((target.capacity.total_inodes, target.capacity.free_inodes));
+        newest.unwrap_or((target.capacity.total_inodes, target.capacity.free_inodes))
+    }
+
+    /// Returns the capacity of a target, as the target reports it or as the map has it.
+    pub(crate) fn capacity(&self, target: &Target) -> Capacity {
+        let (total_bytes, free_bytes) = self.space(target);
+        let (total_inodes, free_inodes) = self.inodes(target);
+        let file_system = target.capacity.file_system;
+        Capacity { total_bytes, free_bytes, total_inodes, free_inodes, file_system }
+    }
+
+    /// Returns the number of used inodes of the file system of a target. `None` means that the file
+    /// system has no limit of inodes, so that it counts none.
+    pub(crate) fn used_inodes(&self, target: &Target) -> Option<u64> {
+        let (all, free) = self.inodes(target);
         (all > 0).then(|| all.saturating_sub(free))
     }
 }
@@ -103,6 +117,8 @@ pub(crate) mod tests {
             (&catalog::LOG_UNSYNCED, 7, 5),
         ]);
         assert_eq!((newer.space(&target), newer.used_inodes(&target)), ((100, 60), None));
+        let capacity = newer.capacity(&target);
+        assert_eq!((capacity.free_bytes, capacity.total_inodes), (60, 0));
         assert_eq!(newer.get(&catalog::LOG_UNSYNCED, 7), None, "this metric is not stored");
         assert_eq!(newer.get(&catalog::TARGET_FREE, 8), None);
     }

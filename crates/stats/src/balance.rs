@@ -1,16 +1,16 @@
-//! Balance figures: how evenly the metadata targets share the work, and how evenly the storage
-//! targets are filled, as one figure each. Also the rules that report a large imbalance.
+//! Balance figures: how evenly the metadata targets share the work, and how evenly space and files
+//! lie on the targets, as one figure each. Also the rules that report uneven work or space.
 //!
 //! A figure is the mean of all compared targets divided by the highest value of a target, in
 //! percent. It is 100 % if all targets have the same value. If one of `n` targets has everything,
 //! it is `100 / n` %.
 //!
 //! The module is pure: it does no I/O and reads no clock. The work of a time span comes from
-//! [`Evidence`], and the space comes from the cluster map.
+//! [`Evidence`]. Space and files come from the cluster map, or from newer figures of the caller.
 
 use crate::why::{Cause, Evidence, names};
 use serde::{Deserialize, Serialize};
-use skep_cluster::problems::Severity;
+use skep_cluster::problems::{Severity, target_kind_word};
 use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Target, TargetId, TargetKind};
 use std::collections::BTreeMap;
@@ -18,9 +18,12 @@ use std::collections::BTreeMap;
 /// Minimum number of requests for each metadata target, on average, before their balance is
 /// judged. With fewer requests, chance decides which target gets them.
 pub const FEWEST_REQUESTS: u64 = 100;
-/// Minimum used share of the fullest storage target, in percent, before the balance of the used
-/// space is judged. Below, the files of the local file system itself decide.
+/// Minimum used share of the fullest target, in percent, before the balance of the used space is
+/// judged. Below, the files of the local file system itself decide.
 const LEAST_USED_PERCENT: f64 = 1.0;
+/// Minimum number of files on each file system, on average, before their balance is judged. With
+/// fewer files, chance decides which target gets them.
+const FEWEST_FILES: u64 = 100;
 /// A metadata target has far more than its share of the work if it gets at least this many times
 /// the mean of the others.
 const FAR_MORE_WORK: u64 = 4;
@@ -59,7 +62,8 @@ pub struct Highest {
     /// Id of the target.
     pub target: u32,
     /// For work, the share of all requests that the target got. For space, the used share of the
-    /// target's file system. In percent.
+    /// target's file system. For files, the share of all files that are on this file system. In
+    /// percent.
     pub percent: f64,
 }
 
@@ -91,6 +95,18 @@ pub fn add_work(work: &mut WorkByTarget, evidence: &Evidence) {
 impl Balance {
     fn unknown(targets: usize, reason: String) -> Self {
         Self { targets, percent: None, reason: Some(reason), highest: None }
+    }
+
+    /// Returns the balance of `targets` numbers whose sum is `all`. `target` has the highest one,
+    /// `most`, which is not zero.
+    fn of_shares(targets: usize, (target, most): (u32, u64), all: u64) -> Self {
+        let share = most as f64 / all as f64 * 100.0;
+        Self {
+            targets,
+            percent: Some(rounded(100.0 * 100.0 / (share * targets as f64))),
+            reason: None,
+            highest: Some(Highest { target, percent: rounded(share) }),
+        }
     }
 
     /// Returns the figure in words, for example `87 %`. If there is no figure, returns the reason.
@@ -151,88 +167,135 @@ pub fn of_metadata_work(work: &WorkByTarget, map: &ClusterMap) -> Balance {
         let reason = format!("not enough work to judge ({all} requests)");
         return Balance::unknown(targets, reason);
     }
-    let share = most as f64 / all as f64 * 100.0;
-    Balance {
-        targets,
-        percent: Some(rounded(100.0 * 100.0 / (share * targets as f64))),
-        reason: None,
-        highest: Some(Highest { target, percent: rounded(share) }),
-    }
+    Balance::of_shares(targets, (target, most), all)
 }
 
-/// The storage targets on one file system.
-struct Store<'a> {
+/// The targets of one kind on one file system.
+#[derive(Debug, Clone, Copy)]
+pub struct FileSystem<'a> {
     /// The target with the lowest id.
-    target: &'a Target,
-    capacity: Capacity,
+    pub target: &'a Target,
+    /// Number of targets.
+    pub targets: usize,
+    /// Space and inodes. If the targets report different values, those with the least free.
+    pub capacity: Capacity,
 }
 
-impl Store<'_> {
-    fn used(&self) -> u64 {
-        self.capacity.total_bytes.saturating_sub(self.capacity.free_bytes)
+impl FileSystem<'_> {
+    /// Returns the used share of the space, in percent.
+    pub fn used_percent(&self) -> f64 {
+        used_percent(std::iter::once(self))
+    }
+
+    /// Returns the number of files, which is the number of used inodes. `None` means that the file
+    /// system does not count inodes.
+    pub fn files(&self) -> Option<u64> {
+        let Capacity { total_inodes, free_inodes, .. } = self.capacity;
+        (total_inodes > 0).then(|| total_inodes.saturating_sub(free_inodes))
     }
 }
 
-/// Returns the used share of several file systems, in percent.
-fn used_percent<'a>(stores: impl Iterator<Item = &'a Store<'a>>) -> f64 {
+/// Returns the used share of all space of several file systems, in percent. Zero if there are none.
+pub fn used_percent<'a>(file_systems: impl Iterator<Item = &'a FileSystem<'a>>) -> f64 {
     let (mut used, mut total) = (0.0, 0.0);
-    for store in stores {
-        used += store.used() as f64;
-        total += store.capacity.total_bytes as f64;
+    for Capacity { total_bytes, free_bytes, .. } in file_systems.map(|it| it.capacity) {
+        used += total_bytes.saturating_sub(free_bytes) as f64;
+        total += total_bytes as f64;
     }
     if total > 0.0 { used / total * 100.0 } else { 0.0 }
 }
 
-/// Returns the file systems of the storage targets with a known size. Omits targets that were given
-/// up as lost.
-fn stores(map: &ClusterMap) -> Vec<Store<'_>> {
-    let is_counted = |target: &&Target| {
-        target.kind == TargetKind::Storage
-            && target.consistency != Consistency::Bad
-            && target.capacity.total_bytes > 0
-    };
+/// Returns the file systems of the targets of a kind, in the order of the target ids. `capacity`
+/// returns the capacity of a target. Omits targets of unknown size, and targets that were given up
+/// as lost. A target whose file system is not known counts as one with a file system of its own.
+pub fn file_systems(
+    map: &ClusterMap,
+    kind: TargetKind,
+    capacity: impl Fn(&Target) -> Capacity,
+) -> Vec<FileSystem<'_>> {
+    let is_counted =
+        |target: &&Target| target.kind == kind && target.consistency != Consistency::Bad;
     let mut targets: Vec<&Target> = map.targets.iter().filter(is_counted).collect();
     targets.sort_by_key(|target| target.id);
-    let mut stores: Vec<Store<'_>> = Vec::new();
+    let mut found: Vec<FileSystem<'_>> = Vec::new();
     for target in targets {
-        let capacity = target.capacity;
-        let file_system = capacity.file_system;
-        let known = stores.iter_mut().find(|it| it.capacity.file_system == file_system);
-        match known.filter(|_| file_system != 0) {
-            Some(store) => {
-                store.capacity.free_bytes = store.capacity.free_bytes.min(capacity.free_bytes);
+        let capacity = capacity(target);
+        if capacity.total_bytes == 0 {
+            continue;
+        }
+        let id = capacity.file_system;
+        let known = found.iter_mut().find(|it| id != 0 && it.capacity.file_system == id);
+        match known {
+            Some(known) => {
+                let of_both = &mut known.capacity;
+                of_both.free_bytes = of_both.free_bytes.min(capacity.free_bytes);
+                of_both.free_inodes = of_both.free_inodes.min(capacity.free_inodes);
+                known.targets += 1;
             }
-            None => stores.push(Store { target, capacity }),
+            None => found.push(FileSystem { target, targets: 1, capacity }),
         }
     }
-    stores
+    found
+}
+
+/// Returns the file systems of the storage targets, as the map has their capacity.
+fn of_storage(map: &ClusterMap) -> Vec<FileSystem<'_>> {
+    file_systems(map, TargetKind::Storage, |target| target.capacity)
 }
 
 /// Returns the fullest file system with its used share in percent.
-fn fullest<'a>(stores: &'a [Store<'a>]) -> Option<(&'a Store<'a>, f64)> {
-    let used = |store: &'a Store<'a>| (store, used_percent(std::iter::once(store)));
-    stores.iter().map(used).reduce(|best, next| if next.1 > best.1 { next } else { best })
+fn fullest<'a>(file_systems: &'a [FileSystem<'a>]) -> Option<(&'a FileSystem<'a>, f64)> {
+    let used = file_systems.iter().map(|it| (it, it.used_percent()));
+    used.reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
-/// Returns how evenly the storage targets are filled. The value of a target is the used share of
-/// its file system, so that small and large disks that are filled alike are even. The mean is the
-/// used share of the whole space.
+/// The balance of targets that are on fewer than two file systems.
+fn too_few(targets: usize, kind: TargetKind) -> Balance {
+    let kind = target_kind_word(kind);
+    Balance::unknown(
+        targets,
+        format!("fewer than two {kind} targets have a file system of their own"),
+    )
+}
+
+/// Returns how evenly the storage targets are filled, according to the map.
 pub fn of_storage_space(map: &ClusterMap) -> Balance {
-    let stores = stores(map);
-    let targets = stores.len();
-    let Some((store, most)) = fullest(&stores).filter(|_| targets > 1) else {
-        let reason = "fewer than two storage targets have a file system of their own";
-        return Balance::unknown(targets, reason.into());
+    of_space(&of_storage(map), TargetKind::Storage)
+}
+
+/// Returns how evenly the file systems of the targets of a kind are filled. The value of a file
+/// system is the used share of its space, so that small and large disks that are filled alike are
+/// even. The mean is the used share of the whole space.
+pub fn of_space(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
+    let targets = file_systems.len();
+    let Some((top, most)) = fullest(file_systems).filter(|_| targets > 1) else {
+        return too_few(targets, kind);
     };
     if most < LEAST_USED_PERCENT {
         return Balance::unknown(targets, "not enough data to judge".into());
     }
     Balance {
         targets,
-        percent: Some(rounded(used_percent(stores.iter()) / most * 100.0)),
+        percent: Some(rounded(used_percent(file_systems.iter()) / most * 100.0)),
         reason: None,
-        highest: Some(Highest { target: store.target.id.raw(), percent: rounded(most) }),
+        highest: Some(Highest { target: top.target.id.raw(), percent: rounded(most) }),
     }
+}
+
+/// Returns how evenly the files lie on the file systems of the targets of a kind. The value of a
+/// file system is its number of files. File systems that do not count inodes are left out.
+pub fn of_files(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
+    let files = file_systems.iter().filter_map(|it| Some((it.target.id.raw(), it.files()?)));
+    let files: Vec<(u32, u64)> = files.collect();
+    let targets = files.len();
+    let Some((target, most)) = highest(&files).filter(|_| targets > 1) else {
+        return too_few(targets, kind);
+    };
+    let all = files.iter().fold(0_u64, |sum, (_, files)| sum.saturating_add(*files));
+    if all < FEWEST_FILES.saturating_mul(targets as u64) {
+        return Balance::unknown(targets, format!("not enough files to judge ({all} files)"));
+    }
+    Balance::of_shares(targets, (target, most), all)
 }
 
 /// Returns a finding if one metadata target is busy and gets far more requests than the others.
@@ -286,10 +349,10 @@ pub fn uneven_work(
 /// Returns a finding if one storage target is far fuller than the others. A target that is low on
 /// free space has another finding, so it has none here.
 pub fn uneven_space(map: &ClusterMap) -> Option<Cause> {
-    let stores = stores(map);
-    let (fullest, used) = fullest(&stores).filter(|_| stores.len() > 1)?;
+    let file_systems = of_storage(map);
+    let (fullest, used) = fullest(&file_systems).filter(|_| file_systems.len() > 1)?;
     let target = fullest.target;
-    let others = used_percent(stores.iter().filter(|it| it.target.id != target.id));
+    let others = used_percent(file_systems.iter().filter(|it| it.target.id != target.id));
     let is_uneven = used >= FULL_PERCENT
         && used >= others * FAR_MORE_SPACE
         && target.capacity_pool == CapacityPool::Normal;

@@ -117,6 +117,41 @@ fn balance_of_space_compares_used_shares_of_file_systems() {
 }
 
 #[test]
+fn balance_of_files_is_the_mean_divided_by_the_highest() {
+    let of = |files: [u64; 4]| {
+        let map = filled(&[40, 40, 40, 40]);
+        let counted = |target: &Target| {
+            let index = usize::try_from(target.id.raw() - 3).unwrap();
+            let free_inodes = 1_000_000 - files[index];
+            Capacity { total_inodes: 1_000_000, free_inodes, ..target.capacity }
+        };
+        of_files(&file_systems(&map, TargetKind::Storage, counted), TargetKind::Storage)
+    };
+    let even = of([500, 500, 500, 500]);
+    assert_eq!((even.percent, even.targets), (Some(100.0), 4));
+    let uneven = of([1_000, 3_000, 2_000, 2_000]);
+    assert_eq!(uneven.percent, Some(66.7));
+    assert_eq!(uneven.highest, Some(Highest { target: 4, percent: 37.5 }));
+    assert_eq!(of([399, 0, 0, 0]).in_words(), "not enough files to judge (399 files)");
+    let map = filled(&[40, 40, 40, 40]);
+    let uncounted = file_systems(&map, TargetKind::Storage, |target| target.capacity);
+    let found = of_files(&uncounted, TargetKind::Storage);
+    assert_eq!((found.targets, found.percent), (0, None), "no file system counts inodes");
+}
+
+#[test]
+fn file_systems_have_the_least_free_space_of_their_targets() {
+    let mut map = filled(&[40, 60, 20, 30]);
+    map.targets.iter_mut().for_each(|target| target.capacity.file_system %= 2);
+    map.targets.iter_mut().find(|it| it.id == TargetId::new(6)).unwrap().capacity.total_bytes = 0;
+    let found = file_systems(&map, TargetKind::Storage, |target| target.capacity);
+    let figures = found.iter().map(|it| (it.target.id.raw(), it.targets, it.used_percent()));
+    let found: Vec<_> = figures.collect();
+    // Target 4 has no known file system, and target 6 has no known size.
+    assert_eq!(found, [(3, 2, 40.0), (4, 1, 60.0)]);
+}
+
+#[test]
 fn target_that_is_far_fuller_than_the_others_is_a_finding() {
     let found = uneven_space(&filled(&[20, 20, 70, 20])).unwrap();
     assert_eq!((found.rule, found.object.as_str()), ("space-uneven", "t5"));
