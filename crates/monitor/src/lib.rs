@@ -8,8 +8,8 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`: what it shows of targets and of background work. `reports`: the reports of
-//!   studies.
+//!   `background`, `group_rounds`: what it shows of targets and of background work. `reports`: the
+//!   reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -34,6 +34,7 @@ mod export;
 mod findings;
 pub mod frame;
 mod ganglia;
+mod group_rounds;
 pub mod history;
 pub mod http_client;
 mod influx;
@@ -190,7 +191,7 @@ fn watch(
     let collector = Collector::new(token);
     let records = record_rounds::follow(collector.connections(), Rc::clone(state));
     tasks.push(skep_env::spawn(records));
-    tasks.push(skep_env::spawn(background::follow(collector.identity(), Rc::clone(state))));
+    tasks.push(skep_env::spawn(group_rounds::follow(collector.identity(), Rc::clone(state))));
     let interval = settings.interval.0;
     let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
     tasks.push(skep_env::spawn(collect_for_ever(interval, collector, state, notifications)));
