@@ -68,14 +68,12 @@ pub(crate) struct CopyStatus {
 impl CopyStatus {
     pub(crate) fn of(progress: &CopyProgress) -> Self {
         let CopyProgress { pair_count, total_pairs, pair_bytes, bytes_per_second, .. } = *progress;
-        let missing = missing_of_copy(progress);
-        let left = bytes_per_second.and_then(|rate| missing?.checked_div(rate));
         Self {
             bytes: pair_bytes,
             pairs: pair_count,
             total_pairs,
             bytes_per_second,
-            seconds_left: left,
+            seconds_left: progress.seconds_left(),
             problem: Some(progress.problem.clone()).filter(|it| !it.is_empty()),
         }
     }
@@ -87,14 +85,6 @@ impl CopyStatus {
         words.push_str(&rate_and_time(self.bytes_per_second, self.seconds_left));
         words
     }
-}
-
-/// Returns the estimated number of bytes of a copy that the member has not received. `None` before
-/// the first pair. The estimate assumes that the missing pairs have the mean size of the others.
-fn missing_of_copy(progress: &CopyProgress) -> Option<u64> {
-    let missing = u128::from(progress.total_pairs.saturating_sub(progress.pair_count));
-    let bytes = u128::from(progress.pair_bytes) * missing;
-    u64::try_from(bytes.checked_div(u128::from(progress.pair_count))?).ok()
 }
 
 /// Returns a rate and the time left as the end of a text. Unknown values are omitted.
@@ -248,7 +238,7 @@ fn lag(reply: &Result<GroupProgress>, target: TargetId, log_rate: Option<u64>) -
     if let Some(copy) = &member.copy {
         let CopyStatus { bytes_per_second, seconds_left, problem, .. } = CopyStatus::of(copy);
         return Lag {
-            bytes: missing_of_copy(copy),
+            bytes: copy.missing_bytes(),
             by_copy: true,
             bytes_per_second,
             seconds_left,

@@ -212,13 +212,19 @@ record! {
 }
 
 impl CopyProgress {
-    /// Estimates the number of seconds until the member has received all pairs. The missing pairs
-    /// are assumed to have the mean size of the copied pairs. `None` means that the rate is not
-    /// known yet.
-    pub fn seconds_left(&self) -> Option<u64> {
+    /// Estimates the number of bytes of keys and values that the member has not received. The
+    /// missing pairs are assumed to have the mean size of the copied pairs. `None` means that the
+    /// member has not received a pair yet.
+    pub fn missing_bytes(&self) -> Option<u64> {
         let missing = u128::from(self.total_pairs.saturating_sub(self.pair_count));
-        let bytes = (u128::from(self.pair_bytes) * missing).checked_div(self.pair_count.into())?;
-        u64::try_from(bytes.checked_div(u128::from(self.bytes_per_second?))?).ok()
+        let bytes = u128::from(self.pair_bytes) * missing;
+        u64::try_from(bytes.checked_div(u128::from(self.pair_count))?).ok()
+    }
+
+    /// Estimates the number of seconds until the member has received all pairs. `None` means that
+    /// the rate or [`CopyProgress::missing_bytes`] is not known yet.
+    pub fn seconds_left(&self) -> Option<u64> {
+        self.missing_bytes()?.checked_div(self.bytes_per_second?)
     }
 }
 
