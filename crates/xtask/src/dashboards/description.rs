@@ -162,6 +162,34 @@ const OVERVIEW: &[Panel] = &[
         "Used share of the fullest target.",
         &[query("max(1 - skep_target_free_bytes{CLUSTER} / skep_target_size_bytes{CLUSTER})", "")],
     ),
+    number(
+        "Alerts",
+        "short",
+        "Alerts of the monitor that hold. The monitor's page shows their reasons and remedies.",
+        &[query("count(skep_alert{CLUSTER} == 1) or vector(0)", "")],
+    ),
+    number(
+        "Time since the last backup",
+        "s",
+        "Time since `skep cluster backup`, or since management was created if there was none.",
+        &[query(
+            "min(time() - skep_management_last_backup_seconds{CLUSTER}) or \
+             max(time() - skep_management_created_seconds{CLUSTER})",
+            "",
+        )],
+    ),
+    number(
+        "Clocks without a time service",
+        "short",
+        "Services on hosts whose clock no time service adjusts, according to the kernel.",
+        &[query("count(skep_host_clock_synchronised{CLUSTER} == 0) or vector(0)", "")],
+    ),
+    number(
+        "Chunk files to remove",
+        "short",
+        "Chunk files of removed files that metadata has not yet asked storage to remove.",
+        &[query("sum(skep_metadata_removals_queued{CLUSTER})", "")],
+    ),
     lines(
         "Throughput",
         "Bps",
@@ -225,6 +253,48 @@ const OVERVIEW: &[Panel] = &[
         &[
             query("sum(rate(skep_metadata_operation_errors_total{CLUSTER}[RATE]))", "metadata"),
             query("sum(rate(skep_storage_operation_errors_total{CLUSTER}[RATE]))", "storage"),
+        ],
+    ),
+    lines(
+        "Balance",
+        "percentunit",
+        "Mean of the targets divided by the highest value of a target: 100 % is even. A figure is \
+         missing while the monitor cannot judge it.",
+        &[query("skep_balance_ratio{CLUSTER}", "{{of}}")],
+    ),
+    lines(
+        "Difference of clocks",
+        "s",
+        "Difference between the clock of each service's host and the clock of Prometheus's host.",
+        &[query(
+            "abs(skep_host_clock_seconds{CLUSTER} - timestamp(skep_host_clock_seconds{CLUSTER}))",
+            "{{skep_name}}",
+        )],
+    ),
+    lines(
+        "Unwritten page cache",
+        "percentunit",
+        "Unwritten data in the page cache of each service's host, divided by the kernel's limit. \
+         Above three quarters, programs that write files wait.",
+        &[query("skep_host_memory_dirty_ratio{CLUSTER}", "{{skep_name}}")],
+    ),
+    lines(
+        "Recoveries",
+        "short",
+        "Recoveries since the start of each service, by kind. A step up is a recovery.",
+        &[
+            query(
+                "sum by (recovery) (skep_management_recovery_seconds_count{CLUSTER})",
+                "management {{recovery}}",
+            ),
+            query(
+                "sum by (recovery) (skep_metadata_recovery_seconds_count{CLUSTER})",
+                "metadata {{recovery}}",
+            ),
+            query(
+                "sum by (recovery) (skep_storage_recovery_seconds_count{CLUSTER})",
+                "storage {{recovery}}",
+            ),
         ],
     ),
 ];

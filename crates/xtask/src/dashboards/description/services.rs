@@ -97,6 +97,49 @@ pub(super) const STORAGE: &[Panel] = &[
             "{{skep_name}} {{device}}",
         )],
     ),
+    lines(
+        "Cache hits",
+        "percentunit",
+        "Share of the uses of the targets' caches that found the item. Without a use it is 100 %.",
+        &[query(
+            "1 - sum by (cache) (rate(skep_storage_cache_misses_total{CLUSTER}[RATE])) / \
+             clamp_min(sum by (cache) (rate(skep_storage_cache_hits_total{CLUSTER}[RATE])) + \
+             sum by (cache) (rate(skep_storage_cache_misses_total{CLUSTER}[RATE])), 1e-9)",
+            "{{cache}}",
+        )],
+    ),
+    lines(
+        "Clean-up of chunk files",
+        "short",
+        "Directories that a running search for chunk files without an inode checks, and those that \
+         are left. Zero if none is running.",
+        &[
+            query("sum by (target) (skep_storage_cleanup_directories{CLUSTER})", "t{{target}} all"),
+            query(
+                "sum by (target) (skep_storage_cleanup_directories_left{CLUSTER})",
+                "t{{target}} left",
+            ),
+        ],
+    ),
+    lines(
+        "Duration of starts",
+        "s",
+        "Time in which each target opened its store when its service started.",
+        &[query(
+            "sum by (target) (skep_storage_recovery_seconds_sum{CLUSTER}) / \
+             (sum by (target) (skep_storage_recovery_seconds_count{CLUSTER}) > 0)",
+            "t{{target}}",
+        )],
+    ),
+    lines(
+        "Unwritten page cache",
+        "bytes",
+        "Data in the page cache of a storage service's host that is not on the disks yet.",
+        &[query(
+            "max by (skep_name) (skep_host_memory_dirty_bytes{CLUSTER,skep_service=\"storage\"})",
+            "{{skep_name}}",
+        )],
+    ),
 ];
 
 /// The panels of the dashboard about metadata targets.
@@ -200,6 +243,43 @@ pub(super) const METADATA: &[Panel] = &[
             "t{{target}}",
         )],
     ),
+    lines(
+        "Cache hits",
+        "percentunit",
+        "Share of the blocks of the key-value stores that were in the cache (setting \
+         metadata.cache). While no block is read it is 100 %.",
+        &[query(
+            "1 - sum by (cache) (rate(skep_metadata_cache_misses_total{CLUSTER}[RATE])) / \
+             clamp_min(sum by (cache) (rate(skep_metadata_cache_hits_total{CLUSTER}[RATE])) + \
+             sum by (cache) (rate(skep_metadata_cache_misses_total{CLUSTER}[RATE])), 1e-9)",
+            "{{cache}}",
+        )],
+    ),
+    lines(
+        "Chunk files to remove",
+        "short",
+        "Chunk files of removed files that each target has not yet asked storage to remove.",
+        &[query("sum by (target) (skep_metadata_removals_queued{CLUSTER})", "t{{target}}")],
+    ),
+    lines(
+        "Recoveries",
+        "short",
+        "Recoveries of each target since its service started. A step up is a recovery.",
+        &[query(
+            "sum by (target, recovery) (skep_metadata_recovery_seconds_count{CLUSTER})",
+            "t{{target}} {{recovery}}",
+        )],
+    ),
+    lines(
+        "Mean duration of recoveries",
+        "s",
+        "Mean duration since the services started, by kind. During a take-over, requests wait.",
+        &[query(
+            "sum by (recovery) (skep_metadata_recovery_seconds_sum{CLUSTER}) / \
+             (sum by (recovery) (skep_metadata_recovery_seconds_count{CLUSTER}) > 0)",
+            "{{recovery}}",
+        )],
+    ),
 ];
 
 /// The panels of the dashboard about one target.
@@ -294,5 +374,15 @@ pub(super) const TARGET: &[Panel] = &[
         "bytes",
         "Bytes that the target can still store.",
         &[query("sum(skep_target_free_bytes{CLUSTER,target=\"$target\"})", "free")],
+    ),
+    lines(
+        "Recoveries",
+        "short",
+        "Recoveries of the target since its service started. A step up is a recovery.",
+        &[query(
+            "sum by (recovery) (skep_storage_recovery_seconds_count{CLUSTER,target=\"$target\"} or \
+             skep_metadata_recovery_seconds_count{CLUSTER,target=\"$target\"})",
+            "{{recovery}}",
+        )],
     ),
 ];
