@@ -1,6 +1,7 @@
 // The start of the page. Chooses the view by the address, requests figures from the monitor each
 // second, and draws them.
-import { h, setText, ago, bytes } from "./format.js";
+import { h, setText } from "./format.js";
+import { ago, bytes, partsOf } from "./values.mjs";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
@@ -16,9 +17,7 @@ function recall(name) { try { return localStorage.getItem(`skep-${name}`); } cat
 function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); } catch { /* a private window */ } }
 
 function open() {
-  const [name, first, second] = location.hash.replace(/^#\//, "").split("/").map((part) => {
-    try { return decodeURIComponent(part); } catch { return ""; }
-  });
+  const [name, first, second] = partsOf(location.hash);
   const make = {
     servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
     load: () => views.load(first, second), latency: () => views.latencies(),

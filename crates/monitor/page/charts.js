@@ -1,6 +1,7 @@
 // Charts on canvas elements: lines over time, and heat maps of latency. Each chart also has a
 // description in words for screen readers.
-import { h, setText, moment, micros, count } from "./format.js";
+import { h, setText } from "./format.js";
+import { ceiling, count, micros, moment } from "./values.mjs";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -17,16 +18,6 @@ function prepare(canvas) {
   context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, sans-serif";
   return { context, width, height };
-}
-
-/** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
-function ceiling(value, base) {
-  if (!(value > 0)) return 1;
-  const root = base === 1024 ? 1024 : 10;
-  const unit = root ** Math.floor(Math.log(value) / Math.log(root));
-  const steps = base === 1024 ? [1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
-    : [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
-  return unit * steps.find((step) => value <= unit * step);
 }
 
 function timeAxis(context, data, left, right, bottom, span) {

@@ -1,5 +1,5 @@
-// Creates elements and formats values. Names come from users and hosts, so the page inserts them only
-// as text nodes, and never as HTML.
+// Creates and updates elements. Names come from users and hosts, so the page inserts them only as
+// text nodes, and never as HTML.
 
 /** Creates an element. Children are elements or texts; properties are attributes or handlers. */
 export function h(tag, properties = {}, ...children) {
@@ -19,53 +19,6 @@ export function h(tag, properties = {}, ...children) {
 export function setText(element, text) {
   const wanted = String(text);
   if (element.textContent !== wanted) element.textContent = wanted;
-}
-
-const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-
-export function bytes(value) {
-  if (value === null || value === undefined) return "-";
-  let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < BINARY.length - 1) { value /= 1024; unit += 1; }
-  const digits = unit === 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  return `${value.toFixed(digits)} ${BINARY[unit]}`;
-}
-
-export const rate = (value) => (value === null || value === undefined ? "-" : `${bytes(value)}/s`);
-
-export function count(value) {
-  if (value === null || value === undefined) return "-";
-  if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M`;
-  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k`;
-  return value >= 10 || value === 0 ? String(Math.round(value)) : value.toFixed(1).replace(/\.0$/, "");
-}
-
-/** Formats a time in microseconds. */
-export function micros(value) {
-  if (value === null || value === undefined || value === 0) return "-";
-  if (value < 1e3) return `${Math.round(value)} \u00b5s`;
-  if (value < 1e6) return `${(value / 1e3).toFixed(value < 1e4 ? 2 : 1)} ms`;
-  return `${(value / 1e6).toFixed(1)} s`;
-}
-
-export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)} %` : "-");
-
-export function ago(ms) {
-  const seconds = Math.max(0, Math.round(ms / 1000));
-  if (seconds < 90) return `${seconds} s`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
-  return `${Math.round(seconds / 86400)} days`;
-}
-
-/** Formats a point in time for the axis of a chart that covers `spanSeconds`. */
-export function moment(ms, spanSeconds) {
-  const date = new Date(ms);
-  const two = (number) => String(number).padStart(2, "0");
-  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
-  if (spanSeconds <= 600) return `${clock}:${two(date.getSeconds())}`;
-  if (spanSeconds <= 172800) return clock;
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 }
 
 /** A table that updates its rows and cells in place, so that focus and selection are preserved. */

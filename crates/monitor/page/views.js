@@ -1,12 +1,12 @@
 // The views of the page. Each returns its elements, its charts, and a function that updates the
 // elements with the newest figures.
-import { h, setText, bytes, rate, count, micros, percent, ago, moment, Table, meter, state } from "./format.js";
+import { h, setText, Table, meter, state } from "./format.js";
+import { bytes, rate, count, micros, percent, ago, moment, spreadText, idOf } from "./values.mjs";
 import { LineChart, HeatMap } from "./charts.js";
 
 const panel = (title, ...children) =>
   h("section", { class: "panel" }, h("header", {}, h("h2", {}, title)), ...children);
 const query = (by, more = "") => `by=${by}${more}`;
-const idOf = (id) => `&id=${encodeURIComponent(id)}`;
 
 const figures = [
   { title: "Ops/s", number: true, text: (row) => count(row.operations_per_second) },
@@ -125,9 +125,6 @@ function tile(name) {
   const element = h("div", { class: "tile" }, h("div", { class: "name" }, name), value, note);
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
-
-/** Describes a balance in words, or the reason why the monitor cannot judge it. */
-const balanceText = ({ percent, reason }) => (percent === null ? reason : `${Math.round(percent)} % (100 % is even)`);
 
 /** Shows a balance with the target that has most, or the reason why the monitor cannot judge it. */
 function showBalance(shown, balance, most) {
@@ -264,9 +261,6 @@ export function overview() {
     },
   };
 }
-
-/** Describes the mean, lowest and highest value and their balance in words. */
-const spreadText = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}. Balance: ${balanceText(spread.balance)}.`;
 
 /** The placement on the targets of one kind: the figures of the balance, and a bar for each target. */
 function placementPanel(kind) {

@@ -43,6 +43,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", needs_machine: false, run: clippy },
     Step { name: "deny", needs_machine: false, run: deny },
     Step { name: "vectors", needs_machine: false, run: check_vectors },
+    Step { name: "page", needs_machine: true, run: test_page },
     Step { name: "test", needs_machine: true, run: || cargo(TESTED) },
     Step { name: "fuzz", needs_machine: false, run: || fuzz::run(&fuzz::Options::default()) },
     Step { name: "rustdoc", needs_machine: false, run: rustdoc },
@@ -76,6 +77,12 @@ fn deny() -> Outcome {
 fn check_vectors() -> Outcome {
     vectors::run(true)?;
     call("python3", &["tools/vectors.py"], &[])
+}
+
+/// Tests the part of the monitor's page that needs no browser. `cargo xtask external --only page`
+/// opens the page in a browser.
+fn test_page() -> Outcome {
+    call("node", &["--test", "crates/monitor/tests/page.test.mjs"], &[])
 }
 
 /// Builds the documentation for developers, with private items, so that links to private items are

@@ -20,6 +20,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("make", "make"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("node", "nodejs"),
     ("mkfs.xfs", "xfsprogs"),
     ("openssl", "openssl"),
     ("python3", "python3"),

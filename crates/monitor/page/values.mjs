@@ -1,0 +1,74 @@
+// Converts values to texts, addresses and scales. This module needs no browser: its tests in
+// ../tests/page.test.mjs run with `node --test`. Its name ends with mjs, so that Node reads it as a
+// module.
+
+const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "-";
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < BINARY.length - 1) { value /= 1024; unit += 1; }
+  const digits = unit === 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${BINARY[unit]}`;
+}
+
+export const rate = (value) => (value === null || value === undefined ? "-" : `${bytes(value)}/s`);
+
+export function count(value) {
+  if (value === null || value === undefined) return "-";
+  if (value >= 1e6) return `${(value / 1e6).toFixed(value >= 1e7 ? 1 : 2)} M`;
+  if (value >= 1e4) return `${(value / 1e3).toFixed(1)} k`;
+  return value >= 10 || value === 0 ? String(Math.round(value)) : value.toFixed(1).replace(/\.0$/, "");
+}
+
+/** Formats a time in microseconds. */
+export function micros(value) {
+  if (value === null || value === undefined || value === 0) return "-";
+  if (value < 1e3) return `${Math.round(value)} \u00b5s`;
+  if (value < 1e6) return `${(value / 1e3).toFixed(value < 1e4 ? 2 : 1)} ms`;
+  return `${(value / 1e6).toFixed(1)} s`;
+}
+
+export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)} %` : "-");
+
+export function ago(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  if (seconds < 90) return `${seconds} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+/** Formats a point in time for the axis of a chart that covers `spanSeconds`. */
+export function moment(ms, spanSeconds) {
+  const date = new Date(ms);
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (spanSeconds <= 600) return `${clock}:${two(date.getSeconds())}`;
+  if (spanSeconds <= 172800) return clock;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+/** Describes a balance in words, or the reason why the monitor cannot judge it. */
+export const balanceText = ({ percent, reason }) => (percent === null ? reason : `${Math.round(percent)} % (100 % is even)`);
+
+/** Describes the mean, lowest and highest value and their balance in words. */
+export const spreadText = (spread, show) => `${show(spread.mean)} on average, from ${show(spread.lowest)} to ${show(spread.highest)}. Balance: ${balanceText(spread.balance)}.`;
+
+/** Returns the parameter of a request for the object with this id. */
+export const idOf = (id) => `&id=${encodeURIComponent(id)}`;
+
+/** Returns the decoded parts of the address of a view. A part that is not valid is empty. */
+export const partsOf = (hash) => hash.replace(/^#\//, "").split("/").map((part) => {
+  try { return decodeURIComponent(part); } catch { return ""; }
+});
+
+/** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
+export function ceiling(value, base) {
+  if (!(value > 0)) return 1;
+  const root = base === 1024 ? 1024 : 10;
+  const unit = root ** Math.floor(Math.log(value) / Math.log(root));
+  const steps = base === 1024 ? [1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+    : [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+  return unit * steps.find((step) => value <= unit * step);
+}

@@ -1,0 +1,85 @@
+// Tests of the helpers of the monitor's page, which need no browser (../page/values.mjs):
+// `node --test crates/monitor/tests/page.test.mjs`, which is a step of `cargo xtask ci`.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import * as values from "../page/values.mjs";
+
+/** Compares the results of a function with the expected ones, for pairs of argument and result. */
+function check(convert, pairs) {
+  for (const [value, expected] of pairs) {
+    assert.equal(convert(value), expected, `${convert.name}(${value})`);
+  }
+}
+
+test("bytes have binary units and at most three digits", () => {
+  check(values.bytes, [
+    [null, "-"], [undefined, "-"], [0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"],
+    [10 * 1024, "10.0 KiB"], [100 * 1024, "100 KiB"], [1.5 * 2 ** 30, "1.50 GiB"],
+    [2 ** 60, "1.00 EiB"], [5000 * 2 ** 60, "5000 EiB"],
+  ]);
+  check(values.rate, [[null, "-"], [2 ** 20, "1.00 MiB/s"]]);
+});
+
+test("counts are short and never hide a small rate", () => {
+  check(values.count, [
+    [null, "-"], [0, "0"], [0.4, "0.4"], [3, "3"], [12.4, "12"], [9999, "9999"],
+    [12345, "12.3 k"], [1234567, "1.23 M"], [98765432, "98.8 M"],
+  ]);
+});
+
+test("times have the unit in which they are short", () => {
+  check(values.micros, [
+    [null, "-"], [0, "-"], [999, "999 \u00b5s"], [1500, "1.50 ms"], [15000, "15.0 ms"],
+    [2500000, "2.5 s"],
+  ]);
+  check(values.ago, [
+    [-5000, "0 s"], [89000, "89 s"], [90000, "2 min"], [5400000, "2 h"], [3 * 86400000, "3 days"],
+  ]);
+});
+
+test("moments on an axis are as exact as the span of the chart needs", () => {
+  const at = new Date(2026, 0, 5, 7, 8, 9).getTime();
+  const text = (span) => values.moment(at, span);
+  check(text, [[600, "07:08:09"], [3600, "07:08"], [172800, "07:08"], [2592000, "2026-01-05"]]);
+});
+
+test("shares that are not known are no number", () => {
+  check(values.percent, [[0.256, "26 %"], [NaN, "-"], [Infinity, "-"], [undefined, "-"]]);
+});
+
+test("balance that cannot be judged has its reason", () => {
+  const known = { percent: 66.7, reason: null };
+  const unknown = { percent: null, reason: "not enough data to judge" };
+  check(values.balanceText, [
+    [known, "67 % (100 % is even)"], [unknown, "not enough data to judge"],
+    [{ percent: 0, reason: null }, "0 % (100 % is even)"],
+  ]);
+  const spread = { lowest: 0.25, mean: 0.5, highest: 0.75, balance: known };
+  const words = "50 % on average, from 25 % to 75 %. Balance: 67 % (100 % is even).";
+  assert.equal(values.spreadText(spread, values.percent), words);
+});
+
+test("hostile ids stay one parameter and one part of an address", () => {
+  const ids = ["7", "a&by=node#x", "../../api", "<img src=x>", "100 %", "\u00fc\u2028\"'", "+ "];
+  for (const id of ids) {
+    const found = new URLSearchParams(`by=user${values.idOf(id)}`);
+    assert.deepEqual([...found], [["by", "user"], ["id", id]]);
+    assert.deepEqual(values.partsOf(`#/load/${encodeURIComponent(id)}`), ["load", id]);
+  }
+  assert.deepEqual(values.partsOf("#/load/%ff/x"), ["load", "", "x"]);
+  assert.deepEqual(values.partsOf(""), [""]);
+});
+
+test("scale of a chart holds its highest value and is not far above it", () => {
+  const factors = [0.97, 1, 1.01, 1.3, 2.5, 7, 9.9];
+  for (const [base, step] of [[1000, 10], [1024, 16]]) {
+    const powers = Array.from({ length: 15 }, (_, power) => step ** power);
+    for (const value of powers.flatMap((power) => factors.map((factor) => power * factor))) {
+      const top = values.ceiling(value, base);
+      assert.ok(top >= value && top <= 2 * value, `${base}: ${top} for ${value}`);
+    }
+  }
+  check((value) => values.ceiling(value, 1000), [[0, 1], [-1, 1], [NaN, 1], [7, 8], [1100, 1500]]);
+  check((value) => values.ceiling(value, 1024), [[1000, 1024], [5 * 2 ** 20, 6 * 2 ** 20]]);
+});
