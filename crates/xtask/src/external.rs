@@ -165,6 +165,11 @@ const SUITES: &[Suite] = &[
         operations: Some(("SKEP_COPIED_FILES", 200_000)), in_ci: false,
     },
     Suite {
+        name: "epochs", about: "the model of epoch change and return, within larger bounds",
+        test: "", case: "", programs: &[],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "miri", about: "undefined behaviour in the buffers of crates/env, by Miri",
         test: "", case: "", programs: &[("rustup", "rustup")],
         operations: None, in_ci: false,
@@ -237,6 +242,9 @@ impl Suite {
     fn run(&self, options: &Options) -> Outcome {
         if self.name == "miri" {
             return miri::run();
+        }
+        if self.name == "epochs" {
+            return call(env!("CARGO"), &["run", "--release", "--package", "skep-model"], &[]);
         }
         let mut variables = Vec::new();
         let results = root().join("target/external").join(self.name).display().to_string();

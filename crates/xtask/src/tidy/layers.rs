@@ -64,6 +64,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "skep-fsck", "skep-copy", "skep-s3"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-metadata"]),
+    // A model of the protocol, which shares no code with the product.
+    ("skep-model", &[]),
     ("skep-testkit", &[]),
     ("xtask", &["skep-wire", "skep-format", "skep-metrics", "skep-fuse"]),
 ];

@@ -1,0 +1,280 @@
+//! The steps of the model: which ones are possible in a state, and what each of them changes.
+
+use crate::GroupModel;
+use crate::bugs::PlantedBug;
+use crate::log::{Index, Members};
+use crate::member::Role;
+use crate::messages::LateMessage;
+use crate::primary::{Link, Standing};
+use crate::state::{State, pairs};
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// A primary appends a record for a client.
+    Write(Index),
+    /// The device of a member has all records of its log.
+    Sync(Index),
+    /// A request of the first member arrives at the second one, and the reply at the first.
+    Exchange(Index, Index),
+    /// A request of the first member arrives at the second one, and the reply is lost.
+    LoseReply(Index, Index),
+    /// The network delays a request of the first member to the second one.
+    DelayRequest(Index, Index),
+    /// A request of the first member arrives at the second one, and the network delays the reply.
+    DelayReply(Index, Index),
+    /// The delayed message arrives.
+    DeliverLate,
+    /// A member receives the newest cluster map.
+    ReceiveMap(Index),
+    /// All promises of a member have ended.
+    EndPromise(Index),
+    /// A primary begins to wait with replies for a member that does not serve.
+    Count(Index, Index),
+    /// A primary stops to wait for a counted member.
+    StopCounting(Index, Index),
+    /// A primary asks management to mark a counted member as in sync.
+    AskToMark(Index, Index),
+    /// Management marks a member as in sync.
+    MarkInSync(Index),
+    /// Management drops a member at the request of the primary.
+    Drop(Index, Index),
+    /// Management makes a backup the primary at its request.
+    TakeOver(Index),
+    /// Management makes a backup the primary at the request of an administrator or of the primary.
+    HandOver(Index),
+    /// Management lets the longest log win, after all serving members have reported a loss.
+    RecoverFromLoss,
+    /// A process is killed, and a new one starts.
+    Kill(Index),
+    /// A process is killed before it has stored its newest cluster map, and a new one starts.
+    KillWithOldMap(Index),
+    /// A host loses power, and starts with the first records of its log.
+    LosePower(Index, u8),
+}
+
+/// Lists the steps that may be possible in a state. [`perform`] refuses some of them.
+pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Action>) {
+    let left = state.left;
+    for member in state.indices() {
+        actions.extend([Action::Sync(member), Action::ReceiveMap(member)]);
+        if model.bounds.leases {
+            actions.push(Action::EndPromise(member));
+        }
+        if left.writes > 0 {
+            actions.push(Action::Write(member));
+        }
+        if left.kills > 0 {
+            actions.push(Action::Kill(member));
+        }
+        if left.old_maps > 0 {
+            actions.push(Action::KillWithOldMap(member));
+        }
+        if left.power_losses > 0 {
+            let of = &state.members[member];
+            actions.extend((of.synced..=of.log.last()).map(|it| Action::LosePower(member, it)));
+        }
+        if state.group.epoch < model.bounds.epochs {
+            actions.extend([Action::TakeOver(member), Action::MarkInSync(member)]);
+            if model.bounds.moves {
+                actions.push(Action::HandOver(member));
+            }
+        }
+    }
+    for (from, to) in pairs(state.members.len()) {
+        if state.primary(from).is_some() {
+            actions.extend([
+                Action::Exchange(from, to),
+                Action::LoseReply(from, to),
+                Action::StopCounting(from, to),
+            ]);
+            if state.group.epoch < model.bounds.epochs {
+                actions.extend([
+                    Action::Count(from, to),
+                    Action::AskToMark(from, to),
+                    Action::Drop(from, to),
+                ]);
+            }
+        }
+        if left.late_messages > 0 && state.late.is_none() {
+            actions.extend([Action::DelayRequest(from, to), Action::DelayReply(from, to)]);
+        }
+    }
+    if state.late.is_some() {
+        actions.push(Action::DeliverLate);
+    }
+    let others = state.group.serving.iter().count() as u8;
+    if state.group.epoch + others <= model.bounds.epochs {
+        actions.push(Action::RecoverFromLoss);
+    }
+}
+
+/// Performs a step. Returns `false` if it is not possible.
+pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> bool {
+    let bug = model.bug;
+    match action {
+        Action::Write(own) => {
+            if state.primary(own).is_none() {
+                return false;
+            }
+            state.left.writes -= 1;
+            state.append(own);
+            true
+        }
+        Action::Sync(own) => {
+            let member = &mut state.members[own];
+            member.synced = member.log.last();
+            member.store();
+            state.rise(own);
+            true
+        }
+        Action::Exchange(from, to)
+        | Action::LoseReply(from, to)
+        | Action::DelayRequest(from, to)
+        | Action::DelayReply(from, to) => send(state, &action, (from, to), bug),
+        Action::DeliverLate => match state.late.take() {
+            Some(LateMessage::Request { to, request }) => {
+                let reply = state.members[to].receive(to, &request, bug);
+                if let Some(reply) = reply.filter(|_| request.has_sender) {
+                    state.deliver_reply(to, request.primary, &reply);
+                }
+                true
+            }
+            Some(LateMessage::Reply { from, to, reply }) => state.deliver_reply(from, to, &reply),
+            None => false,
+        },
+        Action::ReceiveMap(own) => state.receive_map(own, bug, model.bounds.faults.old_maps > 0),
+        Action::EndPromise(own) => state.end_promise(own),
+        Action::Count(from, to) | Action::StopCounting(from, to) | Action::AskToMark(from, to) => {
+            perform_counting(state, &action, (from, to), bug)
+        }
+        Action::MarkInSync(_)
+        | Action::Drop(..)
+        | Action::TakeOver(_)
+        | Action::HandOver(_)
+        | Action::RecoverFromLoss => change_group(state, &action, bug),
+        Action::Kill(own) => {
+            state.left.kills -= 1;
+            state.restart(own, false, bug);
+            true
+        }
+        Action::KillWithOldMap(own) => {
+            state.left.old_maps -= 1;
+            state.restart(own, true, bug);
+            true
+        }
+        Action::LosePower(own, kept) => {
+            state.left.power_losses -= 1;
+            state.lose_power(own, kept, bug);
+            true
+        }
+    }
+}
+
+/// Sends a request of a primary to another member, and perhaps its reply.
+fn send(
+    state: &mut State,
+    action: &Action,
+    (from, to): (Index, Index),
+    bug: Option<PlantedBug>,
+) -> bool {
+    let Some(request) = state.request(from, to, bug) else { return false };
+    if *action == Action::DelayRequest(from, to) {
+        state.left.late_messages -= 1;
+        state.late = Some(LateMessage::Request { to, request });
+        return true;
+    }
+    let Some(reply) = state.members[to].receive(to, &request, bug) else { return false };
+    match action {
+        Action::Exchange(..) => _ = state.deliver_reply(to, from, &reply),
+        Action::DelayReply(..) => {
+            state.left.late_messages -= 1;
+            state.late = Some(LateMessage::Reply { from: to, to: from, reply });
+        }
+        _ => {}
+    }
+    true
+}
+
+/// Performs a step of the primary `own` with a member that does not serve.
+fn perform_counting(
+    state: &mut State,
+    action: &Action,
+    (own, other): (Index, Index),
+    bug: Option<PlantedBug>,
+) -> bool {
+    let member = &mut state.members[own];
+    let Role::Primary(primary) = &mut member.role else { return false };
+    let needed = primary.needed_to_serve(bug);
+    let link = &mut primary.links[other];
+    match (action, link.standing) {
+        // The member has compared its log in this epoch.
+        (Action::Count(..), Standing::Absent) if link.progress.appended > 0 => {
+            link.standing = Standing::Counted;
+        }
+        (Action::StopCounting(..), Standing::Counted) if may_stop(link, bug) => {
+            link.standing = Standing::Absent;
+        }
+        (Action::AskToMark(..), Standing::Counted) if link.progress.reaches(needed) => {
+            link.may_serve = true;
+            let epoch = member.map.epoch;
+            let before =
+                if member.counted.0 == epoch { member.counted.1 } else { Members::default() };
+            member.counted = (epoch, before.with(other));
+            if epoch == state.group.epoch {
+                state.mark_requests = state.mark_requests.with(other);
+            }
+        }
+        _ => return false,
+    }
+    state.rise(own);
+    true
+}
+
+fn may_stop(link: &Link, bug: Option<PlantedBug>) -> bool {
+    !link.may_serve || bug == Some(PlantedBug::StopCountingAsked)
+}
+
+/// Performs a change of the group by management. The sender of the request must have based it on
+/// the present epoch.
+fn change_group(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> bool {
+    let group = state.group;
+    let epoch = group.epoch;
+    let is_backup = |it: Index| group.serving.has(it) && group.primary != it;
+    match *action {
+        Action::MarkInSync(member) => {
+            if !state.mark_requests.has(member) || group.serving.has(member) {
+                return false;
+            }
+            state.group.mark_in_sync(member);
+        }
+        Action::Drop(from, member) => {
+            let Some((sender, primary)) = state.primary(from) else { return false };
+            let link = &primary.links[member];
+            let is_useful = link.standing == Standing::Serving
+                || link.standing == Standing::Counted && link.may_serve;
+            if sender.map.epoch != epoch || !is_useful || group.primary == member {
+                return false;
+            }
+            state.group.drop_member(member);
+        }
+        Action::TakeOver(member) => {
+            let asker = &state.members[member];
+            let lacks_records =
+                asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);
+            if asker.map.epoch != epoch || !is_backup(member) || lacks_records {
+                return false;
+            }
+            state.group.take_over(member);
+        }
+        Action::HandOver(member) => {
+            if !is_backup(member) {
+                return false;
+            }
+            state.group.hand_over(member);
+        }
+        _ => return state.recover_from_loss(bug),
+    }
+    state.mark_requests = Members::default();
+    true
+}

@@ -1,0 +1,32 @@
+//! The bounds of the state space: the number of members, of operations and of faults.
+
+/// The bounds of one check.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Number of members of the group, 2 or 3.
+    pub members: usize,
+    /// Last epoch of the group. Each change of the group takes one.
+    pub epochs: u8,
+    /// Whether an administrator moves the primary.
+    pub moves: bool,
+    /// Whether leases end. If not, a deposed primary replies until it has the new cluster map, and
+    /// only the properties of records are checked. The states are much fewer then.
+    pub leases: bool,
+    /// Operations and faults.
+    pub faults: Faults,
+}
+
+/// Operations and faults that may still happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// Records that primaries append for clients. Each start of a primary appends one more record.
+    pub writes: u8,
+    /// Power losses of one host.
+    pub power_losses: u8,
+    /// Kills of one process.
+    pub kills: u8,
+    /// Kills after which the process starts with an older cluster map.
+    pub old_maps: u8,
+    /// Messages that arrive late, or twice.
+    pub late_messages: u8,
+}

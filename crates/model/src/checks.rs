@@ -1,0 +1,168 @@
+//! The checks: bounds of the state space, small ones for `cargo test`, and larger ones for
+//! `cargo xtask external --only epochs`.
+
+use crate::GroupModel;
+use crate::actions::Action;
+use crate::bounds::{Bounds, Faults};
+use crate::bugs::PlantedBug;
+use crate::properties::{self, RECOVERY, RELEASE, RETURN, TAKE_OVER};
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// A model, and what it is about.
+#[derive(Debug, Clone)]
+pub struct Check {
+    /// What happens within the bounds.
+    pub name: &'static str,
+    /// The model with its bounds.
+    pub model: GroupModel,
+}
+
+/// No operations and faults.
+pub const NO_FAULTS: Faults =
+    Faults { writes: 0, power_losses: 0, kills: 0, old_maps: 0, late_messages: 0 };
+
+/// Returns bounds without leases, in which no administrator moves the primary.
+pub const fn records(members: usize, epochs: u8, faults: Faults) -> Bounds {
+    Bounds { members, epochs, moves: false, leases: false, faults }
+}
+
+/// Returns bounds without leases, in which an administrator moves the primary.
+pub const fn moved(members: usize, epochs: u8, faults: Faults) -> Bounds {
+    Bounds { members, epochs, moves: true, leases: false, faults }
+}
+
+/// Returns bounds with leases, in which an administrator moves the primary.
+pub const fn leases(members: usize, epochs: u8, faults: Faults) -> Bounds {
+    Bounds { members, epochs, moves: true, leases: true, faults }
+}
+
+const fn check(name: &'static str, bounds: Bounds, expects: &'static [&'static str]) -> Check {
+    Check { name, model: GroupModel { bounds, bug: None, begin: &[], expects } }
+}
+
+/// The checks of `cargo test`. Each visits all states within some seconds.
+pub const SMALL: &[Check] = &[
+    check(
+        "power losses",
+        records(2, 4, Faults { writes: 1, power_losses: 2, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RECOVERY],
+    ),
+    check(
+        "a late message and a power loss",
+        records(2, 3, Faults { writes: 1, power_losses: 1, late_messages: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "a late message, a kill and a power loss",
+        records(2, 3, Faults { power_losses: 1, kills: 1, late_messages: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "old maps and a power loss",
+        records(2, 3, Faults { writes: 1, power_losses: 1, old_maps: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "an old map, a power loss, moves",
+        moved(2, 4, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "three members and a power loss",
+        records(3, 3, Faults { power_losses: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "leases with a late message",
+        leases(2, 3, Faults { late_messages: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RELEASE],
+    ),
+    Check {
+        name: "leases of three members after a take-over",
+        model: GroupModel {
+            bounds: leases(3, 3, NO_FAULTS),
+            bug: None,
+            begin: &[Action::TakeOver(1), Action::ReceiveMap(1), Action::ReceiveMap(2)],
+            expects: &[TAKE_OVER, RETURN, RELEASE],
+        },
+    },
+];
+
+/// The checks of `cargo xtask external --only epochs`.
+pub const LARGE: &[Check] = &[
+    check(
+        "power losses, moves",
+        moved(2, 4, Faults { writes: 1, power_losses: 2, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RECOVERY],
+    ),
+    check(
+        "power losses, five epochs",
+        records(2, 5, Faults { writes: 1, power_losses: 2, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RECOVERY],
+    ),
+    check(
+        "a late message, a kill, a power loss and a record",
+        records(
+            2,
+            3,
+            Faults { writes: 1, power_losses: 1, kills: 1, late_messages: 1, old_maps: 0 },
+        ),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "old maps, a power loss, moves",
+        moved(2, 4, Faults { power_losses: 1, old_maps: 2, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "leases with a late message, a power loss and a record",
+        leases(2, 3, Faults { writes: 1, power_losses: 1, late_messages: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RELEASE],
+    ),
+    check(
+        "three members, a power loss, four epochs",
+        records(3, 4, Faults { power_losses: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "three members, a kill and a record",
+        records(3, 3, Faults { writes: 1, kills: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN],
+    ),
+    check("leases of three members", leases(3, 3, NO_FAULTS), &[TAKE_OVER, RETURN, RELEASE]),
+];
+
+/// Visits all states of a model with this number of threads. Returns the number of states.
+///
+/// # Errors
+/// Names the properties that do not hold, with the steps to a state in which they do not, and the
+/// expected states that the model cannot reach.
+pub fn run(model: &GroupModel, threads: usize) -> Result<usize, String> {
+    let checker = model.clone().checker().threads(threads).spawn_bfs().join();
+    let found = checker.discoveries();
+    let always = properties::always();
+    let mut problems: Vec<String> = model
+        .expects
+        .iter()
+        .filter(|name| !found.contains_key(*name))
+        .map(|name| format!("never true: {name}"))
+        .collect();
+    for (name, path) in found {
+        if always.contains(&name) {
+            problems.push(format!("not always true: {name}, after {:?}", path.into_actions()));
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(checker.unique_state_count()),
+        false => Err(problems.join("\n")),
+    }
+}
+
+/// Returns the steps after which a property does not hold in the protocol with this error. `None`
+/// means that it holds in all states.
+pub fn violation(bug: PlantedBug, bounds: Bounds, property: &'static str) -> Option<Vec<Action>> {
+    let model = GroupModel { bounds, bug: Some(bug), begin: &[], expects: &[] };
+    let until = HasDiscoveries::AnyOf([property].into());
+    let checker = model.checker().finish_when(until).spawn_bfs().join();
+    checker.discovery(property).map(|path| path.into_actions())
+}

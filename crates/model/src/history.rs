@@ -1,0 +1,111 @@
+//! What clients have received, and which records power losses have removed. Only the properties of
+//! the model use it, never the protocol.
+
+use crate::GroupModel;
+use crate::bugs::PlantedBug;
+use crate::log::{Index, Record, Records};
+use crate::member::Member;
+use crate::primary::{MOST_MEMBERS, Primary};
+
+/// The history of a run, as far as the properties need it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct History {
+    /// Number of records that exist.
+    made: u8,
+    /// Records on which a reply relies that a client has received.
+    pub acknowledged: Records,
+    /// Records that a client knows to be durable.
+    pub durable: Records,
+    /// Records that all serving members have lost with their page caches. No reply that promises
+    /// durability relies on them. A former primary may still show them until its lease ends.
+    forgiven: Records,
+    /// Acknowledged records that each member has lost with its page cache.
+    pub lost: [Records; MOST_MEMBERS],
+    /// First epoch of the newest term in which a client has received a reply.
+    pub answered_term: u8,
+    /// Newest epoch in which a client has received a reply, and the member that has replied.
+    answered_last: (u8, Index),
+    /// Whether two members have replied in one epoch.
+    pub has_two_primaries: bool,
+    /// Whether a member has gone on after all serving members had lost their page caches.
+    pub has_recovered: bool,
+}
+
+impl History {
+    /// Returns the history of a new group, whose first record exists.
+    pub fn new() -> Self {
+        Self {
+            made: 1,
+            acknowledged: Records::default(),
+            durable: Records::default(),
+            forgiven: Records::default(),
+            lost: Default::default(),
+            answered_term: 0,
+            answered_last: (0, 0),
+            has_two_primaries: false,
+            has_recovered: false,
+        }
+    }
+
+    /// Returns a new record of a primary in this epoch.
+    pub fn make(&mut self, epoch: u8) -> Record {
+        self.made += 1;
+        Record { epoch, identity: self.made }
+    }
+
+    /// Notes that clients have all replies which the primary may send now.
+    pub fn answer(&mut self, own: Index, member: &Member, primary: &Primary, model: &GroupModel) {
+        let bug = model.bug;
+        let log = member.log;
+        let held = match bug {
+            Some(PlantedBug::ReplyBeforeHeld) => log.last(),
+            _ => primary.held,
+        };
+        let safe = match bug {
+            Some(PlantedBug::ReplyDurableBeforeSafe) => primary.held,
+            _ => primary.safe,
+        };
+        let acknowledged = log.up_to(held).records().without(self.forgiven);
+        self.durable = self.durable.or(log.up_to(safe).records());
+        self.acknowledged = self.acknowledged.or(acknowledged).or(self.durable);
+        if !model.bounds.leases {
+            return;
+        }
+        self.answered_term = self.answered_term.max(primary.since);
+        let (epoch, last) = (member.map.epoch, self.answered_last);
+        self.has_two_primaries |= epoch == last.0 && own != last.1;
+        if epoch > last.0 {
+            self.answered_last = (epoch, own);
+        }
+    }
+
+    /// Notes that a power loss has removed records of a member.
+    pub fn note_loss(&mut self, member: Index, lost: Records) {
+        self.lost[member] = self.lost[member].or(lost);
+    }
+
+    /// Notes that all serving members have lost their page caches, and that `left` are the records
+    /// that at least one of them still has. Clients may lose the others, unless they are durable.
+    pub fn forgive(&mut self, left: Records) {
+        let lost = self.made_records().without(left).without(self.durable);
+        self.forgiven = self.forgiven.or(lost);
+        self.acknowledged = self.acknowledged.without(lost);
+    }
+
+    fn made_records(&self) -> Records {
+        Records::first(self.made)
+    }
+
+    /// Forgets the losses of records that a member has again, or that no reply relies on.
+    pub fn forget_regained(&mut self, members: &[Member]) {
+        for (member, lost) in members.iter().zip(&mut self.lost) {
+            *lost = lost.and(self.acknowledged).without(member.log.records());
+        }
+    }
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,235 @@
+//! One member of the group: its disk, its process, and what it does as a backup.
+//!
+//! The rules come from `metadata/src/shipping/backup.rs`, `metadata/src/shipping/own_group.rs`,
+//! `metadata/src/shipping/completeness.rs` and `metadata/src/service/roles.rs`. The module
+//! [`crate::primary`] owns the role of the primary.
+
+use crate::bugs::PlantedBug;
+use crate::group::Group;
+use crate::log::{Index, Log, Members, Progress};
+use crate::messages::{Reply, Request};
+use crate::primary::Primary;
+
+/// A member of the group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// The records that the member has appended, including those in its store.
+    pub log: Log,
+    /// Last record that is on the device.
+    pub synced: u8,
+    /// Last record in the store. All records of the store are safe.
+    pub stored: u8,
+    /// The mark of the page cache: the host may have lost records that the member has confirmed.
+    pub lacks_records: bool,
+    /// The newest epoch in which this member began to lead or asked management to mark members as
+    /// in sync, and these members. On the device.
+    pub counted: (u8, Members),
+    /// Whether the member has promised that it does not reply as a primary yet. The promise
+    /// outlives the process.
+    pub has_promised: bool,
+    /// The group in the newest cluster map that the process has.
+    pub map: Group,
+    /// The group in an older map. The next process may start with it, because a node stores its
+    /// cluster map a moment after it has received it.
+    pub stored_map: Group,
+    /// What the process does.
+    pub role: Role,
+}
+
+/// The role of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A backup, a member that does not serve, or a primary that may not lead.
+    Backup(Backup),
+    /// The primary.
+    Primary(Primary),
+}
+
+/// What a backup keeps in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Backup {
+    /// Last record that is known to be equal to that of the primary of this epoch.
+    pub matched: u8,
+    /// Last record that a primary has reported as safe.
+    pub safe: u8,
+    /// The last record of the primary in its first request of this epoch to this process.
+    pub goal: Option<u8>,
+    /// The last request that this process has received.
+    pub received: Option<ReceivedTerm>,
+}
+
+/// The term of the primary whose request a backup has received last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReceivedTerm {
+    /// The primary.
+    pub primary: Index,
+    /// First epoch of the term.
+    pub since: u8,
+    /// Epoch of the request.
+    pub epoch: u8,
+    /// Whether a request of this term has reported that the leases of all primaries before this
+    /// term have ended.
+    pub has_no_wait: bool,
+}
+
+impl Role {
+    /// Forgets all leases.
+    pub fn forget_leases(&mut self) {
+        match self {
+            Self::Backup(backup) => backup.received = None,
+            Self::Primary(primary) => {
+                primary.former = None;
+                primary.links.iter_mut().for_each(|it| it.is_leased = false);
+            }
+        }
+    }
+}
+
+impl Member {
+    /// Returns the epoch of the last record.
+    pub fn log_epoch(&self) -> u8 {
+        self.log.epoch_of(self.log.last())
+    }
+
+    /// Returns the highest epoch in which this member has records, or has led.
+    pub fn newest_epoch(&self) -> u8 {
+        self.log_epoch().max(self.counted.0)
+    }
+
+    /// Returns the state of the primary. `None` means that the process is not the primary.
+    pub fn as_primary(&self) -> Option<&Primary> {
+        match &self.role {
+            Role::Primary(primary) => Some(primary),
+            Role::Backup(_) => None,
+        }
+    }
+
+    /// Returns the members that do not serve according to the map of this process, but that
+    /// management may have marked as in sync at the request of an earlier process.
+    pub fn may_serve(&self) -> Members {
+        let (epoch, counted) = self.counted;
+        let of_epoch = if epoch == self.map.epoch { counted } else { Members::default() };
+        of_epoch.minus(self.map.serving)
+    }
+
+    /// Whether this process may lead, as far as it knows.
+    pub fn may_lead(&self, own: Index, bug: Option<PlantedBug>) -> bool {
+        let ignores_counted = bug == Some(PlantedBug::LeadDespiteCounted);
+        let is_alone = self.map.other_serving(own).is_empty()
+            && (ignores_counted || self.may_serve().is_empty());
+        let is_whole =
+            !self.lacks_records || is_alone || bug == Some(PlantedBug::LeadAfterPowerLoss);
+        let has_old_map = self.newest_epoch() > self.map.epoch;
+        self.map.primary == own && is_whole && !has_old_map
+    }
+
+    /// Begins the role of a backup in a new process.
+    pub fn begin_backup(&mut self) {
+        let (matched, safe) = (self.stored, self.stored);
+        self.role = Role::Backup(Backup { matched, safe, goal: None, received: None });
+    }
+
+    /// Moves safe records to the store that this backup has synced.
+    pub fn store(&mut self) {
+        if let Role::Backup(backup) = &self.role {
+            self.stored = self.stored.max(backup.safe.min(self.synced).min(backup.matched));
+        }
+    }
+
+    /// Handles a request of the primary. Returns the reply. `None` means that the member refuses
+    /// the request, or that the process is the primary.
+    pub fn receive(
+        &mut self,
+        own: Index,
+        request: &Request,
+        bug: Option<PlantedBug>,
+    ) -> Option<Reply> {
+        let (map, newest_epoch) = (self.map, self.newest_epoch());
+        let accepts_older = bug == Some(PlantedBug::AcceptOlderEpoch);
+        let is_current = request.epoch == map.epoch && map.primary == request.primary;
+        let is_newer = newest_epoch > map.epoch && bug != Some(PlantedBug::IgnoreNewerLog);
+        let is_older = accepts_older && request.epoch <= map.epoch;
+        let Role::Backup(backup) = &mut self.role else { return None };
+        if !is_older && (!is_current || map.primary == own || is_newer) {
+            return None;
+        }
+        backup.note_term(request, map.since);
+        let trusts_all = bug == Some(PlantedBug::TrustLateRequest);
+        if request.names_process || trusts_all {
+            backup.goal.get_or_insert(request.last);
+        }
+        self.has_promised = true;
+        let differs = request.before > self.log.last()
+            || request.before > backup.matched
+                && self.log.epoch_of(request.before) != request.log.epoch_of(request.before);
+        if differs {
+            return Some(self.reply(request, true));
+        }
+        backup.matched = backup.matched.max(request.before);
+        for number in request.before + 1..=request.log.last() {
+            if number <= backup.matched {
+                continue;
+            }
+            let record = request.log.record(number);
+            let has_other = number <= self.log.last() && self.log.epoch_of(number) != record.epoch;
+            if has_other {
+                self.log = self.log.up_to(number - 1);
+                self.synced = self.synced.min(number - 1);
+            }
+            if number > self.log.last() {
+                self.log = self.log.with(record);
+            }
+            backup.matched = number;
+        }
+        backup.safe = backup.safe.max(request.safe);
+        if backup.goal.is_some_and(|goal| backup.matched >= goal) {
+            self.lacks_records = false;
+        }
+        self.store();
+        Some(self.reply(request, false))
+    }
+
+    /// Returns the reply to a request. `is_behind` means that the member lacks the record before
+    /// the first one of the request.
+    fn reply(&self, request: &Request, is_behind: bool) -> Reply {
+        let appended = match &self.role {
+            Role::Backup(backup) => backup.matched,
+            Role::Primary(_) => 0,
+        };
+        Reply {
+            epoch: request.epoch,
+            has_sender: true,
+            progress: Progress { appended, synced: self.synced.min(appended) },
+            is_behind,
+            grants: request.is_fresh,
+        }
+    }
+}
+
+impl Backup {
+    fn note_term(&mut self, request: &Request, since: u8) {
+        let (primary, epoch) = (request.primary, request.epoch);
+        let same = |it: &ReceivedTerm| (it.primary, it.since) == (primary, since);
+        let had_no_wait = self.received.filter(same).is_some_and(|it| it.has_no_wait);
+        let has_no_wait = had_no_wait || !request.waits;
+        self.received = Some(ReceivedTerm { primary, since, epoch, has_no_wait });
+    }
+
+    /// Forgets values on which nothing depends any more. So fewer states differ.
+    pub fn forget_unused(&mut self, lacks_records: bool, epoch: u8, bug: Option<PlantedBug>) {
+        if !lacks_records {
+            self.goal = None;
+        }
+        if bug != Some(PlantedBug::ReleaseAll) {
+            self.received = self.received.filter(|it| it.epoch == epoch);
+        }
+    }
+
+    /// Returns the former primary whose confirmation ends the wait of this backup, which becomes
+    /// the primary in `epoch` (`metadata/src/shipping/succession.rs`).
+    pub fn former_primary(&self, epoch: u8, bug: Option<PlantedBug>) -> Option<Index> {
+        let is_direct = |it: &ReceivedTerm| it.has_no_wait && it.epoch + 1 == epoch;
+        let releases = |it: &ReceivedTerm| is_direct(it) || bug == Some(PlantedBug::ReleaseAll);
+        self.received.filter(releases).map(|it| it.primary)
+    }
+}

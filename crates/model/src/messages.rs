@@ -1,0 +1,95 @@
+//! The messages between the members, and the network.
+//!
+//! A request and its reply arrive at once, or one of them is lost. Some messages of a run are
+//! delayed: the network keeps one of them and delivers it later, or never.
+
+use crate::log::{Index, Log, Progress};
+
+/// A request of the primary (`ShipLog`). It has the records of `log` after the record `before`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The sender.
+    pub primary: Index,
+    /// Epoch of the sender.
+    pub epoch: u8,
+    /// Number of the record before the first one of the request.
+    pub before: u8,
+    /// The sender's log up to the last record of the request.
+    pub log: Log,
+    /// Last record of the sender.
+    pub last: u8,
+    /// Last record that is safe.
+    pub safe: u8,
+    /// Whether the request names the present process of the receiver.
+    pub names_process: bool,
+    /// Whether the sender still waits for the end of the leases of earlier primaries.
+    pub waits: bool,
+    /// Whether an acknowledgement of this request still grants a lease. The lease begins when the
+    /// request is sent.
+    pub is_fresh: bool,
+    /// Whether the process that has sent the request still exists. Otherwise the reply is lost.
+    pub has_sender: bool,
+}
+
+/// The reply of a member (`LogHeld`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reply {
+    /// Epoch of the request.
+    pub epoch: u8,
+    /// Whether the process that has sent the reply still exists.
+    pub has_sender: bool,
+    /// The records that the member has, as far as it has compared them in this epoch.
+    pub progress: Progress,
+    /// Whether the member could not append, since it lacks the record before the first one.
+    pub is_behind: bool,
+    /// Whether the lease that this reply grants has not ended yet.
+    pub grants: bool,
+}
+
+/// A message that the network has delayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LateMessage {
+    /// A request to the member `to`.
+    Request {
+        /// The receiver.
+        to: Index,
+        /// The message.
+        request: Request,
+    },
+    /// A reply of the member `from` to the member `to`.
+    Reply {
+        /// The sender.
+        from: Index,
+        /// The receiver.
+        to: Index,
+        /// The message.
+        reply: Reply,
+    },
+}
+
+impl LateMessage {
+    /// Notes that the promises of a member have ended, and so the leases that it has granted.
+    pub fn end_promise(&mut self, member: Index) {
+        match self {
+            Self::Request { to, request } if *to == member => request.is_fresh = false,
+            Self::Reply { from, reply, .. } if *from == member => reply.grants = false,
+            _ => {}
+        }
+    }
+
+    /// Notes that the process of a member has ended. Returns `false` if nothing receives the
+    /// message any more.
+    pub fn end_process(&mut self, member: Index) -> bool {
+        match self {
+            Self::Request { to, request } => {
+                request.names_process &= *to != member;
+                request.has_sender &= request.primary != member;
+            }
+            Self::Reply { from, to, reply } => {
+                reply.has_sender &= *from != member;
+                return *to != member;
+            }
+        }
+        true
+    }
+}

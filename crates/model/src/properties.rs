@@ -1,0 +1,142 @@
+//! The properties: what is true in each state, and what must happen in at least one.
+
+use crate::GroupModel;
+use crate::log::Index;
+use crate::state::State;
+use stateright::Property;
+
+/// A property of the model: its name, and the condition.
+type Statement = (&'static str, fn(&GroupModel, &State) -> bool);
+
+/// Statements that are true in each state.
+const ALWAYS: &[Statement] = &[
+    (PRIMARY_HAS_RECORDS, primary_has_acknowledged),
+    (MEMBERS_HAVE_RECORDS, members_have_acknowledged),
+    (DURABLE_ON_DEVICES, members_have_durable),
+    (ONE_REPLIES, one_member_replies),
+    (NO_LATE_REPLY, no_late_reply),
+    (ONE_PRIMARY, one_primary_in_each_epoch),
+    (LOGS_AGREE, logs_agree),
+    (COMPLETE_PRIMARY, primary_is_complete),
+];
+
+/// Statements that are true in some state. So the bounds permit what the model is about.
+const SOMETIMES: &[Statement] = &[
+    (TAKE_OVER, |model, state| {
+        state.group.primary != 0
+            && !state.group.serving.has(0)
+            && state.may_answer(state.group.primary, model)
+    }),
+    (RETURN, |model, state| {
+        let group = &state.group;
+        let returned = group.serving.iter().count() == model.bounds.members;
+        let is_later = group.primary != 0 && group.epoch > group.since;
+        returned && is_later && state.may_answer(group.primary, model)
+    }),
+    (RECOVERY, |model, state| {
+        state.history.has_recovered && state.may_answer(state.group.primary, model)
+    }),
+    (RELEASE, |model, state| {
+        let primary = state.group.primary;
+        let released = state.primary(primary).and_then(|(_, it)| it.former);
+        let has_promised = |it: Index| state.members[it].has_promised;
+        released.is_some_and(has_promised) && state.may_answer(primary, model)
+    }),
+];
+
+/// Name of the property of the same words.
+pub const PRIMARY_HAS_RECORDS: &str = "primary has each acknowledged record";
+/// Name of the property of the same words.
+pub const MEMBERS_HAVE_RECORDS: &str = "serving members have each acknowledged record";
+/// Name of the property of the same words.
+pub const DURABLE_ON_DEVICES: &str = "serving members have each durable record on the device";
+/// Name of the property of the same words.
+pub const ONE_REPLIES: &str = "one member replies at a time";
+/// Name of the property of the same words.
+pub const NO_LATE_REPLY: &str = "no primary replies after its successor";
+/// Name of the property of the same words.
+pub const ONE_PRIMARY: &str = "one primary replies in each epoch";
+/// Name of the property of the same words.
+pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
+/// Name of the property of the same words.
+pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
+/// A backup takes over, and replies.
+pub const TAKE_OVER: &str = "a backup takes over";
+/// The former primary returns after a take-over, and all members serve.
+pub const RETURN: &str = "a former primary returns";
+/// All members lose their page caches, and one goes on.
+pub const RECOVERY: &str = "the group goes on after a power loss of all";
+/// A former primary confirms the epoch of its successor, which replies.
+pub const RELEASE: &str = "a moved primary releases its lease";
+
+/// Returns all properties.
+pub(crate) fn all(model: &GroupModel) -> Vec<Property<GroupModel>> {
+    let always = ALWAYS.iter().map(|(name, condition)| Property::always(name, *condition));
+    let expected = SOMETIMES.iter().filter(|(name, _)| model.expects.contains(name));
+    let sometimes = expected.map(|(name, condition)| Property::sometimes(name, *condition));
+    always.chain(sometimes).collect()
+}
+
+/// Returns the names of the properties that are true in each state.
+pub fn always() -> Vec<&'static str> {
+    ALWAYS.iter().map(|(name, _)| *name).collect()
+}
+
+/// A process that is the primary in the present epoch has all records of replies, whether it may
+/// reply already or not.
+fn primary_has_acknowledged(_: &GroupModel, state: &State) -> bool {
+    state.indices().all(|it| match state.primary(it) {
+        Some((member, _)) if member.map.epoch == state.group.epoch => {
+            state.history.acknowledged.without(member.log.records()).is_empty()
+        }
+        _ => true,
+    })
+}
+
+/// Each serving member whose host has kept its page cache could take over.
+fn members_have_acknowledged(_: &GroupModel, state: &State) -> bool {
+    state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
+        member.lacks_records || state.history.acknowledged.without(member.log.records()).is_empty()
+    })
+}
+
+/// If all hosts lose power now, and only one serving member keeps its disk, nothing durable is
+/// lost.
+fn members_have_durable(_: &GroupModel, state: &State) -> bool {
+    state.group.serving.iter().map(|it| &state.members[it]).all(|member| {
+        let on_device = member.log.up_to(member.synced).records();
+        state.history.durable.without(on_device).is_empty()
+    })
+}
+
+fn one_member_replies(model: &GroupModel, state: &State) -> bool {
+    let answering = state.indices().filter(|it| state.may_answer(*it, model));
+    !model.bounds.leases || answering.count() <= 1
+}
+
+fn no_late_reply(model: &GroupModel, state: &State) -> bool {
+    let answering = state.indices().filter(|it| state.may_answer(*it, model));
+    let mut terms = answering.filter_map(|it| state.primary(it)).map(|(_, primary)| primary.since);
+    !model.bounds.leases || terms.all(|term| term >= state.history.answered_term)
+}
+
+fn one_primary_in_each_epoch(_: &GroupModel, state: &State) -> bool {
+    !state.history.has_two_primaries
+}
+
+/// Invariant 4 of the design: the logs of all serving members are equal up to *held*.
+fn logs_agree(_: &GroupModel, state: &State) -> bool {
+    let Some((member, primary)) = state.primary(state.group.primary) else { return true };
+    if member.map.epoch != state.group.epoch {
+        return true;
+    }
+    let held = member.log.up_to(primary.held);
+    let serving = state.group.serving.iter().map(|it| &state.members[it]);
+    serving.filter(|it| !it.lacks_records).all(|it| it.log.up_to(primary.held) == held)
+}
+
+/// A member whose host has lost its page cache is not the primary, in no epoch, before it has the
+/// lost records again.
+fn primary_is_complete(_: &GroupModel, state: &State) -> bool {
+    state.indices().all(|it| state.primary(it).is_none() || state.history.lost[it].is_empty())
+}

@@ -1,0 +1,333 @@
+//! The state of the whole group, and the steps that need more than one member of it.
+
+use crate::GroupModel;
+use crate::bounds::Faults;
+use crate::bugs::PlantedBug;
+use crate::group::Group;
+use crate::history::History;
+use crate::log::{Index, Log, Members, Progress, Record};
+use crate::member::{Member, Role};
+use crate::messages::{LateMessage, Reply, Request};
+use crate::primary::{Primary, Standing};
+
+/// The state of the group and of the network, and of the history that the properties need.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The members.
+    pub members: Vec<Member>,
+    /// The group as management has it.
+    pub group: Group,
+    /// Members that management may mark as in sync in this epoch, since the primary has requested
+    /// it.
+    pub mark_requests: Members,
+    /// A message that the network has kept.
+    pub late: Option<LateMessage>,
+    /// Operations and faults that may still happen.
+    pub left: Faults,
+    /// What clients have received.
+    pub history: History,
+}
+
+impl State {
+    /// Returns the state of a new group, in which all members have the first record and the primary
+    /// has leases from all.
+    pub fn new(model: &GroupModel) -> Self {
+        let bounds = &model.bounds;
+        let group = Group::new(bounds.members);
+        let first = Progress { appended: 1, synced: 1 };
+        let log = Log::default().with(Record { epoch: 1, identity: 1 });
+        let member = Member {
+            log,
+            synced: 1,
+            stored: 1,
+            lacks_records: false,
+            counted: (0, Members::default()),
+            has_promised: true,
+            map: group,
+            stored_map: group,
+            role: Role::Backup(crate::member::Backup::default()),
+        };
+        let mut members = vec![member; bounds.members];
+        members.iter_mut().for_each(Member::begin_backup);
+        let mut primary = Primary::new(&group, first, 1, None);
+        primary.begin_epoch(group.other_serving(0));
+        for link in &mut primary.links[1..bounds.members] {
+            (link.is_leased, link.progress, link.knows_process) = (true, first, true);
+        }
+        (members[0].role, members[0].has_promised) = (Role::Primary(primary), false);
+        let mut state = Self {
+            members,
+            group,
+            mark_requests: Members::default(),
+            late: None,
+            left: bounds.faults,
+            history: History::new(),
+        };
+        state.settle(model);
+        state
+    }
+
+    /// Returns the positions of all members.
+    pub fn indices(&self) -> impl Iterator<Item = Index> + use<> {
+        0..self.members.len()
+    }
+
+    /// Returns the member and its state as the primary, if its process is the primary.
+    pub fn primary(&self, member: Index) -> Option<(&Member, &Primary)> {
+        let member = &self.members[member];
+        Some((member, member.as_primary()?))
+    }
+
+    /// Whether this member may reply to clients now.
+    pub fn may_answer(&self, member: Index, model: &GroupModel) -> bool {
+        let bug = model.bug;
+        let Some((member, primary)) = self.primary(member) else { return false };
+        if !model.bounds.leases {
+            return true;
+        }
+        let has_leases = primary.has_leases() || bug == Some(PlantedBug::ReplyWithoutLease);
+        let waits = member.has_promised && bug != Some(PlantedBug::ForgetPromise);
+        has_leases && !waits
+    }
+
+    /// Makes a primary append a record.
+    pub fn append(&mut self, own: Index) {
+        let record = self.history.make(self.members[own].map.epoch);
+        let member = &mut self.members[own];
+        member.log = member.log.with(record);
+        self.rise(own);
+    }
+
+    /// Computes the watermarks of a primary again, and moves safe records to its store.
+    pub fn rise(&mut self, own: Index) {
+        let Member { log, synced, stored, role, .. } = &mut self.members[own];
+        if let Role::Primary(primary) = role {
+            primary.rise(Progress { appended: log.last(), synced: *synced });
+            *stored = (*stored).max(primary.safe);
+        }
+    }
+
+    /// Begins the first role of a new process of a member.
+    pub fn begin_process(&mut self, own: Index, bug: Option<PlantedBug>) {
+        for member in &mut self.members {
+            if let Role::Primary(primary) = &mut member.role {
+                primary.links[own].knows_process = false;
+            }
+        }
+        self.late.take_if(|it| !it.end_process(own));
+        self.members[own].begin_backup();
+        self.lead_if_possible(own, bug);
+    }
+
+    /// Makes a backup the primary if its map says so and the member may lead.
+    fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
+        let member = &mut self.members[own];
+        if !member.may_lead(own, bug) {
+            return;
+        }
+        let Role::Backup(backup) = &member.role else { return };
+        member.lacks_records = false;
+        let map = member.map;
+        let former = backup.former_primary(map.epoch, bug);
+        let progress = Progress { appended: member.log.last(), synced: member.synced };
+        let mut primary = Primary::new(&map, progress, member.stored, former);
+        primary.begin_epoch(map.other_serving(own));
+        if bug != Some(PlantedBug::ForgetCounted) {
+            for counted in member.may_serve().iter() {
+                primary.links[counted].standing = Standing::Counted;
+                primary.links[counted].may_serve = true;
+            }
+        }
+        if bug != Some(PlantedBug::ForgetTerm) {
+            member.counted = (map.epoch, member.may_serve());
+        }
+        member.role = Role::Primary(primary);
+        self.rise(own);
+        // A primary logs its start before it replies.
+        self.append(own);
+    }
+
+    /// Gives a member the newest cluster map. Returns `false` if it has this map.
+    pub fn receive_map(&mut self, own: Index, bug: Option<PlantedBug>, keeps_old: bool) -> bool {
+        let newest = self.group;
+        let member = &mut self.members[own];
+        if member.map.epoch == newest.epoch {
+            return false;
+        }
+        member.stored_map = if keeps_old { member.map } else { newest };
+        member.map = newest;
+        match &mut member.role {
+            Role::Primary(primary) => {
+                let goes_on = newest.primary == own && newest.since == primary.since;
+                if goes_on || bug == Some(PlantedBug::GoOnDeposed) {
+                    primary.begin_epoch(newest.other_serving(own));
+                    self.rise(own);
+                } else {
+                    self.begin_process(own, bug);
+                }
+            }
+            Role::Backup(backup) => {
+                (backup.matched, backup.goal) = (member.stored, None);
+                self.lead_if_possible(own, bug);
+            }
+        }
+        true
+    }
+
+    /// Returns the request that a primary sends to another member now.
+    pub fn request(&self, own: Index, to: Index, bug: Option<PlantedBug>) -> Option<Request> {
+        let (member, primary) = self.primary(own)?;
+        let link = &primary.links[to];
+        let ships_all = link.standing == Standing::Serving || bug == Some(PlantedBug::ShipUnsynced);
+        let end = if ships_all { member.log.last() } else { member.synced };
+        Some(Request {
+            primary: own,
+            epoch: member.map.epoch,
+            before: link.progress.appended.min(end),
+            log: member.log.up_to(end),
+            last: member.log.last(),
+            safe: primary.safe,
+            names_process: link.knows_process,
+            waits: member.has_promised,
+            is_fresh: true,
+            has_sender: true,
+        })
+    }
+
+    /// Delivers a reply. Returns `false` if the receiver ignores it.
+    pub fn deliver_reply(&mut self, from: Index, to: Index, reply: &Reply) -> bool {
+        let member = &mut self.members[to];
+        if reply.epoch != member.map.epoch {
+            return false;
+        }
+        let Role::Primary(primary) = &mut member.role else { return false };
+        primary.receive(from, reply, member.log.last());
+        if primary.former == Some(from) {
+            member.has_promised = false;
+        }
+        self.rise(to);
+        true
+    }
+
+    /// Ends the promises of a member. The leases that it has granted have ended before.
+    pub fn end_promise(&mut self, own: Index) -> bool {
+        if !self.members[own].has_promised {
+            return false;
+        }
+        self.members[own].has_promised = false;
+        for member in &mut self.members {
+            if let Role::Primary(primary) = &mut member.role {
+                primary.links[own].is_leased = false;
+            }
+        }
+        self.late.iter_mut().for_each(|it| it.end_promise(own));
+        true
+    }
+
+    /// Begins a new process of a member after the former one was killed.
+    pub fn restart(&mut self, own: Index, has_old_map: bool, bug: Option<PlantedBug>) {
+        let member = &mut self.members[own];
+        if has_old_map {
+            member.map = member.stored_map;
+        } else {
+            member.stored_map = member.map;
+        }
+        self.begin_process(own, bug);
+    }
+
+    /// Removes the page cache of a member's host, so that only the first `kept` records are left,
+    /// and begins a new process.
+    pub fn lose_power(&mut self, own: Index, kept: u8, bug: Option<PlantedBug>) {
+        let member = &mut self.members[own];
+        let before = member.log.records();
+        member.log = member.log.up_to(kept);
+        let lost = before.without(member.log.records());
+        // The store on the device may be older. Its records are in the log.
+        (member.synced, member.stored, member.lacks_records) = (kept, 0, true);
+        self.history.note_loss(own, lost);
+        let serving = || self.group.serving.iter().map(|it| &self.members[it]);
+        if serving().all(|it| it.lacks_records) {
+            let logs = serving().map(|it| it.log.records());
+            self.history.forgive(logs.reduce(|all, log| all.or(log)).unwrap_or_default());
+        }
+        self.restart(own, false, bug);
+    }
+
+    /// Lets the member with the longest log continue, if all serving members have lost their page
+    /// caches. Returns `false` if not all of them have reported a loss in this epoch.
+    pub fn recover_from_loss(&mut self, bug: Option<PlantedBug>) -> bool {
+        let group = self.group;
+        let reports = |it: Index| {
+            let member = &self.members[it];
+            member.lacks_records && member.map.epoch == group.epoch && member.as_primary().is_none()
+        };
+        if !group.serving.iter().all(reports) {
+            return false;
+        }
+        let end = |it: &Index| {
+            let member = &self.members[*it];
+            (member.log_epoch(), member.log.last(), *it == group.primary, *it)
+        };
+        let longest = match bug {
+            Some(PlantedBug::FirstLogWins) => group.serving.iter().next(),
+            _ => group.serving.iter().max_by_key(end),
+        };
+        let Some(longest) = longest else { return false };
+        for other in group.serving.iter().filter(|it| *it != longest && *it != group.primary) {
+            self.group.drop_member(other);
+        }
+        if longest != group.primary {
+            self.group.take_over(longest);
+        }
+        if self.group.epoch == group.epoch {
+            // The primary was alone. The new epoch revokes its requests to mark members as in sync.
+            let absent = self.indices().find(|it| !group.serving.has(*it));
+            absent.into_iter().for_each(|it| self.group.drop_member(it));
+        }
+        self.history.has_recovered = true;
+        self.mark_requests = Members::default();
+        true
+    }
+
+    /// Notes what clients may have received, and removes messages that have no effect any more.
+    pub fn settle(&mut self, model: &GroupModel) {
+        let bug = model.bug;
+        for own in self.indices() {
+            if self.may_answer(own, model) {
+                let member = &self.members[own];
+                if let Role::Primary(primary) = &member.role {
+                    self.history.answer(own, member, primary, model);
+                }
+            }
+        }
+        self.history.forget_regained(&self.members);
+        for member in &mut self.members {
+            let Member { role, lacks_records, map, stored_map, counted, has_promised, .. } = member;
+            match role {
+                Role::Backup(backup) => backup.forget_unused(*lacks_records, map.epoch, bug),
+                Role::Primary(primary) => primary.forget_unused(),
+            }
+            if !model.bounds.leases {
+                *has_promised = false;
+                role.forget_leases();
+            }
+            if counted.0 < map.epoch.min(stored_map.epoch) {
+                *counted = (0, Members::default());
+            }
+        }
+        let lowest = |it: Index| self.members[it].map.epoch.min(self.members[it].stored_map.epoch);
+        let is_over = |it: &mut LateMessage| match it {
+            LateMessage::Request { to, request } => request.epoch < lowest(*to),
+            LateMessage::Reply { to, reply, .. } => reply.epoch < lowest(*to),
+        };
+        if bug != Some(PlantedBug::AcceptOlderEpoch) {
+            self.late.take_if(is_over);
+        }
+    }
+}
+
+/// Returns all pairs of two members.
+pub fn pairs(members: usize) -> impl Iterator<Item = (Index, Index)> {
+    let all = (0..members).flat_map(move |from| (0..members).map(move |to| (from, to)));
+    all.filter(|(from, to)| from != to)
+}

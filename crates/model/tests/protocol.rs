@@ -1,0 +1,45 @@
+//! Checks all states of the protocol within small bounds.
+
+use skep_model::checks::{SMALL, run};
+
+fn check(name: &str) {
+    let check = SMALL.iter().find(|it| it.name == name).expect("the check exists");
+    let states = run(&check.model, 1).unwrap_or_else(|problems| panic!("{problems}"));
+    println!("{name}: {states} states");
+}
+
+#[test]
+fn power_losses_lose_no_acknowledged_record() {
+    check("power losses");
+}
+
+#[test]
+fn late_messages_cause_no_wrong_reply() {
+    check("a late message and a power loss");
+}
+
+#[test]
+fn late_messages_to_killed_processes_do_no_harm() {
+    check("a late message, a kill and a power loss");
+}
+
+#[test]
+fn restarts_with_old_maps_lose_no_acknowledged_record() {
+    check("old maps and a power loss");
+    check("an old map, a power loss, moves");
+}
+
+#[test]
+fn groups_of_three_lose_no_acknowledged_record() {
+    check("three members and a power loss");
+}
+
+#[test]
+fn late_acknowledgements_extend_no_lease() {
+    check("leases with a late message");
+}
+
+#[test]
+fn third_members_keep_the_leases_of_a_former_primary() {
+    check("leases of three members after a take-over");
+}
