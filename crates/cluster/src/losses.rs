@@ -15,6 +15,10 @@ pub type LogEnd = (Epoch, Lsn);
 /// only the member with the longest log serves. Returns no changes unless every serving member has
 /// reported a loss in the current epoch.
 ///
+/// A primary that serves alone may report a loss too. It may have asked management to mark a member
+/// as in sync, and must not lead as long as this request may succeed. The drop of a member that
+/// does not serve begins a new epoch, which revokes the request.
+///
 /// Every log has all records that were safe, because a member syncs a record before it confirms
 /// that the record is safe. The longest log has the most of the records that were only held.
 pub fn changes(
@@ -27,13 +31,18 @@ pub fn changes(
         .iter()
         .map(|it| reports.get(it).map(|end| (*end, *it == group.primary, *it)))
         .collect();
-    let Some((_, _, longest)) = ends.and_then(|ends| ends.into_iter().max()) else {
+    let Some((end, _, longest)) = ends.and_then(|ends| ends.into_iter().max()) else {
         return Vec::new();
     };
     let others = serving.iter().filter(|it| **it != longest && **it != group.primary);
     let mut changes: Vec<_> = others.map(|it| (MemberChange::Drop, *it)).collect();
     if longest != group.primary {
         changes.push((MemberChange::TakeOver, longest));
+    }
+    // A target whose store is an incomplete copy reports an empty log. It cannot lead in any epoch.
+    if changes.is_empty() && end > LogEnd::default() {
+        let absent = group.members.iter().find(|it| it.state != MemberState::Serving);
+        changes.extend(absent.map(|it| (MemberChange::Drop, it.target)));
     }
     changes
 }
@@ -69,6 +78,22 @@ mod tests {
         assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((1, 7))]), Some((2, 1)));
         assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((2, 3))]), Some((3, 1)));
         assert_eq!(chosen([Some((1, 9)), Some((1, 9)), Some((1, 9))]), Some((1, 1)));
+    }
+
+    #[test]
+    fn lone_primary_gets_a_new_epoch_after_a_loss() {
+        let mut group = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS).unwrap();
+        group.members[1..].iter_mut().for_each(|it| it.state = MemberState::Waiting);
+        let with_end = |epoch, lsn| {
+            let end = (Epoch::new(epoch), Lsn::new(lsn));
+            changes(&group, &BTreeMap::from([(TARGETS[0], end)]))
+        };
+        assert!(with_end(0, 0).is_empty(), "a copy of the store is incomplete");
+        assert_eq!(with_end(1, 9), [(MemberChange::Drop, TARGETS[1])]);
+        let (change, target) = with_end(1, 9)[0];
+        let change = GroupChange { group: group.id, epoch: group.epoch, change, target };
+        let next = groups::apply(&group, &change).unwrap();
+        assert_eq!((next.epoch, next.primary), (Epoch::new(2), TARGETS[0]));
     }
 
     #[test]

@@ -34,9 +34,10 @@ record! {
     /// as serving.
     #[derive(Default)]
     pub struct CountedMembers {
-        /// The group epoch of the requests. Zero means that the target has sent no request.
+        /// The group epoch of the requests, or a later one in which the target began to act as the
+        /// primary. Zero means that the target has done neither.
         pub epoch: Epoch,
-        /// A version of the cluster map that names all these members.
+        /// A version of the cluster map that has this epoch and names all these members.
         pub version: MapVersion,
         /// The members in the requests of this epoch.
         pub members: Vec<TargetId>,
@@ -57,6 +58,17 @@ impl CountedMembers {
             next.version = version;
         }
         next
+    }
+
+    /// Returns this list after the target has begun to act as the primary in `epoch`, according to
+    /// the cluster map of the version `version`. If the epoch is new, no requests belong to it yet.
+    #[must_use]
+    pub fn after_begin(&self, epoch: Epoch, version: MapVersion) -> Self {
+        if epoch == self.epoch {
+            self.clone()
+        } else {
+            Self { epoch, version, members: Vec::new() }
+        }
     }
 
     /// Returns the members that do not serve in `group`, but may serve now, because the target has
@@ -189,6 +201,22 @@ mod tests {
         let both = counted.with(five, after, three);
         assert_eq!((both.members, both.version), (vec![two, three], after));
         assert_eq!(counted.with(Epoch::new(6), after, three).members, [three], "a new epoch");
+    }
+
+    #[test]
+    fn begin_of_a_term_makes_earlier_maps_old() {
+        let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, TargetId::new(1));
+        let (before, at) = (MapVersion::new(8), MapVersion::new(9));
+        let led = CountedMembers::default().after_begin(Epoch::new(3), at);
+        group.epoch = Epoch::new(2);
+        assert!(led.are_newer_than(before, &group));
+        assert!(!led.are_newer_than(at, &group), "management was restored");
+        group.epoch = Epoch::new(3);
+        assert!(!led.are_newer_than(before, &group));
+        let counted = led.with(Epoch::new(3), at, TargetId::new(2));
+        assert_eq!(counted.after_begin(Epoch::new(3), at), counted, "a restart in the same epoch");
+        let next = counted.after_begin(Epoch::new(5), at);
+        assert!(next.members.is_empty(), "the requests have ended");
     }
 
     #[test]

@@ -143,6 +143,17 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
     }
 
+    /// Stores durably in the mark that this target begins to act as the primary in `epoch`,
+    /// according to the cluster map of the version `version`. So a start with an older map finds
+    /// that the map is old. The primary must call this before it replies. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, which name the path.
+    pub fn lead(&mut self, epoch: Epoch, version: MapVersion) -> Result<()> {
+        let present = self.present();
+        self.write(MemberMark { counted: present.counted.after_begin(epoch, version), ..present })
+    }
+
     /// Returns the bound of the member's promises: no promise ends later than this time from now.
     /// Zero if the target has never been a member of a group of several targets.
     pub fn promise_bound(&self) -> Duration {

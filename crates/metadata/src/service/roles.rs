@@ -233,8 +233,11 @@ impl Parts<'_> {
     /// Whether the target may act as the primary now. `log_epoch` is the highest epoch of a record
     /// in its log.
     fn may_lead(&self, membership: &Membership, log_epoch: Epoch) -> bool {
+        // A member that the target has asked to mark as in sync may serve already.
+        let is_alone = !membership.has_others(self.target, true)
+            && membership.counted(&self.mark.counted()).is_empty();
         membership.is_primary(self.target)
-            && !(self.mark.lacks_records() && membership.has_others(self.target, true))
+            && (is_alone || !self.mark.lacks_records())
             && !self.has_old_map(membership, log_epoch)
     }
 
@@ -248,7 +251,12 @@ impl Parts<'_> {
         membership: &Membership,
         contents: Contents,
     ) -> Result<Backup<FjallEngine>> {
-        let Contents { engine, records, epoch, .. } = contents;
+        let Contents { engine, records, mut epoch, .. } = contents;
+        let counted = self.mark.counted();
+        if membership.is_older_than(&counted) {
+            // The target was the primary in this epoch, also if its log has lost the records.
+            epoch = epoch.max(counted.epoch);
+        }
         let start = start_of(membership, self.policy, (epoch, None), Vec::new());
         self.raise_promise_bound(&membership.map)?;
         let promise = self.mark.promise_bound();
@@ -298,6 +306,10 @@ impl Parts<'_> {
         if self.mark.lacks_records() {
             // No other member serves, so this target has all records that the group still has.
             self.mark.become_whole()?;
+        }
+        if membership.has_others(self.target, false) {
+            self.mark.begin(membership.group)?;
+            self.mark.lead(membership.epoch(), membership.map.version)?;
         }
         let counted = membership.counted(&self.mark.counted());
         let start = start_of(membership, self.policy, (epoch, synced), counted);

@@ -135,15 +135,21 @@ impl Cluster {
     /// the highest epoch of a record in its log.
     fn may_lead(&self, index: usize, log_epoch: Epoch) -> bool {
         let member = &self.members[index];
-        let lacks = member.mark.lacks_records && has_others(&member.map, member.target, true);
         let group = group_of(&member.map);
+        let is_alone = !has_others(&member.map, member.target, true)
+            && member.mark.counted.waiting_of(group).next().is_none();
+        let lacks = member.mark.lacks_records && !is_alone;
         let is_old = log_epoch > group.epoch
             || member.mark.counted.are_newer_than(member.map.version, group);
         group.primary == member.target && !lacks && !is_old
     }
 
     fn open_backup(&mut self, index: usize, opened: Opened) -> Result<()> {
-        let start = self.start_of(index, opened.epoch, None);
+        let member = &self.members[index];
+        let (counted, map) = (&member.mark.counted, &member.map);
+        let is_old = counted.are_newer_than(map.version, group_of(map));
+        let epoch = if is_old { opened.epoch.max(counted.epoch) } else { opened.epoch };
+        let start = self.start_of(index, epoch, None);
         let member = &mut self.members[index];
         member.raise_promise_bound();
         let promise = member.promise_bound(self.knobs.plant);
@@ -171,7 +177,11 @@ impl Cluster {
         }
         let member = &mut self.members[index];
         let lost_power = member.lost_power && !has_others(&member.map, member.target, true);
-        member.mark.exists |= has_others(&member.map, member.target, false);
+        if has_others(&member.map, member.target, false) {
+            member.mark.exists = true;
+            let (epoch, version) = (group_of(&member.map).epoch, member.map.version);
+            member.mark.counted = member.mark.counted.after_begin(epoch, version);
+        }
         member.mark.lacks_records = false;
         member.lost_power = false;
         member.term = group_of(&member.map).primary_since;
