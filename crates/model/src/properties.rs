@@ -44,21 +44,21 @@ const SOMETIMES: &[Statement] = &[
     }),
 ];
 
-/// Name of the property of the same words.
+/// The primary of the present epoch has each record on which a received reply relies.
 pub const PRIMARY_HAS_RECORDS: &str = "primary has each acknowledged record";
-/// Name of the property of the same words.
+/// Each serving member whose host has kept its page cache has these records too.
 pub const MEMBERS_HAVE_RECORDS: &str = "serving members have each acknowledged record";
-/// Name of the property of the same words.
+/// Each serving member has synced each record that a client knows to be durable.
 pub const DURABLE_ON_DEVICES: &str = "serving members have each durable record on the device";
-/// Name of the property of the same words.
+/// At most one member may reply to clients.
 pub const ONE_REPLIES: &str = "one member replies at a time";
-/// Name of the property of the same words.
+/// No member may reply after a primary of a later term has replied.
 pub const NO_LATE_REPLY: &str = "no primary replies after its successor";
-/// Name of the property of the same words.
+/// No two members reply in one epoch.
 pub const ONE_PRIMARY: &str = "one primary replies in each epoch";
-/// Name of the property of the same words.
+/// Serving members have the same records up to *held*.
 pub const LOGS_AGREE: &str = "logs of serving members agree up to held";
-/// Name of the property of the same words.
+/// No process leads before it has the acknowledged records that its host has lost.
 pub const COMPLETE_PRIMARY: &str = "a primary has what its host lost";
 /// A backup takes over, and replies.
 pub const TAKE_OVER: &str = "a backup takes over";
