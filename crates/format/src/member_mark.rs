@@ -34,8 +34,8 @@ record! {
     /// as serving.
     #[derive(Default)]
     pub struct CountedMembers {
-        /// The group epoch of the requests, or a later one in which the target began to act as the
-        /// primary. Zero means that the target has done neither.
+        /// The newest group epoch in which the target has been the primary or a backup. The
+        /// requests belong to it. Zero means that there was no such epoch.
         pub epoch: Epoch,
         /// A version of the cluster map that has this epoch and names all these members.
         pub version: MapVersion,
@@ -60,11 +60,11 @@ impl CountedMembers {
         next
     }
 
-    /// Returns this list after the target has begun to act as the primary in `epoch`, according to
-    /// the cluster map of the version `version`. If the epoch is new, no requests belong to it yet.
+    /// Returns this list after the target has received the cluster map of the version `version`, in
+    /// which its group has the epoch `epoch`. No requests belong to a new epoch yet.
     #[must_use]
-    pub fn after_begin(&self, epoch: Epoch, version: MapVersion) -> Self {
-        if epoch == self.epoch {
+    pub fn after_map(&self, epoch: Epoch, version: MapVersion) -> Self {
+        if epoch <= self.epoch {
             self.clone()
         } else {
             Self { epoch, version, members: Vec::new() }
@@ -204,18 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn begin_of_a_term_makes_earlier_maps_old() {
+    fn new_epoch_makes_earlier_maps_old() {
         let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, TargetId::new(1));
         let (before, at) = (MapVersion::new(8), MapVersion::new(9));
-        let led = CountedMembers::default().after_begin(Epoch::new(3), at);
+        let mark = CountedMembers::default().after_map(Epoch::new(3), at);
         group.epoch = Epoch::new(2);
-        assert!(led.are_newer_than(before, &group));
-        assert!(!led.are_newer_than(at, &group), "management was restored");
+        assert!(mark.are_newer_than(before, &group));
+        assert!(!mark.are_newer_than(at, &group), "management was restored");
         group.epoch = Epoch::new(3);
-        assert!(!led.are_newer_than(before, &group));
-        let counted = led.with(Epoch::new(3), at, TargetId::new(2));
-        assert_eq!(counted.after_begin(Epoch::new(3), at), counted, "a restart in the same epoch");
-        let next = counted.after_begin(Epoch::new(5), at);
+        assert!(!mark.are_newer_than(before, &group));
+        let counted = mark.with(Epoch::new(3), at, TargetId::new(2));
+        assert_eq!(counted.after_map(Epoch::new(3), at), counted, "a restart in the same epoch");
+        assert_eq!(counted.after_map(Epoch::new(2), before), counted, "a restart with an old map");
+        let next = counted.after_map(Epoch::new(5), at);
         assert!(next.members.is_empty(), "the requests have ended");
     }
 

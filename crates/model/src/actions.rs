@@ -47,8 +47,8 @@ pub enum Action {
     RecoverFromLoss,
     /// A process is killed, and a new one starts.
     Kill(Index),
-    /// A process is killed before it has stored its newest cluster map, and a new one starts. With a
-    /// power loss after it, the host loses power before it has stored this map.
+    /// A process is killed before it has stored its newest cluster map, and a new one starts. With
+    /// a power loss after it, the host loses power before it has stored this map.
     KillWithOldMap(Index),
     /// A host loses power, and starts with the first records of its log.
     LosePower(Index, u8),

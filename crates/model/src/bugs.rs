@@ -39,6 +39,10 @@ pub enum PlantedBug {
     /// A primary does not record the epoch in which it begins to lead. It starts with an older
     /// cluster map, and follows the former primary.
     ForgetTerm,
+    /// A backup does not record the epoch in which it confirms records. It starts with an older
+    /// cluster map after a power loss, and is complete when it has the records of the former
+    /// primary.
+    ForgetConfirmed,
     /// A deposed primary takes the epoch of its successor for its own one.
     GoOnDeposed,
     /// A member handles requests of a primary although its log has records of a newer epoch than
@@ -51,7 +55,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::ReplyBeforeHeld,
         Self::ReplyDurableBeforeSafe,
         Self::ServeAfterAppend,
@@ -68,6 +72,7 @@ impl PlantedBug {
         Self::ForgetCounted,
         Self::LeadDespiteCounted,
         Self::ForgetTerm,
+        Self::ForgetConfirmed,
         Self::GoOnDeposed,
         Self::IgnoreNewerLog,
         Self::ReleaseAll,

@@ -6,7 +6,8 @@ use crate::actions::Action;
 use crate::bounds::{Bounds, Faults};
 use crate::bugs::PlantedBug;
 use crate::properties::{self, RECOVERY, RELEASE, RETURN, TAKE_OVER};
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, HasDiscoveries, Model, Path, UniformChooser};
+use std::time::Duration;
 
 /// A model, and what it is about.
 #[derive(Debug, Clone)]
@@ -73,6 +74,11 @@ pub const SMALL: &[Check] = &[
         &[TAKE_OVER, RETURN],
     ),
     check(
+        "three members, an old map and a power loss",
+        records(3, 2, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS }),
+        &[TAKE_OVER],
+    ),
+    check(
         "leases with a late message",
         leases(2, 3, Faults { late_messages: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN, RELEASE],
@@ -131,6 +137,30 @@ pub const LARGE: &[Check] = &[
     ),
     check("leases of three members", leases(3, 3, NO_FAULTS), &[TAKE_OVER, RETURN, RELEASE]),
 ];
+
+const MANY: Faults = Faults { writes: 3, power_losses: 2, kills: 1, old_maps: 2, late_messages: 1 };
+
+/// Bounds for random runs. They have too many states to visit them all.
+pub const RANDOM: &[Check] = &[
+    check("random runs of two members", moved(2, 6, MANY), &[]),
+    check("random runs of three members", moved(3, 6, MANY), &[]),
+    check("random runs of three members with leases", leases(3, 6, MANY), &[]),
+];
+
+/// Visits random states of a model for some time. Returns the number of states.
+///
+/// # Errors
+/// Names the properties that do not hold, with the steps to a state in which they do not. The model
+/// cannot perform some of these steps, and they change nothing.
+pub fn run_random(model: &GroupModel, seed: u64, time: Duration) -> Result<usize, String> {
+    let builder = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).timeout(time);
+    let checker = builder.spawn_simulation(seed, UniformChooser).join();
+    let of = |(name, path): (&str, Path<_, Action>)| {
+        format!("not always true: {name}, after {:?}", path.into_actions())
+    };
+    let problems: Vec<String> = checker.discoveries().into_iter().map(of).collect();
+    if problems.is_empty() { Ok(checker.state_count()) } else { Err(problems.join("\n")) }
+}
 
 /// Visits all states of a model with this number of threads. Returns the number of states.
 ///

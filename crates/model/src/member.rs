@@ -21,8 +21,8 @@ pub struct Member {
     pub stored: u8,
     /// The mark of the page cache: the host may have lost records that the member has confirmed.
     pub lacks_records: bool,
-    /// The newest epoch in which this member began to lead or asked management to mark members as
-    /// in sync, and these members. On the device.
+    /// The newest epoch in which this member has led or has confirmed records, and the members that
+    /// it has asked management to mark as in sync in this epoch. On the device.
     pub counted: (u8, Members),
     /// Whether the member has promised that it does not reply as a primary yet. The promise
     /// outlives the process.
@@ -91,7 +91,7 @@ impl Member {
         self.log.epoch_of(self.log.last())
     }
 
-    /// Returns the highest epoch in which this member has records, or has led.
+    /// Returns the highest epoch in which this member has records, has confirmed them, or has led.
     pub fn newest_epoch(&self) -> u8 {
         self.log_epoch().max(self.counted.0)
     }
@@ -154,6 +154,9 @@ impl Member {
             return None;
         }
         backup.note_term(request, map.since);
+        if self.counted.0 < map.epoch && bug != Some(PlantedBug::ForgetConfirmed) {
+            self.counted = (map.epoch, Members::default());
+        }
         let trusts_all = bug == Some(PlantedBug::TrustLateRequest);
         if request.names_process || trusts_all {
             backup.goal.get_or_insert(request.last);

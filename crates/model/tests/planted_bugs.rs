@@ -118,3 +118,9 @@ fn start_that_forgets_the_term_of_the_primary_is_found() {
     let bounds = moved(2, 4, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetTerm, bounds, DURABLE_ON_DEVICES);
 }
+
+#[test]
+fn start_that_forgets_confirmed_epochs_is_found() {
+    let bounds = records(3, 2, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS });
+    check(PlantedBug::ForgetConfirmed, bounds, MEMBERS_HAVE_RECORDS);
+}

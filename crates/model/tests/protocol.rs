@@ -32,6 +32,7 @@ fn restarts_with_old_maps_lose_no_acknowledged_record() {
 #[test]
 fn groups_of_three_lose_no_acknowledged_record() {
     check("three members and a power loss");
+    check("three members, an old map and a power loss");
 }
 
 #[test]

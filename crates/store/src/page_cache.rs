@@ -143,15 +143,16 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: present.counted.with(epoch, version, member), ..present })
     }
 
-    /// Stores durably in the mark that this target begins to act as the primary in `epoch`,
-    /// according to the cluster map of the version `version`. So a start with an older map finds
-    /// that the map is old. The primary must call this before it replies. Blocks.
+    /// Stores durably in the mark that this target has received the cluster map of the version
+    /// `version`, in which its group has the epoch `epoch`. So a start with an older map finds that
+    /// the map is old. A member must call this before it confirms records or replies in this epoch.
+    /// Blocks.
     ///
     /// # Errors
     /// Errors of the file system, which name the path.
-    pub fn lead(&mut self, epoch: Epoch, version: MapVersion) -> Result<()> {
+    pub fn reach_epoch(&mut self, epoch: Epoch, version: MapVersion) -> Result<()> {
         let present = self.present();
-        self.write(MemberMark { counted: present.counted.after_begin(epoch, version), ..present })
+        self.write(MemberMark { counted: present.counted.after_map(epoch, version), ..present })
     }
 
     /// Returns the bound of the member's promises: no promise ends later than this time from now.

@@ -254,11 +254,11 @@ impl Parts<'_> {
         let Contents { engine, records, mut epoch, .. } = contents;
         let counted = self.mark.counted();
         if membership.is_older_than(&counted) {
-            // The target was the primary in this epoch, also if its log has lost the records.
+            // The log may have lost the records of this epoch.
             epoch = epoch.max(counted.epoch);
         }
         let start = start_of(membership, self.policy, (epoch, None), Vec::new());
-        self.raise_promise_bound(&membership.map)?;
+        self.note_map(&membership.map)?;
         let promise = self.mark.promise_bound();
         let mut backup = Backup::open(engine, records, start, promise)?;
         if self.mark.lacks_records() {
@@ -267,9 +267,12 @@ impl Parts<'_> {
         Ok(backup)
     }
 
-    /// Raises the durable bound of the member's promises before the backup handles `map`, whose
-    /// settings may permit longer promises.
-    fn raise_promise_bound(&mut self, map: &ClusterMap) -> Result<()> {
+    /// Stores durably the epoch of the group in `map`, and the bound of the promises that the
+    /// settings in `map` permit, before the backup handles `map`.
+    fn note_map(&mut self, map: &ClusterMap) -> Result<()> {
+        if let Some(group) = map.group_of(self.target) {
+            self.mark.reach_epoch(group.epoch, map.version)?;
+        }
         let times = LeaseTimes::of(&map.policy);
         self.mark.bound_promises(raised_bound(self.mark.promise_bound(), times.take_over_after))
     }
@@ -309,7 +312,7 @@ impl Parts<'_> {
         }
         if membership.has_others(self.target, false) {
             self.mark.begin(membership.group)?;
-            self.mark.lead(membership.epoch(), membership.map.version)?;
+            self.mark.reach_epoch(membership.epoch(), membership.map.version)?;
         }
         let counted = membership.counted(&self.mark.counted());
         let start = start_of(membership, self.policy, (epoch, synced), counted);
@@ -353,7 +356,7 @@ impl Parts<'_> {
             let mut events = self.next_events(membership.group, backup.next_tick()).await?;
             for event in &events {
                 if let Event::Map(map) = event {
-                    self.raise_promise_bound(map)?;
+                    self.note_map(map)?;
                 }
             }
             let now = skep_env::now();

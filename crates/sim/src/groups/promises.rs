@@ -2,6 +2,7 @@
 //! break promises. The functions do the same as `service/roles.rs` of `crates/metadata`, but
 //! without files.
 
+use super::authority::group_of;
 use super::knobs::GroupBug;
 use super::member::{Member, Role};
 use skep_cluster::lease_times::{LeaseTimes, bound_of_primary, lowered_bound, raised_bound};
@@ -24,16 +25,21 @@ impl Member {
         }
     }
 
-    /// Raises the bound in the mark before a backup starts with the map of the process.
+    /// Notes the epoch in the mark and raises the bound in it, before a backup starts with the map
+    /// of the process.
     pub(super) fn raise_promise_bound(&mut self) {
+        let (epoch, version) = (group_of(&self.map).epoch, self.map.version);
+        self.mark.counted = self.mark.counted.after_map(epoch, version);
         let after = self.take_over_after();
         self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
     }
 
-    /// Raises the bound in the mark before a backup handles maps with a longer time.
+    /// Notes the epoch in the mark and raises the bound in it, before a backup handles maps.
     pub(super) fn raise_promise_bound_for(&mut self, events: &[Event]) {
         for event in events {
             if let (Event::Map(map), Role::Backup(_)) = (event, &self.role) {
+                let epoch = group_of(map).epoch;
+                self.mark.counted = self.mark.counted.after_map(epoch, map.version);
                 let after = LeaseTimes::of(&map.policy).take_over_after;
                 self.mark.promise_bound = raised_bound(self.mark.promise_bound, after);
             }

@@ -180,7 +180,7 @@ impl Cluster {
         if has_others(&member.map, member.target, false) {
             member.mark.exists = true;
             let (epoch, version) = (group_of(&member.map).epoch, member.map.version);
-            member.mark.counted = member.mark.counted.after_begin(epoch, version);
+            member.mark.counted = member.mark.counted.after_map(epoch, version);
         }
         member.mark.lacks_records = false;
         member.lost_power = false;
