@@ -348,6 +348,11 @@ mod tests {
         assert_eq!(counted(), expected);
         change_all_but_bounds(&mut mark, GROUP);
         assert_eq!(counted(), expected, "no other change of the mark removes counted members");
+        mark.reach_epoch(epoch, version).unwrap();
+        assert_eq!(counted(), expected, "the epoch of the requests");
+        let (epoch, version) = (Epoch::new(5), MapVersion::new(10));
+        mark.reach_epoch(epoch, version).unwrap();
+        assert_eq!(counted(), CountedMembers { epoch, version, members: Vec::new() });
         mark.begin(GroupId::new(8)).unwrap();
         assert_eq!(counted(), CountedMembers::default(), "another group has other epochs");
     }
