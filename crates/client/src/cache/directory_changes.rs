@@ -76,8 +76,8 @@ impl DirectoryChanges {
         });
     }
 
-    /// Records attributes of an inode that metadata has sent in any reply other than the reply to a
-    /// change of an entry.
+    /// Records the attributes of an inode from a reply of metadata. For the reply to a change of an
+    /// entry, the caller calls [`Self::note`] instead.
     pub(crate) fn observe(&self, attributes: &Attributes) {
         if attributes.kind == FileKind::Directory {
             let version = attributes.change_counter;

@@ -41,7 +41,7 @@ pub(crate) struct OpenFile {
 /// The first read of a file through a handle.
 #[derive(Debug, Default)]
 pub(crate) enum FirstRead {
-    /// The program has read from the handle, or its first read is like any other read.
+    /// The program has read from the handle, or its first read needs no special treatment.
     #[default]
     Done,
     /// The open has not requested the bytes, since the kernel probably has them.
@@ -93,8 +93,8 @@ impl OpenFile {
         std::mem::take(&mut self.first_read())
     }
 
-    /// Returns whether the program has read from the handle, or its first read is like any other
-    /// read.
+    /// Returns whether the program has read from the handle, or its first read needs no special
+    /// treatment.
     pub(crate) fn is_first_read_done(&self) -> bool {
         !self.awaits_first_read.load(Ordering::Acquire)
     }

@@ -40,7 +40,7 @@ impl GuardCount {
     }
 
     pub(super) fn end_write(&mut self) {
-        debug_assert!(self.writers > 0, "a write ended that had not begun");
+        debug_assert!(self.writers > 0, "only a write that has begun can end");
         self.writers -= 1;
         self.changes += 1;
     }
@@ -50,13 +50,13 @@ impl GuardCount {
     }
 
     pub(super) fn end_truncation(&mut self) {
-        debug_assert!(self.is_truncating, "a truncation ended that had not begun");
+        debug_assert!(self.is_truncating, "only a truncation that has begun can end");
         self.is_truncating = false;
         self.changes += 1;
     }
 
     pub(super) fn end_alone(&mut self) {
-        debug_assert!(self.alone > 0, "an operation ended that had not begun");
+        debug_assert!(self.alone > 0, "only an operation that has begun can end");
         self.alone -= 1;
     }
 }

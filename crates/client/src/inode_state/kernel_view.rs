@@ -37,9 +37,9 @@ pub(super) struct KernelView {
 /// kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that this mount had begun at that moment.
+    /// Number of writes that the mount had begun when it sent the attributes.
     writes: u64,
-    /// Whether a write of this mount was in progress at that moment.
+    /// Whether a write of the mount was in progress when it sent the attributes.
     is_writing: bool,
 }
 

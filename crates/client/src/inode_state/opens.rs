@@ -76,7 +76,7 @@ impl OpenHandles {
     pub(super) fn closed(&mut self) -> bool {
         debug_assert!(
             self.opens > 0 && self.closing > 0,
-            "a close ended that had not begun: {self:?}"
+            "only a close that has begun can end: {self:?}"
         );
         // In release builds, a close without an open handle must not make the count wrap around to
         // 4 billion handles.

@@ -42,7 +42,7 @@ impl TimesReport {
     }
 
     pub(super) fn end_change(&mut self) {
-        debug_assert!(self.changes > 0, "a change ended that had not begun");
+        debug_assert!(self.changes > 0, "only a change that has begun can end");
         self.changes -= 1;
     }
 

@@ -174,7 +174,7 @@ mod tests {
     use super::gaps;
 
     #[test]
-    fn gaps_of_a_range_are_its_parts_outside_other_ranges() {
+    fn gaps_are_the_parts_of_a_range_outside_other_ranges() {
         let check = |others: &[(u64, u64)], expected: &[(u64, u64)]| {
             let found = gaps(10..20, others.iter().map(|it| it.0..it.1));
             let found: Vec<_> = found.into_iter().map(|it| (it.start, it.end)).collect();

@@ -114,7 +114,7 @@ fn fsync_syncs_metadata_after_changes_that_may_not_be_durable() {
 
 /// docs/semantics.md 3.5.
 #[test]
-fn fsync_reports_a_size_again_after_its_loss_at_metadata() {
+fn fsync_reports_a_size_again_that_metadata_has_lost() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;
