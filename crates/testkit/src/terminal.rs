@@ -1,7 +1,7 @@
 //! Runs a program on a pseudo-terminal, presses keys, and shows the screen that a user would see.
 //!
-//! The emulation knows only the control sequences that Skep writes, and panics at any other one, so
-//! that each test of a screen also checks the output for them.
+//! The emulation supports only the control sequences that Skep writes, and panics at any other one.
+//! So each test of a screen also finds wrong control sequences.
 
 use crate::wait::{PATIENCE, wait_for};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -85,7 +85,7 @@ impl Screen {
         self.is_cursor_hidden
     }
 
-    /// Whether all lines since the screen was last cleared had space on it.
+    /// Whether all text since the last clearing of the screen was within its lines and columns.
     pub fn fits(&self) -> bool {
         self.fits
     }
@@ -168,7 +168,7 @@ impl Screen {
         self.lines.push(vec![BLANK; self.columns]);
     }
 
-    /// Follows the control sequence at the begin of `text`, and returns its length. `None` means
+    /// Follows the control sequence at the start of `text`, and returns its length. `None` means
     /// that it is not complete.
     fn control(&mut self, text: &str) -> Option<usize> {
         let Some(inner) = text.strip_prefix("\x1b[") else {
@@ -298,7 +298,7 @@ impl TerminalProgram {
         }
     }
 
-    /// Waits until the screen contains all of `texts`, and all lines have space on it.
+    /// Waits until the screen contains all of `texts`, and all its text is within the screen.
     ///
     /// # Panics
     /// Panics with the screen if this does not happen within a minute.
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn text_outside_of_the_screen_is_noticed() {
+    fn text_outside_of_the_screen_is_detected() {
         for (text, fits) in [
             ("\x1b[?7labcdef", true),
             ("\x1b[?7labcdefg", false),

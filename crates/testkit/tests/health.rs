@@ -1,5 +1,6 @@
 //! Findings of `skep health check` that leave a cluster healthy: missing backups, balances, and
-//! what the command takes from a monitor. Other tests cover problems of services and targets.
+//! findings that the command takes from a monitor. Other tests cover problems of services and
+//! targets.
 
 use serde_json::Value;
 use skep_testkit::view::Typed;
@@ -75,7 +76,7 @@ fn check_without_a_monitor_names_the_rules_it_left_out() {
     cluster.stop();
 }
 
-/// Ends the load of a test when it is dropped, also if the test fails.
+/// Ends the load of a test when it is dropped, even if the test fails.
 struct EndOfLoad<'a>(&'a AtomicBool);
 
 impl Drop for EndOfLoad<'_> {

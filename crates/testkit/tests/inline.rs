@@ -191,7 +191,7 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
 /// docs/semantics.md 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges that are partly in
 /// metadata and partly in storage.
 #[test]
-fn changes_across_the_inline_end_appear_on_both_mounts() {
+fn changes_beyond_the_inline_bytes_appear_on_both_mounts() {
     let (cluster, second) = mounts();
     for (here, there) in [(cluster.path(), second.path()), (second.path(), cluster.path())] {
         let name = format!("file-{}", here.display().to_string().len());

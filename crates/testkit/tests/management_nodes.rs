@@ -277,7 +277,7 @@ impl Drop for Watch {
 ///
 /// Command: skep health check.
 #[test]
-fn watched_health_goes_on_without_a_leader() {
+fn watched_health_check_continues_without_a_leader() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     let scratch = Scratch::new();

@@ -471,7 +471,7 @@ fn bench_as_users(program: &Path, directories: &[PathBuf]) -> Vec<BenchRun> {
         command.arg("--clear-groups").arg(program).args(["bench", "io", "--keep-caches", "-o"]);
         command.arg(directory.join(format!("file-{user}")));
         let mib = (8 * (number + 1)).to_string() + "m";
-        // Direct I/O, because the kernel would read from its page cache.
+        // Use direct I/O. Otherwise the kernel would read from its page cache.
         command.args(["-w", "-r", "-B", "-e", "-k", "-t", "1m", "-b", &mib, "--output", "json"]);
         command.env("SLURM_JOB_ID", job.to_string()).current_dir("/");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
@@ -528,7 +528,8 @@ impl LiveFigures {
         let mut command = Command::new(cluster::program());
         command.args(["stats", "--by", by, "--interval", "1s", "--output", "ndjson"]);
         command.arg("--cluster").arg(cluster.data());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
         // The command prints this line after its first question to the services.
         let mut announcement = String::new();
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
@@ -539,7 +540,7 @@ impl LiveFigures {
     }
 
     /// Adds up the intervals until they contain nearly all bytes of `expected`. Then the sums must
-    /// be near to them, also from above.
+    /// be near `expected`, so they must not be much larger either.
     fn check(mut self, expected: &BytesById) {
         let has_all = |sums: &BytesById| {
             expected.iter().all(|(id, bytes)| {

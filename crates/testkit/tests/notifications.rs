@@ -145,7 +145,7 @@ fn alerts_of_rule(request: &Request) -> Vec<Value> {
 ///
 /// Command: skep monitor.
 #[test]
-fn alertmanager_gets_an_alert_until_it_accepts_its_end() {
+fn alert_is_sent_until_alertmanager_accepts_its_end() {
     let (address, requests) = receiver(
         &[
             Behaviour::Close,
@@ -239,7 +239,8 @@ fn failing_webhook_gets_each_notification_and_delays_no_program() {
     assert_eq!(log_lines(&cluster, "/secret"), 0, "the path of a webhook may be a secret");
 }
 
-/// A receiver that is never there costs one line of the log, and the cluster goes on.
+/// If a receiver does not exist, the monitor logs only one line about it, and continues to watch
+/// the cluster.
 #[test]
 fn absent_receivers_are_logged_once() {
     let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -315,7 +315,7 @@ fn lines_of_a_script_copy_results_before_the_removal() {
     let as_user = |line: &str| format!("setpriv --reuid 65534 --clear-groups sh -c '{line}'");
     first.run(&format!("mkdir {top}/out {top}/closed; chown 65534 {top}/out")).expect_success();
 
-    // The results of the third node are copied, also if its epilog runs long before the others.
+    // The results of the third node are copied, even if its epilog runs long before the others.
     begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
     let shown = status(second, 21);
     assert!(shown.contains("Copies of the job: the job has not ended"), "{shown}");

@@ -22,9 +22,9 @@ const LONG: Duration = Duration::from_secs(900);
 const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 const MONITORING: &str = include_str!("../../../docs/operations/monitoring.md");
 
-/// Commands that give a host an archive for `apt` with stand-ins for the packages of others. Their
-/// version is so low that a real package on the host stays. `apt` does not ask the reader whether
-/// it shall continue.
+/// Commands that create an archive for `apt` on a host. It contains empty packages with the names
+/// of packages of other projects. Their version is 0, so `apt` keeps a real package that is
+/// installed on the host. `apt` is set to continue without a question to the user.
 const ARCHIVE: &str = "\
 rm -rf /etc/apt/sources.list*
 mount -t tmpfs tmpfs /run
@@ -290,8 +290,9 @@ fn check_grafana(host: &PageHost) {
     assert_eq!(value_in(&settings, "url:"), "http://localhost:9090", "the port of Prometheus");
 }
 
-/// The five commands work as they are on the page. The test has the programs of others only as
-/// stand-ins, and reads their settings as they would. `external::prometheus` has a real Prometheus.
+/// The five commands work as they are on the page. Prometheus and Grafana are empty packages here.
+/// The test reads the settings that these programs would read. `external::prometheus` has a real
+/// Prometheus.
 ///
 /// Page: docs/operations/monitoring.md
 #[test]

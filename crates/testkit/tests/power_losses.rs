@@ -28,7 +28,7 @@ const WORKERS: u64 = 4;
 /// Maximum number of operations of the workload between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-/// Writes and syncs a small file until `stop` is set. Returns the begin and end of each sync.
+/// Writes and syncs a small file until `stop` is set. Returns the start and the end of each sync.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));
     let mut done = Vec::new();

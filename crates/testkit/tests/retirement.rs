@@ -23,7 +23,7 @@ fn create_wide(path: &Path) {
 /// Command: skep target set-state, skep target files, skep target remove, skep node remove.
 /// Command: skep node rename.
 #[test]
-fn storage_server_can_be_removed_after_its_files() {
+fn storage_server_can_be_removed_when_it_has_no_files() {
     let shape = Shape { storage_services: 2, targets_per_service: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);

@@ -75,8 +75,8 @@ fn every_command_of_the_setup_page_succeeds() {
     }
 }
 
-/// Checks that the cluster of the page serves its file without a host that runs a management node
-/// and a metadata target, when the second member of the metadata group serves.
+/// Waits until both members of the metadata group serve. Then stops the host `lost`, which runs a
+/// management node and a metadata target, and checks that a client can still read and write.
 fn assert_cluster_survives_the_loss_of(lost: usize, hosts: &mut [PageHost]) {
     wait_for("both members serve", PATIENCE, || {
         let list = "skep group list --output ndjson | grep '\"kind\":\"metadata\"'";

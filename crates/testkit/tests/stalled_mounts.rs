@@ -1,5 +1,5 @@
 //! Mounts whose requests get no reply. `skep health check` reports the mount, the target for which
-//! the mount waits, and how long it has waited. With `--watch`, the command prints the begin and
+//! the mount waits, and how long it has waited. With `--watch`, the command prints the start and
 //! the end of the outage. The log of the mount contains the request that has waited longest.
 
 use serde_json::Value;

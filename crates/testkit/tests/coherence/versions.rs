@@ -93,7 +93,7 @@ impl Story {
         self.pages[page].closed.load(Ordering::SeqCst)
     }
 
-    /// Runs a change of `pages` by calling `call`, and records the begin and the end of the change.
+    /// Runs a change of `pages` by calling `call`, and records the start and the end of the change.
     fn change(&self, pages: Range<usize>, number: u64, clears: bool, call: impl FnOnce()) {
         for page in &self.pages[pages.clone()] {
             if clears {

@@ -1,6 +1,6 @@
-//! The figures and alerts of a monitor in real programs of others. This module has Prometheus with
-//! remote write, and the steps that all cases share. The cases with InfluxDB, Alertmanager and
-//! Ganglia are in its submodules.
+//! A monitor sends its figures and alerts to real programs of other projects. This module has the
+//! case of Prometheus with remote write, and the steps that all cases share. The cases of InfluxDB,
+//! Alertmanager and Ganglia are in its submodules.
 
 pub(crate) mod alerts;
 pub(crate) mod ganglia;

@@ -73,7 +73,7 @@ fn assert_no_operation_waits(root: &Path) {
     assert!(longest < LONGEST_OPERATION, "{longest:?}");
 }
 
-/// Ends the program also if an assertion of the test fails.
+/// Ends the program even if an assertion of the test fails.
 pub(crate) struct EndGuard<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for EndGuard<'_> {

@@ -1,5 +1,5 @@
 //! A fault arrives in a real Alertmanager as one alert, and its end resolves the alert. A receiver
-//! of Alertmanager gets one notification of each.
+//! behind Alertmanager gets one notification of the start and one of the end.
 
 use super::{PATIENCE, Running, Suspended, ask, read_request};
 use crate::prometheus::Prometheus;

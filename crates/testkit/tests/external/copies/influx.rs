@@ -192,7 +192,7 @@ fn add(points: &mut Points, line: &str) {
     points.entry(series).or_default().insert(time, fields.collect());
 }
 
-/// Writes files as a job of a batch system, with an own count of bytes.
+/// Writes files as a job of a batch system, whose bytes the monitor counts separately.
 fn write_as_job(directory: &Path) {
     let file = format!("of={}", text(&directory.join("file of a job")));
     let count = format!("count={WRITTEN_MIB}");
