@@ -38,7 +38,7 @@ pub(crate) enum Recording {
     /// The phase has verified the data that the previous phase wrote. Its errors are added to the
     /// record of the previous phase.
     AddErrorsToLast,
-    /// The phase has only cleaned up. The record is dropped.
+    /// The phase has only removed files. The run drops the record.
     Discard,
 }
 

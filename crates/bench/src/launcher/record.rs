@@ -41,7 +41,7 @@ pub struct PhaseRecord {
     pub bandwidth_mib_per_s: f64,
     /// `operations` divided by `seconds`.
     pub operations_per_s: f64,
-    /// Time from the begin of the first process to the begin of the last process, in seconds.
+    /// Time from the start of the first process to the start of the last process, in seconds.
     pub start_skew_s: f64,
     /// Number of operations that returned wrong data.
     pub errors: u64,

@@ -20,7 +20,7 @@ pub(crate) trait Engine {
     /// Prepares a phase. This is not part of the measured time.
     fn prepare(&mut self, step: &Step) -> std::result::Result<(), String>;
 
-    /// Runs a phase, and stores its results in `measure`. The caller sets the times of the begin
+    /// Runs a phase, and stores its results in `measure`. The caller sets the times of the start
     /// and the end, unless the engine has set them.
     fn perform(
         &mut self,

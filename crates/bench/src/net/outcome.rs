@@ -37,7 +37,7 @@ pub struct Sample {
     pub address: String,
     /// Number of bytes that all streams transferred. Zero if round trips were measured.
     pub bytes: u64,
-    /// Time from the begin of the first stream to the end of the last stream.
+    /// Time from the start of the first stream to the end of the last stream.
     pub seconds: f64,
     /// `bytes` divided by `seconds`, in MiB/s. `None` if round trips were measured.
     pub bandwidth_mib_per_s: Option<f64>,
@@ -102,11 +102,11 @@ pub struct Total {
     pub repetition: u32,
     /// Number of bytes that were transferred between all pairs.
     pub bytes: u64,
-    /// Time from the begin of the first stream to the end of the last stream.
+    /// Time from the start of the first stream to the end of the last stream.
     pub seconds: f64,
     /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,
-    /// Time from the begin of the first process to the begin of the last process, in seconds.
+    /// Time from the start of the first process to the start of the last process, in seconds.
     pub start_skew_s: f64,
 }
 

@@ -28,7 +28,7 @@ pub struct Sample {
     pub repetition: u32,
     /// Number of bytes that all threads of the target transferred.
     pub bytes: u64,
-    /// Time from the begin of the first thread to the end of the last thread.
+    /// Time from the start of the first thread to the end of the last thread.
     pub seconds: f64,
     /// `bytes` divided by `seconds`, in MiB/s.
     pub bandwidth_mib_per_s: f64,

@@ -36,8 +36,8 @@ pub struct Judged {
     pub samples: usize,
     /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
-    /// Let m be the median of the other targets' medians. This is how far the target's median is
-    /// below m, as a fraction of m. Negative if the target's median is higher.
+    /// How far the target's median is below m, as a fraction of m. Here m is the median of the
+    /// other targets' medians. Negative if the target's median is higher.
     pub slower_by: f64,
     /// The difference between m and the target's median, in units of the median absolute deviation
     /// of all targets' medians. `None` if this deviation is zero.
@@ -102,8 +102,8 @@ pub struct Compared {
     pub samples: usize,
     /// Median of the object's measurements.
     pub median: f64,
-    /// Let m be the median of the other objects' medians. This is how far the object's median is
-    /// below m, as a fraction of m. Negative if the object's median is higher.
+    /// How far the object's median is below m, as a fraction of m. Here m is the median of the
+    /// other objects' medians. Negative if the object's median is higher.
     pub slower_by: f64,
     /// The difference between m and the object's median, in units of the median absolute deviation
     /// of all objects' medians. `None` if this deviation is zero.
@@ -272,7 +272,8 @@ mod tests {
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // The probability is 1 in 15504 orders, multiplied by the four targets.
+        // One of 15504 orders of the samples is as extreme, and each of the four targets could be
+        // the slow one.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }
