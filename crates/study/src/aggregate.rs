@@ -1,11 +1,11 @@
 //! The aggregate bandwidth of applications that run at the same time. It is the number of bytes of
-//! all applications, divided by the time from the first begin to the last end. This is equation (1)
+//! all applications, divided by the time from the first start to the last end. This is equation (1)
 //! in the published study whose protocol this crate follows.
 
 /// The bytes that one process or one application transferred, with their times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Time of the begin in seconds, on a clock that all shares of a run have in common.
+    /// Time of the start in seconds, on a clock that all shares of a run have in common.
     pub begin_seconds: f64,
     /// Time of the end in seconds, on the clock of `begin_seconds`.
     pub end_seconds: f64,
@@ -14,7 +14,7 @@ pub struct Share {
 }
 
 /// Returns the aggregate bandwidth of all shares in bytes per second, or `None` if the time from
-/// the first begin to the last end is zero.
+/// the first start to the last end is zero.
 pub fn bandwidth(shares: impl IntoIterator<Item = Share>) -> Option<f64> {
     let (mut begin, mut end, mut bytes) = (f64::INFINITY, f64::NEG_INFINITY, 0_u64);
     for share in shares {

@@ -102,7 +102,7 @@ pub struct RunRecord {
     /// The condition of the run.
     pub settings: Settings,
     /// Aggregate bandwidth, by equation (1) of the published study: the bytes of all applications,
-    /// divided by the time from the first begin to the last end.
+    /// divided by the time from the first start to the last end.
     pub bytes_per_second: f64,
     /// The result of each application. There are several only if the run had several applications
     /// at the same time.

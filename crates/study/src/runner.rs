@@ -58,8 +58,8 @@ pub struct Measured {
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches had been dropped before the measurement.
     pub caches_dropped: bool,
-    /// Why the run does not describe the storage system, so that it is invalid. `None` if the run
-    /// is valid.
+    /// The reason why the run is invalid, because its result does not describe the storage system.
+    /// `None` if the run is valid.
     pub invalid_because: Option<String>,
     /// The description of the hosts by the benchmark. `None` means that there is no description.
     pub environment: Option<serde_json::Value>,

@@ -146,8 +146,8 @@ fn condition_on(condition: &Condition, system: &System) -> Result<()> {
     let needed = hosts.saturating_mul(condition.applications);
     if needed > system.hosts {
         return Err(wrong(format!(
-            "`hosts` {hosts} for each of `applications` {} are {needed} client hosts, and there \
-             are {}: lower one of these values, or use more hosts",
+            "`hosts` {hosts} times `applications` {} needs {needed} client hosts, but the system \
+             has {}: lower one of these values, or use more hosts",
             condition.applications, system.hosts
         )));
     }

@@ -27,7 +27,8 @@ pub(super) fn list<T: PartialEq>(
     if let Some(again) = (1..values.len()).find(|index| values[..*index].contains(&values[*index]))
     {
         return Err(wrong(format!(
-            "`{key}` has value number {} twice; to repeat runs, raise `repetitions`",
+            "`{key}` has the same value twice: value number {} equals an earlier one; to repeat \
+             runs, raise `repetitions`",
             again + 1
         )));
     }

@@ -20,8 +20,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// Smallest difference that counts, as a fraction. With many runs and little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value of a factor counts as a dip if its bandwidth is lower by more than this fraction than
-/// the bandwidth of a smaller value, and also than the bandwidth of a larger value.
+/// A value of a factor counts as a dip if its bandwidth is lower than that of a smaller value and
+/// lower than that of a larger value, in both cases by more than this fraction.
 const DIP: f64 = 0.15;
 
 /// A conclusion: one or more sentences about one subject.

@@ -44,8 +44,8 @@ fn rate(limit: Limit, it: MinMax) -> f64 {
     }
 }
 
-/// Creates the journal of a study. Its artificial results are what a system with this limit would
-/// measure, with some noise.
+/// Creates the journal of a study. The artificial results show a system with this limit, with some
+/// noise.
 fn study(directory: &Path, limit: Limit) -> Contents {
     made_up(directory, PLAN, &|settings, random| {
         let chooser = settings.chooser.as_deref().unwrap_or("balanced");
