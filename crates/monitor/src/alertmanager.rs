@@ -3,11 +3,11 @@
 //! An Alertmanager forgets an alert that is not sent again, and all alerts if it loses its data. So
 //! the monitor sends all current alerts again and again, as Prometheus does: after each change, and
 //! each minute while there are alerts. Each alert has the time `endsAt` at which it ends unless the
-//! monitor sends it again. The monitor sends an alert that has ended for a quarter of an hour, with
-//! the time at which it has ended.
+//! monitor sends it again. After an alert has ended, the monitor continues to send it for a quarter
+//! of an hour, with the time of its end.
 //!
-//! There is no queue: each request contains the alerts of that moment. So a receiver that is slow
-//! or fails for a day costs no memory, and then gets all that it needs with one request.
+//! There is no queue: each request contains the alerts of that moment. So a receiver that is slow,
+//! or fails for a day, costs no memory. Its next successful request contains all current alerts.
 
 use crate::alerts::Alert;
 use crate::back_off::BackOff;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_sent_for_a_while_unless_the_alert_has_begun_again() {
+    fn ended_alert_is_sent_for_a_while_unless_it_begins_again() {
         let (_directory, mut state) = state();
         for second in 0..10 {
             state.alerts.update(NOW + second * 1000, vec![finding("target-full")]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn path_of_the_interface_follows_the_address() {
+    fn request_path_begins_with_the_path_of_the_address() {
         let mut settings = MonitorSettings::default().alerts;
         settings.alertmanagers = vec!["http://a:9093".into(), "http://b:9093/prefix/".into()];
         let found = of_settings(&settings).unwrap();

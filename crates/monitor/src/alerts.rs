@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_alerts_have_their_begin_and_end_times() {
+    fn ended_alerts_have_their_start_and_end_times() {
         let mut book = AlertBook::default();
         for second in 0..10 {
             book.update(second * 1000, vec![finding()]);

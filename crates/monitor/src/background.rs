@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn copy_of_a_store_has_its_progress_and_its_rest() {
+    fn copy_of_a_store_is_listed_with_records_done_and_left() {
         let copy = CopyProgress {
             pair_count: 100,
             total_pairs: 400,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_listed_works_is_bounded() {
+    fn list_of_background_work_is_bounded() {
         assert_eq!(of_members(vec![member(Some(1)); 2 * MAX_WORK]).len(), MAX_WORK);
     }
 }

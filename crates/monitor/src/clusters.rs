@@ -35,8 +35,9 @@ pub fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
 }
 
-/// Returns the directory of the history of a cluster. `number` is its place in the list of
-/// clusters: the first cluster has the directory that a monitor of one cluster has.
+/// Returns the directory of the history of a cluster. `number` is the position of the cluster in
+/// the list of clusters, from zero. The first cluster uses the same directory as a monitor of a
+/// single cluster does.
 pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf {
     match number {
         0 => directory.join("history"),

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn management_on_a_failed_host_is_a_part_of_its_alert() {
+    fn alert_about_a_failed_host_includes_its_management() {
         let mut map = map();
         map.nodes.push(node(6, NodeKind::Storage, "10.0.0.1"));
         let reasons = [(1, "no reply".to_owned()), (6, "no reply".to_owned())];

@@ -1,4 +1,5 @@
-//! The replies of the interface as JSON, CSV or XML, as the parameter `format` asks for.
+//! Converts the replies of the HTTP interface to JSON, CSV or XML. The parameter `format` of a
+//! request names the form.
 //!
 //! CSV has one table, so a reply with several lists needs the parameter `list`, which names one of
 //! them. The other formats have the whole reply.
@@ -7,7 +8,8 @@ use crate::series::{self, Parameters};
 use serde_json::Value;
 use skep_stats::{csv, xml};
 
-/// The paths whose replies have a list that is the whole content, with its name.
+/// The paths whose replies have a main list, each with the name of this list. CSV uses this list
+/// unless the request names another one.
 const LISTS: [(&str, &str); 4] = [
     ("/api/load", "rows"),
     ("/api/operations", "operations"),
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_the_rows_of_the_list_that_is_asked_for() {
+    fn csv_has_the_rows_of_the_requested_list() {
         let live = json!({
             "clients": 3,
             "services": [{ "id": 1, "name": "a,b" }, { "id": 2, "name": "=c", "cpu": 7 }],

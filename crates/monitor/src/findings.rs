@@ -1,10 +1,10 @@
 //! Findings: the current problems of a cluster according to the rules of the monitor.
 //!
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
-//! from `skep_cluster::problems`. The other rules that `skep health check` shares are in
-//! `skep_stats`: causes of slowness, clocks, balances, backups, and the load of a minute. This
-//! module passes the figures to them, and has the rules about the monitor and its connections. It
-//! does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
+//! from `skep_cluster::problems`. The other rules that the monitor and `skep health check` share
+//! are in `skep_stats`: causes of slowness, clocks, balances, backups, and the load of a minute.
+//! This module passes the figures to them, and has the rules about the monitor and its connections.
+//! It does not decide how long a finding must last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};

@@ -297,7 +297,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn start_of_a_long_reply_is_enough_for_its_status() {
+    fn status_is_read_from_the_start_of_a_long_reply() {
         let endless = b"HTTP/1.1 500 No\r\n\r\nbusy and more";
         assert_eq!(parse(endless, false, 4), Ok(Some((500, b"busy".to_vec()))));
         let long = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nstart";
@@ -310,7 +310,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_failures_that_may_pass_are_tried_again() {
+    fn only_temporary_failures_are_retried() {
         assert_eq!(outcome(204, b""), Ok(()));
         for code in [408, 429, 500, 503] {
             assert!(matches!(outcome(code, b"busy"), Err(Failure::Later(_))), "{code}");

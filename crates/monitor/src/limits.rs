@@ -41,8 +41,8 @@ pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the queue of notifications of one receiver. If there are more, the monitor
 /// drops the oldest notifications and logs their number.
 pub const MAX_PENDING: usize = 256;
-/// Maximum number of attempts to send a notification to a webhook. With the pauses between them,
-/// the first notification is sent again for two minutes, in which most programs can be restarted.
+/// Maximum number of attempts to send a notification to a webhook. With the pauses between the
+/// attempts, the monitor tries for two minutes. Most programs can be restarted in this time.
 pub const MAX_NOTIFICATION_ATTEMPTS: usize = 8;
 /// Shortest pause after a failed attempt to send alerts. The pause doubles up to [`LONGEST_PAUSE`].
 pub const ALERT_PAUSE: Duration = Duration::from_secs(1);
@@ -53,9 +53,10 @@ pub const MAX_ALERTMANAGERS: usize = 8;
 /// does. An Alertmanager that has been restarted gets all alerts within this time.
 pub const ALERTMANAGER_REPEATS: Duration = Duration::from_secs(60);
 /// Time for which an Alertmanager keeps an alert if the monitor does not send it again. It covers
-/// four repetitions, as with Prometheus, so that a lost request does not end an alert.
+/// four repetitions, so that a lost request does not end an alert. Prometheus has the same time.
 pub const ALERTMANAGER_HOLDS: Duration = Duration::from_secs(240);
-/// Time for which the monitor sends the end of an alert, as with Prometheus.
+/// Time for which the monitor continues to send an alert that has ended. Prometheus has the same
+/// time.
 pub const ALERTMANAGER_ENDS: Duration = Duration::from_secs(900);
 /// Maximum number of entries in the list of background work.
 pub const MAX_WORK: usize = 200;

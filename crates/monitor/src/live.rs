@@ -35,7 +35,8 @@ const TOP: usize = 20;
 /// Length of the time span whose phases the description shows.
 const PHASES_SPAN_MS: u64 = 10_000;
 
-/// Length of the time span whose work is balanced. In a shorter span, single programs decide.
+/// Length of the time span for the balance of work. In a shorter span, a single program could
+/// determine the balance.
 const WORK_SPAN_MS: u64 = 60_000;
 
 /// If Prometheus has not asked for the list of metrics pages for this time, the monitor assumes

@@ -6,7 +6,7 @@ use skep_metrics::{BUCKETS, HistogramValue};
 /// group for each doubling of the duration, and one group for longer durations.
 pub(crate) const HEAT_ROWS: usize = 28;
 
-/// Returns the histogram with the numbers of durations in stored buckets.
+/// Returns the histogram for stored buckets. Each has its index, and the number of durations in it.
 pub(crate) fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
     let mut value = HistogramValue::default();
     for (bucket, count) in buckets {

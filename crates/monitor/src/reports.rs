@@ -1,11 +1,11 @@
-//! The reports of studies and benchmarks in a directory of the settings: the list of them, and
-//! their files, which the page opens.
+//! Serves the reports of studies and benchmarks from a directory in the settings: a list of all
+//! reports, and their files, which the web page opens.
 //!
 //! The directory may be on any file system, which may hang. So a thread reads the directory, and
 //! the event loop waits for it with a limit. A file is opened below the directory only, without
-//! symbolic links (`openat2`), so no path leads to another file. Other people wrote the reports, so
-//! the browser shows them in a sandbox: no program in a report runs, and it loads nothing from
-//! elsewhere.
+//! symbolic links (`openat2`), so no path leads to another file. Any user may have written a
+//! report, so the browser shows it in a sandbox: the report runs no program, and loads nothing from
+//! other servers.
 
 use crate::limits::{
     MAX_REPORT_BYTES, MAX_REPORT_DEPTH, MAX_REPORT_ENTRIES, MAX_REPORT_READERS, MAX_REPORTS,
@@ -90,7 +90,7 @@ enum Refusal {
 }
 
 impl Reports {
-    /// Creates the reports of a directory. An empty path means an empty list of reports.
+    /// Creates the reports of a directory. An empty path means that the settings name no directory.
     pub(crate) fn new(directory: &Path) -> Rc<Self> {
         let directory = (!directory.as_os_str().is_empty()).then(|| directory.to_owned());
         Rc::new(Self { directory, readers: Semaphore::new(MAX_REPORT_READERS) })
@@ -128,8 +128,8 @@ impl Reports {
         }
     }
 
-    /// Runs `body` on a thread, and waits for its result. The thread of a file system that hangs
-    /// keeps its permit until it ends.
+    /// Runs `body` on a thread, and waits for its result. If the file system hangs, the thread
+    /// keeps its permit until the thread ends.
     ///
     /// # Errors
     /// The reply to the request, if the thread has no result in time.
@@ -168,7 +168,8 @@ fn failed(problem: &str) -> Reply {
     plain("503 Service Unavailable", &format!("The monitor cannot read the reports: {problem}\n"))
 }
 
-/// Whether a path has only plain names, which are not hidden, and is not deeper than the list.
+/// Whether no name in a path is empty or begins with a dot, and the path is not deeper than the
+/// paths in the list may be.
 fn is_plain(path: &str) -> bool {
     let mut parts = path.split('/');
     let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\0');
@@ -221,7 +222,7 @@ fn listed(directory: &Path) -> Result<(Vec<Report>, bool), String> {
         let entries = match std::fs::read_dir(directory.join(&place)) {
             Ok(entries) => entries,
             Err(error) if depth == 0 => return Err(named(error)),
-            // The directory is gone meanwhile, or the monitor may not read it.
+            // The directory was removed meanwhile, or the monitor may not read it.
             Err(_) => continue,
         };
         for entry in entries.flatten() {
@@ -373,7 +374,7 @@ mod tests {
         }
         let far = "a/".repeat(MAX_REPORT_DEPTH) + "b.html";
         assert_eq!(get(top.path(), &far).0, "404 Not Found");
-        // The kernel refuses these paths too, if a check of the text should ever miss one.
+        // The kernel refuses these paths too, even if the check of the text misses one.
         let directory = File::open(top.path().join("reports")).unwrap();
         for path in ["../secret.html", "link.html", "up/secret.html", "/etc/hostname"] {
             assert!(open(&directory, Path::new(path)).is_err(), "{path}");

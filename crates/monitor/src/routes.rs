@@ -73,7 +73,7 @@ pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) 
         };
         return Some(Answer::Later(Box::pin(listing)));
     };
-    // In a path, as opposed to a query, a `+` is no space.
+    // In the path of a URL, a `+` stands for itself. It stands for a space only in a query.
     Some(match unescaped(&file.replace('+', "%2B")) {
         Ok(file) => Answer::Later(Box::pin(reports.file(file))),
         Err(problem) => Answer::Now(bad(&problem)),
@@ -167,8 +167,9 @@ pub(crate) fn discovery(states: &[&MonitorState], now_ms: u64) -> Reply {
 }
 
 /// Adds the balances and the alerts of a cluster to the metrics, so that Prometheus and
-/// Alertmanager send the alerts too. The label `fault` of a consequence is the object of the alert
-/// from which it follows, so that Alertmanager can leave it out.
+/// Alertmanager send the alerts too. If an alert follows from another alert, its label `fault` is
+/// the object of the other alert. With this label, Alertmanager can suppress the alert that
+/// follows.
 fn add_findings(state: &MonitorState, now_ms: u64, snapshot: &mut Snapshot) {
     let (cluster, map) = (state.cluster(), state.collected.map.as_ref());
     let alerts = state.alerts.holding().into_iter().flat_map(|alert| {
