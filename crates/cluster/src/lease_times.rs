@@ -19,8 +19,8 @@ use std::time::Duration;
 /// The times of leases, from the settings `metadata-lease` and `metadata-take-over-after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimes {
-    /// For this time after it has sent a request that the other members acknowledge, a primary may
-    /// reply to clients.
+    /// Time for which a primary may reply to clients after it has sent a request that the other
+    /// members acknowledge.
     pub lease: Duration,
     /// If a member has received no request of the primary for this time, it asks management to make
     /// it the primary.

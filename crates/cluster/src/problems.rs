@@ -182,7 +182,7 @@ pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
             target: Some(target.id),
             what: format!(
                 "{name} was given up as lost: reads and writes of bytes on this target return EIO, \
-                 also if a file that lost nothing grows onto it, and new files in directories \
+                 even if a file that lost nothing grows onto it, and new files in directories \
                  whose pattern lists it fail with ENOSPC; `skep target files --paths {id}` lists \
                  these files and directories"
             ),
