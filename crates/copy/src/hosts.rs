@@ -47,7 +47,8 @@ const REPORT: Duration = Duration::from_secs(1);
 const MOST_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a process's error output that are kept for messages.
 const MOST_ERRORS: u64 = 64 << 10;
-/// Maximum number of progress messages of all hosts that wait to be reported.
+/// Maximum length of the queue of progress messages, which the coordinator has received from all
+/// hosts and has not reported yet.
 const MOST_WAITING: usize = 1024;
 
 /// A message of a process to the coordinator.
