@@ -77,8 +77,8 @@ impl ClusterArgs {
         self.access_or(near, ASK_ADMINISTRATOR)
     }
 
-    /// Like [`Self::access`]. `without_token` is what a user who may not read the token can do
-    /// instead of this command.
+    /// Like [`Self::access`]. `without_token` is a hint for users who may not read the token: it
+    /// names another way to their goal.
     pub(crate) fn access_or(
         &self,
         near: Option<&Path>,
@@ -253,8 +253,8 @@ fn way_of_users(without_token: &str, is_root: bool) -> String {
     }
 }
 
-/// Returns the error for a token file that this user may not read. `without_token` is what this
-/// user can do instead.
+/// Returns the error for a token file that this user may not read. `without_token` is a hint for
+/// this user.
 fn not_readable(file: &Path, without_token: &str) -> Error {
     let what = format!(
         "cannot read the token file {}: only root or its owner may read this file; {without_token}",

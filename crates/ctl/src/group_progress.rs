@@ -197,9 +197,9 @@ impl LagSample {
         lags
     }
 
-    /// Returns the rate at which a member has caught up with the log since `earlier`, in bytes per
-    /// second. `None` means that the member has not caught up, or that a sample does not know its
-    /// lag.
+    /// Returns the rate at which a member has caught up since `earlier`, in bytes of log records
+    /// per second. `None` means that the member has not come closer to its primary, that a sample
+    /// does not have its lag, or that the epoch of the group has changed.
     fn log_rate(&self, earlier: &Self, group: GroupId, target: TargetId) -> Option<u64> {
         let missing = |sample: &Self| {
             let progress = sample.replies.get(&group)?.as_ref().ok()?;
@@ -219,8 +219,8 @@ fn is_incomplete(group: &Group) -> bool {
         && group.members.iter().any(|it| it.state != MemberState::Serving)
 }
 
-/// Returns the lag of a member by the reply of its primary. `log_rate` is the rate at which the
-/// member catches up with the log, in bytes per second.
+/// Returns the lag of a member, from the reply of its primary. `log_rate` is the rate at which the
+/// member catches up, in bytes of log records per second.
 fn lag(reply: &Result<GroupProgress>, target: TargetId, log_rate: Option<u64>) -> Lag {
     let progress = match reply {
         Ok(progress) => progress,

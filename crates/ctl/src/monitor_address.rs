@@ -52,8 +52,8 @@ impl MonitorAddress {
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 
-    /// Refuses the options of this struct together with `option`. With that option, the command
-    /// does not ask the monitor.
+    /// Refuses the options of this struct together with `option`. With `option`, the command does
+    /// not ask the monitor.
     ///
     /// # Errors
     /// `InvalidArgument` if one of the options is given.

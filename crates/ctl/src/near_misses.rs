@@ -1,5 +1,5 @@
-//! Suggests the command of Skep that has the same purpose as a command that does not exist, and the
-//! names that resemble a name that does not exist.
+//! Suggests a command of Skep for an unknown command with the same purpose, and existing names that
+//! are similar to an unknown name.
 //!
 //! Users of other file systems and tools type the commands of these tools. The suggestion of the
 //! command-line parser compares letters only. For `status`, the parser would suggest `study`.

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_clusters_have_a_name_and_a_place() {
+    fn also_option_has_a_name_and_a_cluster() {
         let check = |text, name: &str, cluster: &str, token_file: Option<&str>| {
             let (found, args) = further(text);
             assert_eq!((found, args.cluster.as_deref()), (name, Some(cluster)), "{text}");

@@ -103,7 +103,7 @@ struct RequestPart {
     request: String,
     /// The target that received the request. Zero for a service without targets.
     target: u32,
-    /// Time from the begin of the operation to the begin of the request.
+    /// Time from the start of the operation to the start of the request.
     begin_ms: f64,
     ms: f64,
     is_failed: bool,

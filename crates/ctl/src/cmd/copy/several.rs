@@ -1,4 +1,5 @@
-//! Copies by several hosts: chooses the hosts, and starts a process on each of them.
+//! A copy that several hosts make together: chooses the hosts, and starts a process on each of
+//! them.
 
 use super::store::{Stores, is_store};
 use super::with_progress;

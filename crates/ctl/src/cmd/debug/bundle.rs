@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn bundle_without_a_log_of_a_service_leads_to_the_log_option() {
+    fn note_on_a_missing_service_log_names_the_log_option() {
         let text = |log: &str| {
             let members = vec!["skep-debug-1/about.txt".into(), format!("skep-debug-1/{log}")];
             as_text(&bundle(members))

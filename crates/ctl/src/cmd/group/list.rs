@@ -1,5 +1,5 @@
 //! `skep group list`: shows the groups of targets that store the same data, and the state of each
-//! member. Of a member that does not serve, it also shows how much the member lacks.
+//! member. For a member that does not serve, it also shows how much data the member lacks.
 
 use crate::access::ClusterArgs;
 use crate::group_progress::{Lag, LagSample};

@@ -84,7 +84,8 @@ const EVICTIONS_NOTED_MS: u64 = 3_600_000;
 /// Maximum number of evictions that the note mentions. Users would not read a longer list.
 const MAX_NOTED_EVICTIONS: usize = 5;
 
-/// The reason why nothing but the services was checked.
+/// The names of the checks that the command omits while management does not answer, with the
+/// reason.
 const WITHOUT_MANAGEMENT: &str =
     "waiting requests, causes of slowness, balances and backups, since management does not answer";
 
@@ -161,8 +162,8 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     pub(super) problems: Vec<Problem>,
-    /// The keys of the problems that the check would have found if they still lasted. `None` means
-    /// all keys. While management does not answer, a check cannot find most problems.
+    /// The keys of the problems whose end this check can detect. `None` means all keys. While
+    /// management does not answer, a check cannot detect most problems.
     pub(super) judged: Option<BTreeSet<String>>,
 }
 

@@ -14,10 +14,10 @@ use skep_types::text::escape_controls;
 use skep_types::{Error, ErrorCode, Result, Timestamp};
 use std::time::Duration;
 
-/// Time limit for the reply of the monitor. The measurement of the command takes as long.
+/// Time limit for the reply of the monitor. The measurement of the command takes the same time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The rule about backups. A setting of the monitor has the maximum age of a backup, so the monitor
-/// decides if it answers.
+/// The rule about backups. The maximum age of a backup is a setting of the monitor. So this command
+/// evaluates the rule itself only if the monitor does not answer.
 const NO_BACKUP: &str = "no-backup";
 
 /// A finding of the monitor.
@@ -112,8 +112,9 @@ impl MonitorHealth {
         Err(Error::new(ErrorCode::NotReady, what))
     }
 
-    /// Adds the findings that only the monitor has. Sets the begin of each problem that the monitor
-    /// has found too, unless its begin is known. `now` is the time of this host.
+    /// Adds the findings that only the monitor has. Sets the start time of each problem that the
+    /// monitor has found too, unless the problem already has a start time. `now` is the time of
+    /// this host.
     pub(super) fn complete(&self, problems: &mut Vec<Problem>, now: Timestamp) {
         for finding in &self.findings {
             let key = format!("{} {}", finding.rule, finding.object);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_adds_findings_of_long_spans_and_begins() {
+    fn monitor_adds_its_findings_and_their_start_times() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let own = |key: &str, since| Problem { key: key.into(), since, ..Problem::default() };
         let known = Some(Since::before(now, 5_000));
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn begin_that_management_knows_is_not_replaced() {
+    fn start_time_from_management_is_not_replaced() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 5_000));
         let mut problems =

@@ -1,4 +1,4 @@
-//! A problem of a cluster. `skep health check` prints it once, and `--watch` prints its begin and
+//! A problem of a cluster. `skep health check` prints it once, and `--watch` prints its start and
 //! its end.
 
 use crate::output::{span, utc};
@@ -41,7 +41,7 @@ pub(super) struct Since {
 }
 
 impl Since {
-    /// Returns the begin of a problem that has lasted for `lasted_ms` at the time `now`.
+    /// Returns the start of a problem that has lasted for `lasted_ms` at the time `now`.
     pub(super) fn before(now: Timestamp, lasted_ms: u64) -> Self {
         let now_ms = now.seconds.saturating_mul(1000) + i64::from(now.nanoseconds / 1_000_000);
         let begin_ms = now_ms.saturating_sub_unsigned(lasted_ms);
@@ -54,8 +54,8 @@ impl Since {
         self.lasted_ms
     }
 
-    /// Returns the begin and the duration in parentheses. The caller appends this to the text of a
-    /// problem.
+    /// Returns the start time and the duration in parentheses. The caller appends this to the text
+    /// of a problem.
     pub(super) fn as_text(self, may_be_older: bool) -> String {
         let (time, lasted) = (utc(self.time), span(self.lasted_ms));
         match may_be_older {
@@ -72,7 +72,7 @@ impl Serialize for Since {
 }
 
 impl Problem {
-    /// Returns the text of the problem, followed by its begin.
+    /// Returns the text of the problem, followed by its start time.
     pub(super) fn what_and_since(&self) -> String {
         let since = self.since.map(|since| since.as_text(self.may_be_older));
         format!("{}{}", self.what, since.unwrap_or_default())

@@ -30,8 +30,8 @@ impl OutageTimes {
         Ok(Self { list, now: skep_env::wall_time() })
     }
 
-    /// Sets the begin of each problem. If several objects have the problem, the longest of their
-    /// outages counts.
+    /// Sets the start time of each problem. If several objects have the problem, the longest of
+    /// their outages counts.
     pub(super) fn set_in(&self, problems: &mut [Problem]) {
         for problem in problems {
             let outages = problem.objects.iter().filter_map(|object| self.outage(*object));

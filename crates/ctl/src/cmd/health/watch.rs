@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A line of the output: the begin or the end of a problem.
+/// A line of the output: the start or the end of a problem.
 #[derive(Debug, Serialize)]
 struct Change {
     /// Time of the change in UTC, by the clock of this host.
@@ -96,8 +96,8 @@ fn as_text(change: &Change) -> String {
 struct Outage {
     /// The problem at the last check.
     problem: Problem,
-    /// Begin of the problem as management knows it, or else the time of the first check that found
-    /// it.
+    /// Start of the problem, if management has recorded it. Otherwise the time of the first check
+    /// that found the problem.
     begun: Duration,
 }
 
@@ -110,8 +110,9 @@ struct Outages {
 
 impl Outages {
     /// Compares the problems that a check has found with the open problems, and returns the
-    /// changes. Only a problem that the check judges can end. If the check failed because
-    /// management does not answer, this is a problem too, and no other problem ends.
+    /// changes. A problem ends if the check can detect its end and has not found the problem. If
+    /// the check failed because management does not answer, this is a problem too, and no other
+    /// problem ends.
     fn next(&mut self, found: Result<Checked>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let Checked { problems: found, judged } = found.unwrap_or_else(|error| Checked {
             problems: vec![management_unreachable(&error)],
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_before_the_first_check_has_its_real_begin_time() {
+    fn outage_before_the_first_check_has_its_real_start_time() {
         let mut outages = Outages::default();
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 34_000));
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(lines, ["ends management does not answer: refused 10000"]);
     }
     #[test]
-    fn services_end_their_outages_while_management_has_no_leader() {
+    fn outages_of_services_end_while_management_has_no_leader() {
         let mut outages = Outages::default();
         let [target, one, other] = ["t3", "service 1", "service 2"].map(|it| problem(it, it));
         let leader = || problem("management", "no leader");

@@ -32,7 +32,7 @@ pub(super) struct Silent {
     pub(super) nodes: Vec<NodeReport>,
     pub(super) problems: Vec<Problem>,
     pub(super) notes: Vec<Problem>,
-    /// The keys of the problems that the check would have found if they still lasted.
+    /// The keys of the problems whose end this check can detect.
     pub(super) judged: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
     let Some(LastMap { map, note }) = last_map::find(access) else {
         return without_map(access, error).await.map(Outcome::Silent);
     };
-    // The map may name management nodes that this host had not learned.
+    // The map may contain addresses of management nodes that this command did not have.
     let known = access.contacts().addresses;
     let wider = access.with_learned(management_addresses(&map));
     if wider.contacts().addresses.iter().any(|it| !known.contains(it))
@@ -76,8 +76,9 @@ pub(super) async fn check(access: &Access, error: Error) -> Result<Outcome> {
     Ok(Outcome::Silent(Silent { nodes, problems, notes, judged }))
 }
 
-/// Returns the keys of the problems that a check without management finds if they last. The check
-/// reports the management nodes together, so it does not judge each of them.
+/// Returns the keys of the problems whose end a check without management can detect. The check
+/// reports all management nodes in one problem, so the keys of single management nodes are not
+/// among them.
 fn judged(nodes: &[NodeReport]) -> BTreeSet<String> {
     let others = nodes.iter().filter(|it| it.kind != kind_word(NodeKind::Management));
     others.map(|it| services::unreachable_key(it.id)).chain([CUT_OFF.to_owned()]).collect()
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn check_without_management_judges_no_management_node() {
+    fn check_without_management_ends_no_management_outage() {
         let nodes = [NodeReport::of_management("management-1", true)];
         assert_eq!(judged(&nodes), BTreeSet::from([CUT_OFF.to_owned()]));
     }

@@ -32,7 +32,8 @@ const SILENCE: Duration = STALL;
 /// Time for which the first node waits until the others have read the final state. The epilogs of
 /// all nodes begin at about the same time.
 const READERS: Duration = Duration::from_secs(120);
-/// Time for which a node waits for a new attempt of the first node, if the last attempt has failed.
+/// If the first node has failed to copy the output, the other nodes wait for this time until it
+/// tries again.
 const NEW_ATTEMPT: Duration = Duration::from_secs(30);
 /// Time for which a mount may show an older state of names and sizes (`docs/semantics.md` 1.2).
 const CACHED: Duration = Duration::from_millis(1500);

@@ -3,8 +3,8 @@
 //! The command asks each service for its figures twice, directly and with the cluster's token. The
 //! load is the difference between the two replies. For this reason, the command needs no monitor.
 //! Only `--history` asks a monitor, which stores the figures of the past. A user without the token
-//! gets the load of the user's own programs from a mount ([`own`]). On a terminal, the command
-//! shows the load in a view that follows keys ([`live`]).
+//! gets the load of the user's own programs from a mount ([`own`]). On a terminal, the load is
+//! shown in a view that follows keys ([`live`]).
 
 mod fetch;
 mod history;
@@ -75,7 +75,8 @@ pub(crate) enum Division {
 }
 
 impl Division {
-    /// Returns the value of `--by` for this kind of objects, which is also its word in sentences.
+    /// Returns the value of `--by` for this kind of objects, which is also the word for such an
+    /// object in messages.
     fn word(self) -> &'static str {
         match self {
             Self::Node => "node",

@@ -124,7 +124,8 @@ fn no_load(place: &Path) -> Error {
     Error::new(ErrorCode::Unsupported, what)
 }
 
-/// Returns the name that the mount accepts for the kind of objects that it counts separately.
+/// Returns the name of a division in requests to the mount. The mount then counts its load for each
+/// object of the division separately, for example for each user.
 pub(super) fn division_name(by: Division) -> &'static str {
     match by {
         Division::Node | Division::Target | Division::Client => "target",

@@ -84,7 +84,8 @@ impl SelectionArgs {
     }
 
     /// Returns an error if `--node` is set, and if `source` has no load of single nodes in the
-    /// division `by`. `source` begins the sentence about it: `the monitor stores`.
+    /// division `by`. `source` is the start of the reason in the message, such as `the monitor
+    /// stores`.
     pub(super) fn check_has_nodes(&self, by: Division, source: &str) -> Result<()> {
         let has_nodes = matches!(by, Division::Node | Division::Target);
         if !self.has_node() || has_nodes {

@@ -216,7 +216,7 @@ async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Res
     }
 }
 
-/// Returns the files and directories in `uses` as the begin of a sentence. Names the number of
+/// Returns the files and directories in `uses` as the start of a sentence. Names the number of
 /// files without bytes on the target, if there are any.
 fn uses_text(uses: &GroupUses) -> String {
     let directories = uses.directories();

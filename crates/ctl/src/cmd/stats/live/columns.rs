@@ -71,7 +71,7 @@ impl Column {
         }
     }
 
-    /// Returns the minimum width, which is that of usual figures.
+    /// Returns the minimum width of the column. Usual figures are not wider.
     fn usual_width(self) -> usize {
         match self {
             Self::Read => "100.0MiB".len(),
@@ -206,9 +206,9 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     if width > 0 { short + "~" } else { short }
 }
 
-/// Returns a text that a terminal shows in the width that [`width_of`] returns: control characters
-/// are escaped, and characters without a width are left out, because terminals differ in how they
-/// combine them with others.
+/// Escapes control characters, and removes characters without a width, because terminals differ in
+/// how they combine such characters with others. So every terminal shows the result in the width
+/// that [`width_of`] returns.
 pub(super) fn plain(text: &str) -> String {
     escape_controls(text).chars().filter(|it| columns_of(*it) > 0).collect()
 }

@@ -106,8 +106,8 @@ impl Source {
     }
 }
 
-/// Asks the mount at `place` on a separate thread. So keys and signals have an effect while the
-/// mount does not reply. `is_asked` keeps the number of waiting threads at one.
+/// Asks the mount at `place` on a separate thread, so that keys and signals have an effect while
+/// the mount does not reply. `is_asked` keeps the number of waiting threads at one.
 ///
 /// # Errors
 /// - `TimedOut` if the mount does not reply in time.
@@ -179,12 +179,12 @@ type Computed = (Division, LoadScope, Option<Rc<[Line]>>);
 /// The replies between which the load is shown.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
-    /// The begin and the end of the last complete interval.
+    /// The replies at the start and at the end of the last complete interval.
     shown: Option<(Rc<Reply>, Rc<Reply>)>,
-    /// The begin of the interval that has not ended yet.
+    /// The reply at the start of the interval that has not ended yet.
     latest: Option<Rc<Reply>>,
-    /// The lines of the last call of [`Self::lines`], with the level that they are about. Keys and
-    /// drawings ask for the same lines again and again.
+    /// The lines of the last call of [`Self::lines`], with the level that they are about. Each key
+    /// and each drawing of the screen needs these lines.
     computed: Option<Computed>,
 }
 

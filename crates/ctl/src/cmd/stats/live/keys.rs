@@ -38,7 +38,7 @@ pub(super) enum Key {
 enum Step {
     /// The first bytes are a key, or are bytes without a key. They have this length.
     Decoded(Option<Key>, usize),
-    /// The bytes are the begin of a sequence or character.
+    /// The bytes are the start of a sequence or character.
     Incomplete,
 }
 
@@ -48,7 +48,7 @@ enum Step {
 /// Between two calls, the decoder holds at most [`MAX_SEQUENCE_BYTES`] bytes.
 #[derive(Debug, Default)]
 pub(super) struct KeyDecoder {
-    /// The begin of a sequence or character whose other bytes have not come yet.
+    /// The start of a sequence or character whose other bytes have not come yet.
     pending: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ impl KeyDecoder {
         keys
     }
 
-    /// Whether the decoder holds the begin of a sequence or character.
+    /// Whether the decoder holds the start of a sequence or character.
     pub(super) fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -111,7 +111,7 @@ fn character(bytes: &[u8], first: u8) -> Step {
             let character = text.chars().next().filter(|it| !it.is_control());
             Step::Decoded(character.map(Key::Char), len)
         }
-        // `None` means that the bytes may be the begin of a valid character.
+        // `None` means that the bytes may be the start of a valid character.
         Err(error) if error.error_len().is_none() => Step::Incomplete,
         Err(_) => Step::Decoded(None, 1),
     }

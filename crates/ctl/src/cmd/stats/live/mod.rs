@@ -176,7 +176,8 @@ struct Live {
 }
 
 impl Live {
-    /// Waits for the next event. Cancel-safe, as its parts are.
+    /// Waits for the next event. A caller may drop the future and call again without losing an
+    /// event.
     async fn next(&mut self) -> Result<Event> {
         let Self { terminal, signals, question, .. } = self;
         let mut keys = std::pin::pin!(terminal.keys());

@@ -32,7 +32,7 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Clears the screen.
 const CLEAR: &str = "\x1b[2J";
-/// Time after which a single byte of the Escape key is this key, and not the begin of a sequence.
+/// Time after which a single byte of the Escape key is this key, and not the start of a sequence.
 /// Terminals send the bytes of a sequence together, but a network may deliver them in parts.
 const ESCAPE_TIME: Duration = Duration::from_millis(50);
 /// The size of a terminal that does not report its size.
@@ -173,8 +173,8 @@ impl Terminal {
         write_bytes(CLEAR.as_bytes())
     }
 
-    /// Waits for keys, and returns at least one. Cancel-safe: bytes that were read are decoded, and
-    /// keys are returned at once.
+    /// Waits for keys, and returns at least one. A caller may drop the future without losing a key,
+    /// because no wait follows between the read of a key and its return.
     ///
     /// # Errors
     /// `Disconnected` if the terminal was closed, and errors of the system.

@@ -55,8 +55,8 @@ impl Level {
 /// The selected row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Cursor {
-    /// The object of the row, by id and service. `None` until the user moves the cursor, so that
-    /// the first row is selected, whichever it is.
+    /// The object of the row, by id and service. `None` until the user moves the cursor: then the
+    /// first row stays selected, even if another object comes first.
     object: Option<(String, String)>,
     /// Position of the row when it was last selected. If the object has no row any more, the row
     /// at this position is selected.
@@ -360,7 +360,7 @@ impl View {
         self.levels.push(next);
     }
 
-    /// Removes the filter, or else the level.
+    /// Removes the filter. If there is no filter, returns to the level above.
     fn leave(&mut self) {
         if !self.level().filter.text().is_empty() {
             self.level_mut().filter = Filter::default();
@@ -379,7 +379,7 @@ impl View {
         }
     }
 
-    /// Selects another row. `next` returns its position for the position of the selected row.
+    /// Selects another row. `next` computes its position from the position of the selected row.
     fn select(&mut self, lines: &[Line], next: impl Fn(usize) -> usize) {
         let rows = self.arranged(lines);
         let position = next(self.selected(&rows)).min(rows.len().saturating_sub(1));

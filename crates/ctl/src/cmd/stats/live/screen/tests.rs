@@ -108,7 +108,7 @@ fn frame_draws_each_line_at_its_place() {
 
 proptest! {
     #[test]
-    fn names_of_others_never_leave_the_screen_or_control_it(
+    fn no_name_or_message_leaves_the_screen_or_controls_it(
         name in "(?s).{0,40}",
         id in "(?s).{0,40}",
         typed in "(?s).{0,40}",
@@ -128,7 +128,7 @@ proptest! {
                 prop_assert!(width_of(&line.text) <= size.0, "{line:?}");
                 prop_assert!(!line.text.chars().any(char::is_control), "{line:?}");
             }
-            // The second time with the filter as a filter, and with a note.
+            // Check the screen a second time, with the typed text as the filter, and with a note.
             view.press(Key::Enter, &lines);
             view.note = Some(problem.clone());
         }

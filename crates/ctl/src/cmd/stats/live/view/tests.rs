@@ -176,7 +176,7 @@ fn keys_change_division_interval_pause_and_help() {
 }
 
 #[test]
-fn figures_of_a_mount_lead_to_targets_and_not_deeper() {
+fn view_of_a_mount_has_no_level_below_its_targets() {
     let mut view = view_of(true);
     view.press(Key::Enter, &nodes());
     view.press(Key::Char('5'), &[]);
