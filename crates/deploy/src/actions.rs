@@ -33,8 +33,8 @@ const UNITS: [(&str, &str); 4] = [
 /// Name of the file that a deployment writes and reads to verify the mounts of the clients.
 const CHECK_FILE: &str = ".skep-deploy-check";
 /// Time limit in seconds for the members of groups that return after a restart. A member that was
-/// restarted needs seconds. The limit is long, because a member that was away for long gets a copy
-/// of the store.
+/// restarted needs seconds. The limit is long, because a member that was absent for a long time
+/// gets a copy of the store.
 const MEMBERS_LIMIT: u32 = 600;
 /// Length of the check file in MiB. It is long enough for several chunks, so that several targets
 /// store it.
@@ -193,8 +193,8 @@ fn await_health(deployment: &Deployment) -> String {
 }
 
 /// Returns the script that waits until every member of a metadata group serves, and until every
-/// member of management has stored the whole log. Targets that are given up as lost are not waited
-/// for.
+/// member of management has stored the whole log. Does not wait for targets that are given up as
+/// lost.
 fn await_members() -> String {
     format!(
         "ask() {{ /usr/bin/skep \"$@\" --cluster /srv/skep/management; }}\n\

@@ -66,7 +66,7 @@ pub struct Outcome {
     pub warnings: Vec<HostProblem>,
     /// Problems of hosts. If there is one, no step ran.
     pub problems: Vec<HostProblem>,
-    /// The steps that ran, or that would run without the problems.
+    /// The steps that ran. If there are problems, the steps that would have run without them.
     pub steps: Vec<StepReport>,
     /// Duration of the command.
     pub seconds: f64,

@@ -107,8 +107,8 @@ pub fn script(deployment: &Deployment, host: &Host) -> String {
 }
 
 impl Facts {
-    /// Parses the output of the script. `deployment` and `host` must be those for which [`script`]
-    /// was made.
+    /// Parses the output of the script. `deployment` and `host` must be the arguments that the
+    /// caller has passed to [`script`].
     ///
     /// # Errors
     /// Returns `Protocol` if the output is incomplete, for example because the login shell of the

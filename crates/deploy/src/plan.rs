@@ -38,7 +38,7 @@ pub enum Action {
     /// Wait until all servers of the hosts file answer.
     AwaitHealth,
     /// Wait until all members of metadata groups serve, and until all management nodes have the
-    /// whole log. Then another host can stop, and the cluster goes on.
+    /// whole log. Then another host can stop, and the cluster continues to work.
     AwaitMembers,
     /// Mount the cluster.
     Mount,

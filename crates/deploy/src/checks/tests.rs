@@ -8,7 +8,8 @@ pub(crate) fn program() -> Program {
     Program { path: "/usr/bin/skep".into(), hash: "new".into(), machine: "x86_64" }
 }
 
-/// Checks fresh hosts, after `change` has changed the facts of the host `s1`.
+/// Returns the result of the checks of fresh hosts. Before the checks, `change` changes the facts
+/// about the host `s1`.
 fn judged(change: impl FnOnce(&mut Facts)) -> Verdict {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut facts: BTreeMap<String, Facts> = BTreeMap::new();
