@@ -12,7 +12,7 @@
 //!   the same memory at the same time, for example the pieces of one large read.
 //!
 //! A violation is a bug of the caller, and panics. Each operation that fills a buffer keeps the
-//! mark until its completion has arrived, also if its future is dropped.
+//! mark until its completion has arrived, even if its future is dropped.
 
 use std::alloc::{Layout, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
