@@ -87,20 +87,22 @@ fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
     }
 }
 
-/// Adds the share of the dirty page cache in the kernel's limit, both in pages.
+/// Adds the dirty page cache as a share of the kernel's limit. `vmstat` is the text of
+/// `/proc/vmstat`.
 fn collect_page_cache(snapshot: &mut Snapshot, vmstat: &str) {
     let pages = |key| number_after(vmstat, key);
     let (dirty, limit) = (pages("nr_dirty "), pages("nr_dirty_threshold "));
     if let (Some(dirty), Some(limit @ 1..)) = (dirty, limit) {
-        // The kernel compares the sum of both with the limit.
+        // The kernel compares the sum of the dirty pages and the pages under writeback with the
+        // limit.
         let dirty = dirty.saturating_add(pages("nr_writeback ").unwrap_or(0));
         let millionths = dirty.saturating_mul(1_000_000) / limit;
         snapshot.count(&catalog::HOST_DIRTY_RATIO, Vec::new(), millionths);
     }
 }
 
-/// Adds the stalled times of one file in `/proc/pressure`. Kernels without the option `CONFIG_PSI`
-/// have no such file.
+/// Adds the times in which programs waited for a resource. `pressure` is the text of the file of
+/// this resource in `/proc/pressure`. Kernels without the option `CONFIG_PSI` have no such file.
 fn collect_pressure(snapshot: &mut Snapshot, resource: &str, pressure: &str) {
     for (prefix, stalled) in [("some ", "some"), ("full ", "all")] {
         let line = pressure.lines().find_map(|line| line.strip_prefix(prefix));

@@ -1,8 +1,10 @@
-//! TLS for the HTTP server of a page and for its clients, by rustls on the thread's event loop.
+//! TLS for the HTTP server of a page and for its clients, by rustls on the event loop of the
+//! thread.
 //!
-//! rustls does no I/O: it decrypts received bytes and encrypts bytes to send. [`TlsStream`] moves
-//! these bytes between rustls and the socket. [`ServerTls`] owns the certificate and the key, and
-//! reads them again when their files change. rustls is built for TLS 1.3 only.
+//! rustls does no I/O: it turns received bytes into plain bytes, and plain bytes into bytes to
+//! send. [`TlsStream`] moves these bytes between rustls and the socket. [`ServerTls`] owns the
+//! certificate and the key, and reads them again when their files change. rustls is built for TLS
+//! 1.3 only.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -59,7 +61,7 @@ pub struct ServerTls {
     certificate: PathBuf,
     key: PathBuf,
     config: RefCell<Arc<ServerConfig>>,
-    /// The files of the last attempt to read them.
+    /// The identities of both files at the last attempt to read them.
     read: RefCell<[Option<FileMark>; 2]>,
 }
 
@@ -244,7 +246,7 @@ pub struct TlsStream {
 }
 
 impl TlsStream {
-    /// Encrypts a connection, for which rustls has the settings.
+    /// Encrypts a connection. `tls` is the state of the connection in rustls.
     pub fn new(socket: TcpStream, tls: Connection) -> Self {
         let (buffer, plain) = (Buf::new(BUFFER_BYTES), Vec::new());
         Self { socket, tls, buffer, plain, has_begun: false, has_ended: false }
@@ -285,7 +287,7 @@ impl TlsStream {
                 Ok(false)
             }
             Err(error) => {
-                // rustls has a message for the peer with the reason.
+                // Send the message in which rustls reports the reason to the peer.
                 let _ = self.flush().await;
                 Err(error)
             }
