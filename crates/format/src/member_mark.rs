@@ -84,9 +84,10 @@ impl CountedMembers {
         if group.epoch == self.epoch { &self.members } else { &[] }
     }
 
-    /// Whether the cluster map of the version `version`, in which the group is `group`, is older
-    /// than the map on which the requests were based. Other members may serve then. A member that
-    /// is missing in a newer map has left the group, and no earlier request concerns it any more.
+    /// Whether a cluster map is older than the map on which the requests were based. `version` is
+    /// the version of the cluster map, and `group` is the group in it. If the map is older, other
+    /// members may serve. A member that is missing in a newer map has left the group, so earlier
+    /// requests about it no longer matter.
     pub fn are_newer_than(&self, version: MapVersion, group: &Group) -> bool {
         let is_missing = |member| group.members.iter().all(|it| it.target != member);
         let differs =
