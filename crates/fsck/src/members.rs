@@ -1,16 +1,15 @@
 //! Compares the stores of the members of each metadata group.
 //!
 //! All serving members of a group apply the same log records, and a store contains only records
-//! that each serving member has in its log. So the check takes the newest store of a group, and
-//! compares each other store with it after it has added the log records that this store lacks. It
-//! adds them in memory only.
+//! that each serving member has in its log. So the check takes the newest store of a group. To each
+//! other store, it adds the log records that this store lacks, in memory only. Then it compares
+//! this store with the newest one.
 //!
 //! Does not compare a member that does not serve: it may have changes that its group does not have,
 //! and removes them before it serves again. The cached cluster map may be older than the last
-//! change of a group, so a member may have stopped to serve although the map shows that it serves.
-//! The check recognises such a member by its log: the log lacks the last record of the newest
-//! store, or has a record of another epoch in its place. The report names each member that was not
-//! compared.
+//! change of a group, so a member may no longer serve although the map shows that it serves. The
+//! check recognises such a member by its log: the log lacks the last record of the newest store, or
+//! has a record of another epoch in its place. The report names each member that was not compared.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};
@@ -103,8 +102,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Returns the first key whose value differs, or that only one of both has. `None` means that both
-/// are equal.
+/// Returns the first key that has different values in the two stores, or that only one of them has.
+/// `None` means that the stores are equal.
 fn first_difference(mut one: Pairs<'_>, mut other: Pairs<'_>) -> Result<Option<Vec<u8>>> {
     loop {
         match (one.next()?, other.next()?) {
