@@ -78,7 +78,7 @@ fn state(thread: u32) -> State {
     }
 }
 
-/// Whether a thread or process exists, also if `/proc` hides it from this user.
+/// Whether a thread or process exists, even if `/proc` hides it from this user.
 fn exists(thread: u32) -> bool {
     let Ok(thread) = i32::try_from(thread) else { return false };
     // SAFETY: the call takes no pointers. Signal 0 is never delivered, so the call only checks that

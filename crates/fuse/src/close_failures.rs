@@ -1,5 +1,5 @@
-//! The open files whose failed sync or close is in the log already, so that the mount logs one
-//! failure once.
+//! The open files whose failed sync or close the mount has already logged. With this list, the
+//! mount logs each failure only once.
 //!
 //! The kernel sends a FLUSH for each copy of a descriptor that a program closes, and a RELEASE
 //! after the last one. A shell that redirects the output of a command closes two copies, and each

@@ -75,8 +75,8 @@ pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
 /// Maximum pause between two checks whether a cancelled operation has released the buffers of its
 /// port.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum number of environment variables in which a mount looks for the id of a job. A site has
-/// one batch system, and sometimes the next one beside it.
+/// Maximum number of environment variables in which a mount looks for the id of a job. A site
+/// usually has one batch system, and two while it changes to another one.
 pub(crate) const MAX_JOB_VARIABLES: usize = 8;
 /// Maximum length in bytes of the name of such a variable. The names of all batch systems are much
 /// shorter.

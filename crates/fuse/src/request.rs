@@ -116,8 +116,8 @@ impl Request {
 
 impl RawRequest {
     /// Splits the bytes of one read of `/dev/fuse` into header, arguments and payload. `None` means
-    /// that the bytes contain no complete header. `has_long_set_xattr` is whether the kernel sends
-    /// the long form of `SETXATTR`.
+    /// that the bytes contain no complete header. `has_long_set_xattr` states whether the kernel
+    /// sends the long form of `SETXATTR`.
     pub(crate) fn from_bytes(bytes: &Buf, reply: Buf, has_long_set_xattr: bool) -> Option<Self> {
         let header = InHeader::decode(&mut Reader::new(&bytes.bytes())).ok()?;
         let len = match Opcode::from_number(header.opcode) {

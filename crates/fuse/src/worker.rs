@@ -210,8 +210,8 @@ async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     }
 }
 
-/// Returns the queues in which requests wait for locks, and which have no idle slot that has served
-/// a request.
+/// Returns each queue in which a request waits for a lock, unless the queue has an idle slot that
+/// has served a request.
 fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> {
     let waiting = worker.context.waits.requests();
     let slots = worker.slots.borrow();

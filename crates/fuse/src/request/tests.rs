@@ -1,4 +1,4 @@
-//! Tests that requests of the kernel are parsed from their bytes, also if the bytes are truncated
+//! Tests that requests of the kernel are parsed from their bytes, even if the bytes are truncated
 //! or arbitrary.
 
 use super::attributes::SetAttrIn;

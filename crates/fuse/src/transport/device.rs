@@ -51,8 +51,8 @@ struct Waiter {
 }
 
 impl Device {
-    /// Creates the device of a thread. `fd` must be non-blocking. `has_long_set_xattr` is whether
-    /// the kernel sends the long form of `SETXATTR`.
+    /// Creates the device of a thread. `fd` must be non-blocking. `has_long_set_xattr` states
+    /// whether the kernel sends the long form of `SETXATTR`.
     pub(crate) fn new(
         fd: OwnedFd,
         interrupts: Arc<Interrupts>,
