@@ -75,7 +75,7 @@ impl Background {
         self.removals.add(self.items.stored(stored), shared);
     }
 
-    /// Returns the number of chunk files in memory that storage has still to remove.
+    /// Returns the number of chunk files in memory that storage still has to remove.
     pub(crate) fn queued_removals(&self) -> usize {
         self.removals.queued()
     }

@@ -303,11 +303,12 @@ pub struct Limits {
 /// The limits of the removal of chunk files.
 #[derive(Debug, Clone, Copy)]
 pub struct RemovalLimits {
-    /// By default [`REMOVALS_PER_MESSAGE`].
+    /// Maximum number of chunk files in a removal request. By default [`REMOVALS_PER_MESSAGE`].
     pub per_message: usize,
-    /// By default [`REMOVAL_DELAY`].
+    /// Time for which removals wait, so that one request contains many of them. By default
+    /// [`REMOVAL_DELAY`].
     pub delay: Duration,
-    /// By default [`QUEUED_REMOVALS`].
+    /// Maximum length of a removal queue. By default [`QUEUED_REMOVALS`].
     pub queued: usize,
 }
 

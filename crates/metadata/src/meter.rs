@@ -430,7 +430,7 @@ impl Meter {
         self.log.working.add(u64::try_from(worked.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Publishes the number of chunk files that the target has still to remove from storage.
+    /// Publishes the number of chunk files that the target still has to remove from storage.
     pub(crate) fn show_removals(&self, queued: usize) {
         self.log.removals_queued.set(queued as i64);
     }

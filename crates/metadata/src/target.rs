@@ -218,7 +218,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.background.stuck_transactions()
     }
 
-    /// Returns the number of chunk files in memory that storage has still to remove.
+    /// Returns the number of chunk files in memory that storage still has to remove.
     pub(crate) fn queued_removals(&self) -> usize {
         self.background.queued_removals()
     }

@@ -44,7 +44,8 @@ pub(crate) struct ChunkRemovals {
 }
 
 impl ChunkRemovals {
-    /// Returns the number of chunk files in all queues. Requests in flight do not count.
+    /// Returns the number of chunk files in all queues. Does not count the chunk files in requests
+    /// in flight.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn hand_over_is_tried_again_only_after_the_disk_has_had_space() {
+    fn failed_hand_over_is_retried_only_after_space_was_freed() {
         let (membership, own) = (membership(&[0, 5]), TargetId::new(1));
         let mut attempt = HandOver::default();
         assert!(attempt.on_shortage(&membership, own, Duration::ZERO).is_some());

@@ -4,8 +4,8 @@
 //! The primary replies to no client before each serving member has the records. If the process of a
 //! member only ended, the primary would wait for the time of a lease before it has the member
 //! dropped. So a member that stops refuses each request with `NotReady`. The primary then asks
-//! management at once to drop it ([`crate::shipping`]). The member waits for the cluster map
-//! in which it does not serve. After its next start it returns like each member that was away.
+//! management at once to drop it ([`crate::shipping`]). The member waits for the cluster map in
+//! which it does not serve. After its next start it returns like any member that was absent.
 //!
 //! The member does not ask management itself. Only a running primary can ask, so a primary that has
 //! died never becomes the only serving member by the end of a backup.
@@ -35,9 +35,9 @@ use std::time::Duration;
 /// Maximum time for which a member that stops waits until it does not serve. The primary of an idle
 /// group sends a request every half second ([`crate::limits::LEASE_RENEWAL`]).
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
-/// Maximum time for which a backup that stops waits for a request that it can acknowledge. A new
-/// primary gets the cluster map within a fraction of this time. Without the acknowledgement, it
-/// waits somewhat longer than this time.
+/// Maximum time for which a stopping backup waits for a last request to acknowledge. A new primary
+/// gets the cluster map within a fraction of this time. Without the acknowledgement, it waits
+/// somewhat longer than this time.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The last acknowledgement of a backup whose service stops.

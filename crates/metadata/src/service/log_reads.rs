@@ -1,8 +1,8 @@
 //! Old records of the log on disk, for members that lack them: how many bytes of them the log
 //! keeps, their removal at a start, and their reads.
 //!
-//! A read runs beside the target's thread of events: the thread handles requests while the kernel
-//! reads. Does not own the choice of the records ([`crate::shipping::LogRead`]) or the files
+//! A read does not block the target's thread, which handles requests while the kernel reads. Does
+//! not own the choice of the records ([`crate::shipping::LogRead`]) or the files
 //! ([`skep_store::log::read_back`]).
 
 use super::Shell;
@@ -33,9 +33,9 @@ pub(super) fn kept_bytes(map: &ClusterMap, group: GroupId, is_space_low: bool) -
 /// When a target starts, removes the segments that only absent members may need. The store, which
 /// the target has just opened, must first be on the device.
 ///
-/// Without this removal, a disk that became full while the target did not run would stay full: the
-/// target would accept no new data, and so would never reach the checkpoint after which it shortens
-/// its log.
+/// The disk may have become full while the target did not run. Without this removal, it would stay
+/// full: the target would accept no new data, so it would never reach the next checkpoint, and it
+/// shortens its log only after a checkpoint.
 pub(super) fn shorten(
     log: &mut Log,
     engine: &FjallEngine,

@@ -49,7 +49,8 @@ pub(super) struct MembershipState {
 }
 
 impl MembershipState {
-    /// Remembers whether a member stops, for the log lines about its drop.
+    /// Remembers whether the service of a member stops, because the log line about its drop states
+    /// the reason.
     fn note_reply(&self, member: TargetId, reply: &Result<LogHeld>) {
         let mut stopping = self.stopping.borrow_mut();
         match reply {
@@ -164,8 +165,8 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     .detach();
 }
 
-/// Logs a change of the group that management has made at the primary's request. `stops` is whether
-/// the changed member has reported that its service stops. After a hand-over, `stops` is whether
+/// Logs a change of the group that management has made at the primary's request. `stops` states
+/// whether the changed member has reported that its service stops, or, after a hand-over, whether
 /// the service of this primary stops.
 fn log_change(change: &GroupChange, stops: bool) {
     let GroupChange { group, target, .. } = change;
@@ -192,8 +193,8 @@ fn log_change(change: &GroupChange, stops: bool) {
     }
 }
 
-/// Returns the log line for a change of the group that management has not made. `stops` is whether
-/// the member has reported that its service stops.
+/// Returns the log line for a change of the group that management has not made. `stops` states
+/// whether the member has reported that its service stops.
 fn refused(change: &GroupChange, stops: bool, error: &Error) -> String {
     let GroupChange { group, target, .. } = change;
     match change.change {

@@ -38,7 +38,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Pause before the primary asks management again, for example after an election.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
-/// Interval at which a primary that stops decides again, also if no event arrives.
+/// Interval at which a primary that stops decides again, even if no event arrives.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The stop of a primary.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_stop_get_no_group() {
+    fn group_is_not_handed_over_to_a_member_that_stops() {
         let (mut stop, membership) = (PrimaryStop::default(), membership());
         let both = [SECOND, THIRD];
         assert_eq!(stop.step(&membership, &others(&[THIRD], &both), NOW), hand_over(SECOND));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_ends_when_nothing_has_happened_for_its_limit() {
+    fn stopping_primary_serves_at_most_until_its_time_limit() {
         let (mut stop, membership) = (PrimaryStop::default(), membership());
         assert_eq!(stop.step(&membership, &others(&[], &[]), NOW), StopStep::Serve);
         let nearly = NOW + STOP_LIMIT - LOOK;

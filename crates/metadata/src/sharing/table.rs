@@ -80,8 +80,7 @@ pub(crate) struct Sharing {
     /// Notifications that the sessions have not acknowledged, by session and number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Sessions with a parked poll, by the time at which the target replies to the poll at the
-    /// latest.
+    /// Sessions with a parked poll, by the latest time for the reply to the poll.
     due: BTreeSet<(Duration, SessionId)>,
     /// Sessions with a parked poll that may have notifications to return.
     to_notify: BTreeSet<SessionId>,

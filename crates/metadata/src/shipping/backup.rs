@@ -219,7 +219,8 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Whether this process has acknowledged a request of the primary that the newest map names. If
-    /// this member was the primary before, it has so released its lease ([`super::succession`]).
+    /// this member was the primary before, this acknowledgement has released its lease
+    /// ([`super::succession`]).
     pub fn has_acknowledged_primary(&self) -> bool {
         self.own.entry().is_some_and(|group| self.silence.has_acknowledged(group))
     }

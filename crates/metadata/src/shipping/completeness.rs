@@ -25,8 +25,8 @@ pub(super) struct Completeness {
     pub(super) process: u64,
     /// Whether the host may have lost records that the backup has confirmed.
     pub(super) lacks_records: bool,
-    /// The primary's last record, as named in its first request of this epoch that is certainly
-    /// newer than this process. A request from before a power loss would name an older record.
+    /// The primary's last record, from its first request of this epoch that names this process. A
+    /// request from before a power loss names another process, and may name an older record.
     goal: Option<Lsn>,
     /// Whether the primary has asked this member to remove its store and to begin a copy.
     pub(super) discards: bool,

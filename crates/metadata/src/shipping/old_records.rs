@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn record_before_the_log_cannot_be_shipped() {
+    fn record_that_the_log_has_removed_cannot_be_shipped() {
         let read = |next, result: Result<FoundRecords>| {
             let mut old = OldRecords::default();
             let first = wanted(&mut old, next, 20).expect("a read").0;

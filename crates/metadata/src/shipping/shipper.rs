@@ -62,7 +62,7 @@ impl Shipper {
         }
     }
 
-    /// Makes replies wait for `members` also if they do not serve. An earlier process of this
+    /// Makes replies wait for `members`, even if they do not serve. An earlier process of this
     /// target has asked management to mark them as in sync. The caller calls this before the first
     /// [`Self::set_members`].
     pub(crate) fn continue_to_count(&mut self, members: Vec<TargetId>) {
@@ -128,9 +128,9 @@ impl Shipper {
         self.succession.answers_from()
     }
 
-    /// Whether the primary may reply to clients at the time `now`. For this, each member for which
-    /// replies wait must have acknowledged a request that the primary sent less than `lease` ago,
-    /// and the lease that the member has granted must not have ended. A
+    /// Whether the primary may reply to clients at the time `now`. Two conditions must hold for
+    /// each member for which replies wait. The member has acknowledged a request that the primary
+    /// sent less than `lease` ago, and the lease that the member has granted has not ended. A
     /// `lease` of `Duration::MAX` means that there are no leases.
     pub(crate) fn holds_lease(&self, lease: Duration, now: Duration) -> bool {
         if now < self.answers_from() {
@@ -154,7 +154,7 @@ impl Shipper {
         complete.map(|(member, _)| *member).collect()
     }
 
-    /// Sends each member a request in the next batch, also if no request is due yet.
+    /// Sends each member a request in the next batch, even if no request is due yet.
     pub(crate) fn renew_leases(&mut self) {
         self.links.values_mut().for_each(MemberLink::renew_lease);
     }

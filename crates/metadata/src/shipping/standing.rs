@@ -122,8 +122,8 @@ impl Standing {
         self.stops || self.unconfirmed_since.is_some_and(|since| now.saturating_sub(since) >= after)
     }
 
-    /// Whether the member has not followed for this time, after the primary has asked management to
-    /// mark it as in sync.
+    /// Whether [`Self::is_failing`] holds for a member that the primary has asked management to
+    /// mark as in sync.
     pub(super) fn has_stopped(&self, after: Duration, now: Duration) -> bool {
         self.may_serve && self.is_failing(after, now)
     }

@@ -74,7 +74,7 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// Creates the state of a primary that replies to no client before the time `at`, also if
+    /// Creates the state of a primary that replies to no client before the time `at`, even if
     /// another member confirms that it has left the role of the primary.
     pub fn at(at: Duration) -> Self {
         Self { answers_from: at, former: None }

@@ -47,7 +47,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.shipper.complete_since(since)
     }
 
-    /// Sends each other member a request in the next batch, also if no request is due yet.
+    /// Sends each other member a request in the next batch, even if no request is due yet.
     pub(crate) fn ask_members(&mut self) {
         self.shipper.renew_leases();
     }

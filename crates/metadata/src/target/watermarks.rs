@@ -64,9 +64,9 @@ impl Watermarks {
     /// may have left before the primary counted this member. If all members then lose power, and
     /// the disk of the primary is lost, this member still has these records.
     ///
-    /// Both values may be above *held* and *safe*: these begin with the last record in the store,
-    /// but an earlier primary may have known that later records were held or safe, and may have
-    /// replied.
+    /// Both values may be above *held* and *safe*. At the start of a primary, *held* and *safe* are
+    /// the last record in the store. But later records may have been held or safe at an earlier
+    /// primary, which may have replied.
     pub(crate) fn needed_to_serve(&self) -> Progress {
         let (appended, synced) = (self.held.max(self.begun_with), self.safe.max(self.begun_with));
         Progress { appended, synced }

@@ -299,8 +299,8 @@ fn waiting_beat(member: &mut Member, now: Duration) {
 /// The wait in [`waiting_beat`], on a clock that may be faster than that of the primary.
 const WAIT: Duration = Duration::from_millis(1025);
 
-/// Returns when a backup that received its first request at `began`, and its last one at `last`,
-/// may reply to clients as the primary in `epoch`.
+/// Returns the time from which a backup may reply to clients after it has become the primary in
+/// `epoch`. The backup has received its first request at `began`, and its last one at `last`.
 fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, began);
@@ -322,7 +322,7 @@ fn lease_release_by_the_former_primary_ends_the_wait() {
 
 /// The former primary may itself have waited for the end of its predecessor's lease.
 #[test]
-fn lease_release_by_a_new_primary_spares_its_predecessor() {
+fn lease_release_by_a_primary_ends_no_earlier_lease() {
     let last = NOW + TAKE_OVER_AFTER / 4;
     let mut succession = succession(NOW, last, 4);
     succession.on_report(PRIMARY);

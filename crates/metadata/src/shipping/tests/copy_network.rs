@@ -130,7 +130,7 @@ impl Receiver {
                     let batches = self.engine().batches_since_checkpoint();
                     assert_eq!(self.checkpoint.replace((lsn, batches)), None, "one at a time");
                 }
-                other => panic!("a member outside does not ask for {other:?}"),
+                other => panic!("a member without a complete store does not ask for {other:?}"),
             }
         }
         match &self.role {

@@ -219,7 +219,7 @@ fn returned_member_serves_only_after_its_sync_of_safe_records() {
 }
 
 #[test]
-fn returned_and_stopped_member_ends_its_count_for_watermarks() {
+fn returned_member_that_stops_replying_no_longer_counts() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -234,8 +234,8 @@ fn returned_and_stopped_member_ends_its_count_for_watermarks() {
     assert_eq!(primary.shipper.counted(), []);
 }
 
-/// Regression test: the primary of a young group, which still had all records, waited for a member
-/// without a store with each reply, and sent it no copy.
+/// Regression test: the primary of a young group still had all records, so it counted a member
+/// without a store. Each reply waited for this member, and the primary sent it no copy.
 #[test]
 fn member_without_a_store_counts_only_after_a_copy() {
     let mut primary = Primary::begin(5);

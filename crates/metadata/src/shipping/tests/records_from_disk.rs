@@ -8,8 +8,8 @@ use crate::shipping::record_window::record_bytes;
 use crate::shipping::{FoundRecords, LogRead};
 use skep_wire::log_shipping::{CopyStep, StoreCopied};
 
-/// Returns a primary whose last 9 records are half in memory, and that has an absent member with
-/// the record 1.
+/// Returns a primary with the records 1 to 9, which has only the newest ones in memory. Its absent
+/// member has only record 1.
 fn primary_with_old_records() -> Primary {
     let mut primary = Primary::begin(0);
     primary.shipper.set_members(&[], &[BACKUP]);
