@@ -173,7 +173,7 @@ definitions! {
     WAITS_UNEXAMINED = Definition::gauge("skep_metadata_waits_unexamined", Unit::Count, TARGET,
         "Waits for locks that the last search for silent clients has not examined, since it \
          examines a limited number. `skep_metadata_waits_for_client` leaves them out.");
-    /// Chunk files of removed files that a metadata target has still to remove from storage.
+    /// Chunk files of removed files that a metadata target still has to remove from storage.
     REMOVALS_QUEUED = Definition::gauge("skep_metadata_removals_queued", Unit::Count, TARGET,
         "Chunk files of removed files that a metadata target has not yet asked storage to remove. \
          Counts the chunk files in memory, at most 262144; more may be in the store of the target.");

@@ -51,7 +51,7 @@ pub struct TracedCall {
     pub message: u16,
     /// Id of the target that received the request. Zero means the node itself.
     pub target: u32,
-    /// Time from the begin of the operation to the request.
+    /// Time from the start of the operation to the start of the request.
     pub begin: Duration,
     /// Time from the request to its reply.
     pub duration: Duration,
@@ -73,7 +73,7 @@ pub struct TracedWait {
     /// Id of the target that served the group at the end of the wait. Zero means that the mount has
     /// given up.
     pub served_by: u32,
-    /// Time from the begin of the operation to the first failed attempt.
+    /// Time from the start of the operation to the first failed attempt.
     pub begin: Duration,
     /// Time from the first failed attempt to the last attempt.
     pub duration: Duration,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
-fn statistics_that_are_off_count_and_keep_nothing() {
+fn disabled_statistics_count_and_store_nothing() {
     let registry = Registry::new();
     let labels = vec![("target", "1".to_owned())];
     let table = OperationTable::new(&registry, &catalog::STORAGE, labels, |_| None);
