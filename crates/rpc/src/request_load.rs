@@ -105,10 +105,10 @@ impl ThreadLoad {
     }
 }
 
-/// The programs that query the load. Each has a slot of 64 bits: the high half is its process id,
-/// and the low half is the time until which the program is in the list, in seconds since the boot
-/// of the host. The slots have no lock, because all threads of the mount read them for each request
-/// while a program queries the load.
+/// The programs that query the load. Each program has a slot of 64 bits. The high half is its
+/// process id. The low half is the time until which the program is in the list, in seconds since
+/// the boot of the host. The slots have no lock, because all threads of the mount read them for
+/// each request while a program queries the load.
 #[derive(Debug, Default)]
 struct Askers([AtomicU64; MAX_ASKERS]);
 
