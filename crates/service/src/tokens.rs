@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_by_a_service_directory_uses_its_former_secrets() {
+    fn token_of_a_service_is_read_with_its_former_secrets() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let file = path.join(TOKEN_FILE);

@@ -29,8 +29,7 @@ impl ServingNode {
         for target in running {
             self.send(target, TargetEvent::Stop);
         }
-        // Each target is opened at most once, so that the stop ends also if roles change again and
-        // again.
+        // Each target is opened at most once, so that the stop ends even if roles change often.
         let mut reopened = BTreeSet::new();
         for path in self.take_reopening() {
             reopened.extend(self.stop_in_new_role(&path));

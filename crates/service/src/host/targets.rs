@@ -468,11 +468,11 @@ impl ServingNode {
         if !serving.is_empty() {
             tracing::info!("this service serves {}", named(serving));
         }
-        // A target that the map does not have yet is not registered, and may get a group then.
+        // A target that the map does not have yet may get a group when it is registered.
         let waiting: Vec<_> = others.into_iter().filter(|it| map.target(*it).is_some()).collect();
         if !waiting.is_empty() {
             tracing::info!(
-                "{}: no group, so this service serves nothing of it; `skep group create` or `skep \
+                "{}: no group, so this service does not serve it yet; `skep group create` or `skep \
                  group add` puts it into a group",
                 named(waiting)
             );
