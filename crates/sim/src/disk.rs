@@ -78,7 +78,7 @@ impl LogDisk {
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
-                // The segment may be shorter than at the begin of the sync, because a planted bug
+                // The segment may be shorter than at the start of the sync, because a planted bug
                 // removes records during a sync.
                 segment.synced = segment.synced.max(*len).min(segment.bytes.len());
             }

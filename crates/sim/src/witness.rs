@@ -204,8 +204,8 @@ impl Witness {
     }
 
     /// Records the arrival of a request at its target. `inbox` has the requests that the target has
-    /// not handled yet. If an earlier attempt is among them, its arrival counts, because the target
-    /// executes that attempt.
+    /// not handled yet. If an earlier attempt of the same request is among them, keeps the arrival
+    /// time of that attempt, because the target executes that attempt.
     pub(crate) fn request_arrived(&mut self, id: InstanceId, inbox: &[Event]) {
         let is_earlier = |event: &Event| {
             let Event::Request { header, .. } = event else { return false };

@@ -14,7 +14,7 @@
 //! - `IgnoreGrant`: the other members get a map with a shorter time before a take-over, and the
 //!   primary does not. The isolation begins after the promises of these members for the longer time
 //!   have ended.
-//! - `ShortenPromise`: the other members get the map with the shorter time right after the begin of
+//! - `ShortenPromise`: the other members get the map with the shorter time right after the start of
 //!   the isolation.
 //! - `ForgetPromise`: the processes of the other members are killed right after the isolation, and
 //!   start again with the shorter time.

@@ -9,9 +9,9 @@
 //!   with some of its proposals, the oldest ones. The senders of these proposals get no reply. All
 //!   other proposals are lost. Members send a request again if they get no reply.
 //! - Until the former leader notices its loss, it still replies to processes that ask for a map,
-//!   and publishes maps with changes of its soft state, such as free space. It has no newer state
-//!   than at its loss. Requests to it get a refusal or no reply. At the same time, its successor
-//!   may already serve.
+//!   and publishes maps with changes of its soft state, such as free space. It has no change that
+//!   was committed after its loss. Requests to it get a refusal or no reply. At the same time, its
+//!   successor may already serve.
 //! - The versions of a leader's maps contain the number of its own start.
 //! - Loss reports of members are soft state, and a new leader begins without them.
 //!
@@ -61,7 +61,7 @@ struct FormerLeader {
     map: Arc<ClusterMap>,
     starts: u64,
     versions: VersionSequence,
-    /// Time at which it stops to serve.
+    /// Time at which it stops serving.
     until: Duration,
 }
 
@@ -128,8 +128,8 @@ impl Leaders {
         if is_stored { self.proposals.pop_front() } else { None }
     }
 
-    /// Returns the former leader, if it serves and a process reaches it now instead of the newest
-    /// leader.
+    /// Returns the former leader, if it still serves and a process reaches it instead of the newest
+    /// leader. While both serve, chance decides which leader the process reaches.
     fn former_reached(&mut self, now: Duration) -> Option<&FormerLeader> {
         let former = self.former.as_ref().filter(|it| now < it.until)?;
         (!self.is_serving || self.random.percent(40)).then_some(former)
@@ -200,7 +200,8 @@ impl Cluster {
         // The log has an order, so no command commits before an earlier one.
         leaders.last_commit = stored.max(leaders.last_commit);
         let at = leaders.last_commit;
-        // Random faults rarely meet a command on its way, so some faults aim at it.
+        // A random fault rarely occurs between the proposal of a command and its commit, so some
+        // faults are planned for this time.
         let lost = self.now + leaders.random.micros(1, most);
         let is_aimed_at = leaders.random.percent(5);
         self.at(at, GroupEvent::Commit { proposal: number });
@@ -250,8 +251,8 @@ impl Cluster {
         }
     }
 
-    /// Takes the majority from the leader, if there is a leader. It either serves on for a moment,
-    /// or does not reply any more, because it was killed or stopped.
+    /// Takes the majority from the leader, if there is a leader. The leader then either serves for
+    /// a short time, or no longer replies, like a killed or stopped process.
     pub(super) fn lose_leader(&mut self) {
         if !self.is_busy || !self.authority.leaders.is_serving {
             return;

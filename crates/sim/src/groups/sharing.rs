@@ -1,6 +1,6 @@
-//! Files that several clients have open while one of them may write
-//! (`docs/design/0008-shared-files.md`): the handles of clients, their notifications, and the check
-//! that the primary notifies each client in time, also across a take-over.
+//! Files that several clients have open, and at least one of them for writing
+//! (`docs/design/0008-shared-files.md`): the handles of clients, and their notifications. Checks
+//! that the primary notifies each client in time, even if another member has taken over.
 //!
 //! Notifications are in the memory of a primary only. After a take-over, the new primary must
 //! notify again before it replies to an open that its predecessor has not replied to.
@@ -34,9 +34,9 @@ impl Cluster {
     /// Adds a handle to a client. `notifications_before` is the number of notifications that the
     /// client had received when it sent the open.
     ///
-    /// A notification may arrive earlier than the reply to an open that the primary has executed
-    /// before. So the client counts the file as shared if a notification has arrived since it sent
-    /// the open.
+    /// The primary may execute an open, then send a notification, and the notification may arrive
+    /// before the reply to the open. So the client counts the file as shared if a notification has
+    /// arrived since it sent the open.
     pub(super) fn keep_handle(
         &mut self,
         client: usize,
@@ -83,9 +83,10 @@ impl Cluster {
 
     /// Checks that each client that has a shared file open was notified that the file is shared.
     ///
-    /// Ignores a client if a power loss has reverted any of its opens of the file. The primary
-    /// counts the opens of a session, so it may count the close of a reverted open for another open
-    /// of the client. Then the client has the file open, and the primary does not notify it.
+    /// Ignores a client if a power loss has reverted any of its opens of the file. The primary only
+    /// counts the opens of each session. So if the client closes a reverted open, the primary
+    /// subtracts one from the count of the other opens. Then the primary may not notify the client,
+    /// although the client has the file open.
     fn check_sharing(&mut self, inode: InodeId) {
         if self.ledger.is_blind() {
             return;
