@@ -3,8 +3,8 @@
 //! Each management node reports the time of the last `skep cluster backup` of its directory. A
 //! backup of any of them counts, because all have the same state.
 //!
-//! The module is pure: it does no I/O and reads no clock. The current time is that of the hosts of
-//! management, from the same replies.
+//! The module is pure: it does no I/O and reads no clock. The rule takes the current time from the
+//! replies of the management nodes, which contain the times of the backups too.
 
 use crate::why::Cause;
 use crate::{Round, ServiceFigures};
@@ -40,9 +40,9 @@ impl Times {
     }
 }
 
-/// Returns a finding if management has no backup, or the last one is older than `max_age_ns`. A
-/// cluster that is younger than this has no finding. `round` contains the newest replies. If a
-/// management node has not replied, nothing is judged, because its directory may have been copied.
+/// Returns a finding if management has no backup, or the last one is older than `max_age_ns`.
+/// Returns no finding if the cluster is younger than `max_age_ns`, or if a management node has not
+/// replied, because its directory may have been copied. `round` contains the newest replies.
 pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Option<Cause> {
     let nodes = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     let times = nodes.map(|node| {
@@ -52,7 +52,7 @@ pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Optio
     let times: Vec<Times> = times.collect::<Option<_>>()?;
     let now = times.iter().map(|it| it.now).max()?;
     let last = times.iter().filter_map(|it| it.last).max();
-    // The node that was created first has the age of the cluster, or of its restoration.
+    // The oldest directory of management was made when the cluster was created, or restored.
     let created = times.iter().map(|it| it.created).min()?;
     let age = now.saturating_sub(last.unwrap_or(created));
     let days = age / DAY_NS;

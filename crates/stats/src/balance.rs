@@ -28,7 +28,8 @@ const FEWEST_FILES: u64 = 100;
 /// the mean of the others.
 const FAR_MORE_WORK: u64 = 4;
 /// Minimum working share of the thread of a metadata target, in percent, before a large share of
-/// the work is a problem. Below, requests hardly wait for each other (`why/metadata_load.rs`).
+/// the work is a problem. Below this share, requests hardly wait for each other
+/// (`why/metadata_load.rs`).
 const BUSY_PERCENT: u64 = 50;
 /// Minimum length of the time span whose work may be a problem. In a shorter span, a single program
 /// may have all the work.
@@ -39,7 +40,7 @@ const REASONS: [&str; 2] = ["user-storm", "directory-hot"];
 /// many times the used share of the others.
 const FAR_MORE_SPACE: f64 = 2.0;
 /// Minimum used share of a storage target, in percent, before a large share of the data is a
-/// problem. Below, the target has space for a long time.
+/// problem. Below this share, the target still has enough free space for a long time.
 const FULL_PERCENT: f64 = 50.0;
 
 /// The figure of one balance.
@@ -299,9 +300,9 @@ pub fn of_files(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
 }
 
 /// Returns a finding if one metadata target is busy and gets far more requests than the others.
-/// `work` is that of a minute or more, and `evidence` is that of the newest seconds, in which the
-/// target must be busy as well. `found` are the causes of slowness. If one of them names the user
-/// or the directory that keeps the target busy, there is no finding.
+/// `work` covers a minute or more. `evidence` covers the newest seconds, in which the target must
+/// be busy as well. `found` are the causes of slowness. If one of them names the user or the
+/// directory that keeps the target busy, returns no finding.
 pub fn uneven_work(
     (work, evidence): (&WorkByTarget, &Evidence),
     map: &ClusterMap,

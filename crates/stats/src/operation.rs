@@ -56,8 +56,8 @@ pub struct RequestLine {
     pub target: u32,
     /// Name of the target.
     pub place: String,
-    /// Time from the begin of the operation in milliseconds. `None` if the time is unknown, because
-    /// the clocks of different hosts cannot be compared.
+    /// Time since the start of the operation in milliseconds. `None` if the time is unknown,
+    /// because the clocks of different hosts cannot be compared.
     pub begin_ms: Option<f64>,
     /// Duration in milliseconds.
     pub ms: f64,
@@ -72,8 +72,8 @@ pub struct OperationReport {
     pub trace: String,
     /// Kind of the operation.
     pub operation: String,
-    /// The text `mount`, or, if there is no record of a mount, the kind of the service with the
-    /// longest record.
+    /// The text `mount` if a mount has recorded the operation. Otherwise the kind of the service
+    /// whose record covers the longest time.
     pub service: String,
     /// Description of the client for people. Empty if the client is unknown.
     pub client: String,
@@ -235,8 +235,8 @@ fn kind_of(map: &ClusterMap, target: u32) -> Option<TargetKind> {
     map.targets.iter().find(|it| it.id.raw() == target).map(|it| it.kind)
 }
 
-/// Returns the longest requests of the operation in the order of their begin, and the number of
-/// requests that are omitted. Requests between services are last.
+/// Returns the longest requests of the operation, sorted by their start times, and the number of
+/// omitted requests. Requests between services are last.
 fn requests(
     whole: &TraceRecord,
     records: &[TraceRecord],

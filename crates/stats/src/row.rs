@@ -128,8 +128,8 @@ impl LoadScope {
         self.node.is_none_or(|only| only == node)
     }
 
-    /// Whether a series counts whose label `target` is `target`. Series without a target have an
-    /// empty label.
+    /// Whether the scope contains the series with the value `target` of the label `target`. The
+    /// value is empty for a series without a target.
     fn has_target(self, target: &str) -> bool {
         self.target.is_none_or(|only| target.parse::<u32>() == Ok(only))
     }

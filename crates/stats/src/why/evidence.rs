@@ -110,7 +110,8 @@ pub struct TargetEvidence {
     pub working_ns: u64,
     /// Silent clients for which requests wait or have waited, by node id of the client.
     pub holders: BTreeMap<u32, Holder>,
-    /// The requests without a reply, at the moment of the span when the oldest of them was oldest.
+    /// The requests without a reply at one moment of the time span: the moment at which the oldest
+    /// request had waited longest.
     pub open: OpenRequests,
 }
 

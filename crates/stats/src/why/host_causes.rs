@@ -18,14 +18,15 @@ use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Node, NodeKind, Target};
 use std::collections::BTreeMap;
 
-/// Minimum share of the dirty page cache in the kernel's limit, in percent, at which the cache
-/// counts as full. The kernel begins to delay programs that write at three quarters of the limit,
-/// and holds them at about seven eighths (`mm/page-writeback.c` of Linux).
+/// The page cache of a host counts as full if its dirty part reaches this share of the kernel's
+/// limit, in percent. The kernel begins to delay programs that write at three quarters of the
+/// limit, and holds them at about seven eighths (`mm/page-writeback.c` of Linux).
 const DIRTY_PERCENT: u64 = 80;
-/// A page cache is fuller than at the peers if it has at least this many times their share.
+/// The page cache of a host counts as fuller than at its peers if its dirty share is at least this
+/// many times the median of its peers.
 const DIRTY_FACTOR: u64 = 2;
-/// Minimum share of the time, in percent, in which all running programs of a host waited for memory
-/// before the host counts as short of memory.
+/// A host counts as short of memory if all its running programs waited for memory for at least this
+/// share of the time, in percent.
 const STALLED_PERCENT: u64 = 10;
 /// Minimum difference between the clocks of a host and of the others. It is the longest time that
 /// `skep health check` and the monitor wait for a reply.

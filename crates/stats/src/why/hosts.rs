@@ -16,7 +16,7 @@ pub struct HostEvidence {
     pub span_ns: u64,
     /// Time in which all running programs of the host waited for memory.
     pub memory_stalled_ns: u64,
-    /// Lowest share of the dirty page cache in the kernel's limit, in percent.
+    /// Lowest size of the dirty page cache in the time span, in percent of the kernel's limit.
     pub dirty_percent: Option<u64>,
     /// Smallest difference of the host's clock from the median of all clocks. Negative if the clock
     /// is behind.
@@ -58,7 +58,8 @@ struct Reading {
 impl Reading {
     fn of(figures: &ServiceFigures) -> Self {
         let mut reading = Self::default();
-        // A reply has its series in the order of their names, and thousands of them.
+        // A reply has thousands of series, sorted by their names. So a binary search finds the
+        // first series of the host.
         let all = &figures.statistics.series;
         let first = all.partition_point(|series| series.metric.as_str() < PREFIX);
         let of_host = all[first..].iter().take_while(|series| series.metric.starts_with(PREFIX));

@@ -100,7 +100,7 @@ pub(super) fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidenc
 }
 
 #[test]
-fn a_healthy_cluster_has_no_cause() {
+fn healthy_cluster_has_no_cause_of_slowness() {
     assert_eq!(found(&healthy()), []);
     // A target may be twice as slow as its peers by chance, so this is no cause.
     let mut uneven = healthy();

@@ -79,7 +79,7 @@ fn one(rule: &'static str, object: &str) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn hosts_in_order_have_no_finding() {
+fn healthy_hosts_have_no_finding() {
     assert_eq!(found(|_, _| GOOD), []);
     // Without a time service on any host, only a difference of the clocks is a problem.
     assert_eq!(found(|_, _| State { is_synchronised: false, ..GOOD }), []);
