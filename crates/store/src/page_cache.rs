@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_members_are_durable_in_their_group() {
+    fn counted_members_stay_on_disk_until_the_group_changes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let counted = || MemberMarkFile::read_at(path, HOST).unwrap().counted();
