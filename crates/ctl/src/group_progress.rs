@@ -5,6 +5,7 @@
 use crate::access::Access;
 use crate::output::{counted, size, span};
 use serde::Serialize;
+use skep_env::Task;
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::map::Consistency;
 use skep_types::{ClusterMap, Group, GroupId, MemberState, NodeId, Result, TargetId, TargetKind};
@@ -158,6 +159,12 @@ impl LagSample {
     pub(crate) async fn take(access: &Access, map: &ClusterMap) -> Self {
         let groups = map.groups.iter().filter(|it| is_incomplete(it));
         Self::of(access, map, groups.map(|it| it.id).collect()).await
+    }
+
+    /// Begins [`Self::take`] in a task, so that the caller can do something else meanwhile.
+    pub(crate) fn begin(access: &Access, map: &ClusterMap) -> Task<Self> {
+        let (access, map) = (access.clone(), map.clone());
+        skep_env::spawn(async move { Self::take(&access, &map).await })
     }
 
     /// Asks the primaries that have replied before once more. A primary that did not reply would

@@ -135,8 +135,9 @@ async fn check(access: &Access, monitor: &MonitorAddress, map: &ClusterMap) -> R
     let measured = access.clone();
     let measuring =
         skep_env::spawn(async move { measure(&measured, SPAN, Focus::default()).await });
-    let sample = LagSample::take(access, map).await;
+    let sampling = LagSample::begin(access, map);
     let nodes = visit_all(access, map).await;
+    let sample = sampling.await;
     let (evidence, now) = measuring.await?;
     let lags = sample.take_again(access, &now.map).await.lags(&now.map, Some(&sample));
     let waits = waits(access, &now.map).await?;
@@ -184,8 +185,9 @@ pub(super) async fn problems(access: &Access) -> Result<Checked> {
 
 async fn problems_by_management(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
+    let sampling = LagSample::begin(access, &map);
     let nodes = visit_all(access, &map).await;
-    let lags = LagSample::take(access, &map).await.lags(&map, None);
+    let lags = sampling.await.lags(&map, None);
     let waits = waits(access, &map).await?;
     let times = OutageTimes::fetch(access).await?;
     let mut problems = problems_of(&nodes, &waits, &lags, &map);
