@@ -60,6 +60,14 @@ impl CleanUpProgress {
     }
 }
 
+impl Drop for CleanUpProgress {
+    /// Sets the metrics to zero. A round is dropped in the middle if the target is given up as
+    /// lost, but the target goes on to report its metrics.
+    fn drop(&mut self) {
+        self.set(0, 0);
+    }
+}
+
 /// Runs one clean-up per clean-up interval, without end. Cancel-safe, since removals that have
 /// started run to completion in separate tasks.
 pub(crate) async fn clean_up_forever(

@@ -3,6 +3,7 @@
 use super::*;
 use crate::chunk_store::Destination;
 use skep_env::{Buf, TcpListener};
+use skep_metrics::Value;
 use skep_rpc::server::authenticate;
 use skep_rpc::{Channel, Identity, IncomingStream, MapCell, Secrets};
 use skep_types::codec::{Codec, crc32c};
@@ -134,4 +135,18 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         assert_eq!(store.list(0, 4096).unwrap().0.len(), 1001);
     })
     .unwrap();
+}
+
+#[test]
+fn metrics_of_an_interrupted_clean_up_become_zero() {
+    let registry = Registry::new();
+    let progress = CleanUpProgress::new(&registry, TargetId::new(5));
+    let shown = || {
+        let snapshot = registry.snapshot();
+        snapshot.iter().map(|series| series.value).collect::<Vec<_>>()
+    };
+    progress.set(7, 3);
+    assert_eq!(shown(), [Value::Number(7), Value::Number(3)]);
+    drop(progress);
+    assert_eq!(shown(), [Value::Number(0), Value::Number(0)]);
 }
