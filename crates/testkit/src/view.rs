@@ -9,6 +9,11 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+/// The rules whose findings depend on the host of the tests, and not on the cluster: on the free
+/// space of its disk, and on its memory. Other programs on this host can cause such a finding at
+/// any time, so tests that expect certain findings ignore these.
+pub const RULES_OF_THE_HOST: [&str; 2] = ["target-low", "memory-pressure"];
+
 /// Reads a JSON value as the type that the test expects.
 ///
 /// # Panics

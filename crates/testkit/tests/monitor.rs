@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use skep_testkit::object_store::Authority;
 use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::view::Typed;
+use skep_testkit::view::{RULES_OF_THE_HOST, Typed};
 use skep_testkit::{
     Cluster, Mounted, PATIENCE, Scratch, Shape, Transport, cluster, eventually, wait_for,
 };
@@ -128,14 +128,13 @@ fn suspended_service_causes_an_alert_and_a_notification() {
     let rules = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let rules = alerts[list].list().iter().map(|alert| alert["rule"].text().to_owned());
-        // Ignore `target-low`, because the machine's disk may have little free space.
-        rules.filter(|rule| rule != "target-low").collect()
+        rules.filter(|rule| !RULES_OF_THE_HOST.contains(&rule.as_str())).collect()
     };
     wait_for("the monitor has seen all services", PATIENCE, || {
         let live = get(&address, "/api/live");
         let mut findings = live["findings"].list().iter();
-        (live["services"].as_array()?.len() == 3 && findings.all(|it| it["rule"] == "target-low"))
-            .then_some(())
+        let is_of_host = |finding: &Value| RULES_OF_THE_HOST.contains(&finding["rule"].text());
+        (live["services"].as_array()?.len() == 3 && findings.all(is_of_host)).then_some(())
     });
     assert_eq!(rules("holding"), Vec::<String>::new(), "a healthy cluster has no alert");
     let stopped = &cluster.processes("storage")[0];
