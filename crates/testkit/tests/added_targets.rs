@@ -81,7 +81,7 @@ fn added_target_serves_without_a_service_restart() {
     assert_eq!(cluster.target_ids("storage").len(), 2);
     assert_eq!(create_wide(&cluster, "narrow"), 2);
     assert_eq!(cluster.processes("storage")[0].pid, restarted, "no restart");
-    assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
+    assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy"));
     // A restarted service does not serve the removed target again.
     cluster.processes("storage")[0].kill();
     files::write(cluster.path().join("narrow"), &text);

@@ -103,7 +103,7 @@ fn every_command_of_the_readme_succeeds() {
     assert!(commands.len() > 8, "the README has its commands");
     let typed = format!("cd /srv/try; set -e\n{}", commands.join("\n"));
     let printed = host.run(&typed).expect_success();
-    for shown in ["The cluster is healthy.", "Storage targets", "hello\n", "is down"] {
+    for shown in ["The cluster is healthy", "Storage targets", "hello\n", "is down"] {
         assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
     }
 }

@@ -42,7 +42,7 @@ fn each_command_of_the_laptop_tutorial_succeeds() {
         "+ Number of targets per server (min,max): (4,4)",
         "Set by: the directory in which the file was created",
         "from the second mount",
-        "The cluster is healthy.",
+        "The cluster is healthy",
     ] {
         assert!(printed.contains(shown), "'{shown}' is not in:\n{printed}");
     }
@@ -121,7 +121,7 @@ fn each_command_of_the_rack_tutorial_succeeds() {
         "No problem found; nothing was changed.",
         "Deployed and verified cluster scratch (5 hosts",
         "The cluster is complete.",
-        "The cluster is healthy.",
+        "The cluster is healthy",
         "started\n",
         "Removed cluster scratch",
     ] {
