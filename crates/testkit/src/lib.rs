@@ -60,4 +60,4 @@ pub mod workload;
 pub use cluster::{Cluster, Mounted, Shape, Transport};
 pub use random::Random;
 pub use scratch::Scratch;
-pub use wait::{PATIENCE, eventually, seen_within, wait_for};
+pub use wait::{EndGuard, PATIENCE, eventually, seen_within, wait_for};

@@ -1,5 +1,6 @@
-//! Waits for conditions, always with a deadline.
+//! Waits for conditions, always with a deadline, and ends the load of a test.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Maximum time that a test waits for a condition or a command, even on a busy machine. The limit
@@ -54,5 +55,16 @@ pub fn seen_within(what: &str, within: Duration, is_seen: impl Fn() -> bool) {
         }
         assert!(began <= within, "{what}: still not visible to a poll started after {began:?}");
         std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Sets a flag when it is dropped. So the threads that run until this flag is set end even if an
+/// assertion of the test fails.
+#[derive(Debug)]
+pub struct EndGuard<'a>(pub &'a AtomicBool);
+
+impl Drop for EndGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, schema, wait_for};
+use skep_testkit::{Cluster, EndGuard, PATIENCE, Scratch, Shape, cluster, files, schema, wait_for};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,15 +76,6 @@ fn check_without_a_monitor_names_the_rules_it_left_out() {
     cluster.stop();
 }
 
-/// Ends the load of a test when it is dropped, even if the test fails.
-struct EndOfLoad<'a>(&'a AtomicBool);
-
-impl Drop for EndOfLoad<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Command: skep health check.
 #[test]
 fn balance_of_work_covers_all_busy_metadata_targets() {
@@ -103,7 +94,7 @@ fn balance_of_work_covers_all_busy_metadata_targets() {
                 }
             }
         });
-        let _end = EndOfLoad(&is_done);
+        let _end = EndGuard(&is_done);
         wait_for("the command judges the balance of work", PATIENCE, || {
             let report = health(&cluster, &["--monitor", "127.0.0.1:1"]);
             let balance = report["balance"]["metadata_work"].clone();

@@ -5,7 +5,7 @@
 
 use crate::pair::{Pair, after};
 use rustix::process::Signal;
-use skep_testkit::{PATIENCE, files, wait_for};
+use skep_testkit::{EndGuard, PATIENCE, files, wait_for};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,15 +71,6 @@ fn assert_no_operation_waits(root: &Path) {
     write_and_sync(root, &operations);
     let longest = Duration::from_micros(operations.longest_us.load(Ordering::SeqCst));
     assert!(longest < LONGEST_OPERATION, "{longest:?}");
-}
-
-/// Ends the program even if an assertion of the test fails.
-pub(crate) struct EndGuard<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for EndGuard<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! A member gets a copy of the store on its new disk, while programs create files at a steady rate.
 //! `cargo xtask external --only copy-load` copies a large store, and compares the rates of creates.
 
-use crate::clean_stop::EndGuard;
 use crate::copies::{check_files, make_files};
 use crate::pair::{MOUNTS, Pair, after};
-use skep_testkit::{PATIENCE, files, wait_for};
+use skep_testkit::{EndGuard, PATIENCE, files, wait_for};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
