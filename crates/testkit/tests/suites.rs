@@ -5,7 +5,7 @@
 
 use skep_testkit::files;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, Random, Scratch, Shape, Transport};
+use skep_testkit::{Cluster, EndGuard, Random, Scratch, Shape, Transport};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -153,15 +153,6 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Sets the flag that stops a thread when this value is dropped, even if the test fails.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Reads a file again and again until `stop` is set, so that the reading and the writing mount
 /// share the file.
 fn read_until(stop: &AtomicBool, path: &Path) {
@@ -188,7 +179,7 @@ fn fsx_leaves_the_same_file_on_both_mounts() {
         let stop = AtomicBool::new(segment % 4 < 2);
         std::thread::scope(|scope| {
             scope.spawn(|| read_until(&stop, other));
-            let _stops = Stops(&stop);
+            let _stops = EndGuard(&stop);
             fsx(file, seed + segment, FSX_SEGMENT);
         });
         let [one, other] = files.each_ref().map(|path| files::read(path));

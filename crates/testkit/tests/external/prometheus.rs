@@ -6,7 +6,7 @@ use serde_json::Value;
 use skep_testkit::files;
 use skep_testkit::program::run_in;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, Scratch, Shape, Transport, wait_for};
+use skep_testkit::{Cluster, EndGuard, Scratch, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -185,20 +185,11 @@ fn work(directory: &Path, is_done: &AtomicBool) {
     }
 }
 
-/// Sets a flag when this value is dropped, so that the threads of a failed test end.
-struct Done<'a>(&'a AtomicBool);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Runs `check` while four programs work on a mount.
 pub(crate) fn under_load(mount: &Path, check: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _done = Done(&is_done);
+        let _done = EndGuard(&is_done);
         for number in 0..4 {
             let directory = mount.join(format!("work-{number}"));
             files::create_dir(&directory);
