@@ -39,7 +39,12 @@ pub(crate) async fn keep(
         if is_elected && !is_leading {
             let since = *elected_at.get_or_insert_with(skep_env::now);
             match begin(&authority, &own).await {
-                Ok(()) => take_overs.record(skep_env::now().saturating_sub(since)),
+                Ok(()) => {
+                    take_overs.record(skep_env::now().saturating_sub(since));
+                    // This node may lose the next election and win the one after it within one
+                    // turn of this loop.
+                    elected_at = None;
+                }
                 Err(error) => {
                     tracing::debug!(
                         "this node was elected as the leader of management, but cannot lead yet: \
