@@ -74,8 +74,9 @@ impl Client {
             // caller may drop its own future.
             skep_env::spawn(async move {
                 let began = skep_env::now();
-                client.run_renewal(group, id, client_of(lost)).await;
-                client.meter().session.record(skep_env::now().saturating_sub(began));
+                if client.run_renewal(group, id, client_of(lost)).await {
+                    client.meter().session.record(skep_env::now().saturating_sub(began));
+                }
                 client.mount().sessions.renewed(group);
             })
             .detach();
@@ -85,17 +86,18 @@ impl Client {
         }
     }
 
-    async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) {
+    /// Opens a new session instead of a lost one. Returns whether this has succeeded.
+    async fn run_renewal(&self, group: GroupId, mut id: SessionId, lost: NodeId) -> bool {
         loop {
             match self.try_renewal(group, id, lost).await {
-                Ok(()) => return,
+                Ok(()) => return true,
                 Err(error) if is_lost(&error) => {
                     let mount = self.mount();
                     if error.code() == ErrorCode::Evicted {
                         self.rejoin(client_of(id)).await;
                     }
                     let Some(next) = mount.sessions.replace(group, id, mount.node()) else {
-                        return;
+                        return false;
                     };
                     self.lose_locks(group);
                     id = next;
@@ -107,7 +109,7 @@ impl Client {
                         "this mount cannot use metadata group {group}: it cannot open a session: \
                          {error}"
                     );
-                    return;
+                    return false;
                 }
             }
         }
