@@ -15,12 +15,14 @@ use std::time::Duration;
 
 /// Time limit for the reply of a primary.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Maximum number of primaries that the command asks at the same time.
+const MAX_QUESTIONS: usize = 64;
 
 /// The replies of the primaries of groups.
 pub(crate) type Replies = BTreeMap<GroupId, Result<GroupProgress>>;
 
-/// Asks the primaries of `groups` for the progress of their members, all at the same time. Must be
-/// called inside an event loop.
+/// Asks the primaries of `groups` for the progress of their members, several at the same time. Must
+/// be called inside an event loop.
 pub(crate) async fn ask(
     access: &Access,
     map: &ClusterMap,
@@ -28,18 +30,21 @@ pub(crate) async fn ask(
 ) -> Replies {
     let cell = MapCell::new(map.clone(), NodeId::default());
     let router = Router::new(access.identity(), Channel::random(), cell);
-    let mut asking = Vec::new();
-    for group in groups {
-        let router = router.clone();
-        let reply = skep_env::spawn(async move {
-            let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
-            router.call(group, &AskGroup {}, options).await.map(|(progress, _)| progress)
-        });
-        asking.push((group, reply));
-    }
+    let groups: Vec<GroupId> = groups.into_iter().collect();
     let mut replies = Replies::new();
-    for (group, reply) in asking {
-        replies.insert(group, reply.await);
+    for some in groups.chunks(MAX_QUESTIONS) {
+        let asking = some.iter().map(|&group| {
+            let router = router.clone();
+            let reply = skep_env::spawn(async move {
+                let options = CallOptions { time_left: Some(PATIENCE), ..CallOptions::default() };
+                router.call(group, &AskGroup {}, options).await.map(|(progress, _)| progress)
+            });
+            (group, reply)
+        });
+        let asking: Vec<_> = asking.collect();
+        for (group, reply) in asking {
+            replies.insert(group, reply.await);
+        }
     }
     replies
 }
