@@ -5,7 +5,7 @@
 //!
 //! # Clocks of different hosts
 //! All services of a round reply at about the same time, so the rule compares the clocks in their
-//! replies with the median. A late reply makes a clock seem to differ. Therefore a clock counts as
+//! replies with the median of the hosts. A late reply makes a clock seem to differ. Therefore a clock counts as
 //! different only if it differs in every round of the time span, and by more than a reply may take.
 
 use super::cause::Cause;
@@ -140,9 +140,13 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
         _ => "the clocks of most other hosts",
     };
     let kept = hosts.iter().filter(|host| host.evidence.is_synchronised == Some(true)).count();
+    // A host with many services must not count as many clocks. If it has more services than all
+    // other hosts, its clock is the median of the services, also if it is wrong.
+    let middle = median(hosts.iter().filter_map(|it| it.evidence.clock_offset_ns).collect());
+    let middle = middle.unwrap_or(0);
     let mut found = Vec::new();
     for host in &hosts {
-        let offset = host.evidence.clock_offset_ns.unwrap_or(0);
+        let offset = host.evidence.clock_offset_ns.map_or(0, |own| own.saturating_sub(middle));
         if offset.unsigned_abs() >= CLOCK_OFFSET_NS {
             let what = format!(
                 "the clock of {} is {} {} {others}",

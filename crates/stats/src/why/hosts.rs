@@ -1,6 +1,7 @@
 //! The state of the hosts of services: memory, page cache and clock, computed from two replies of
 //! each service. The module does not judge the state (`host_causes` does).
 
+use super::comparison::median;
 use crate::change::seconds;
 use crate::{Round, ServiceFigures};
 use skep_types::Node;
@@ -18,8 +19,8 @@ pub struct HostEvidence {
     pub memory_stalled_ns: u64,
     /// Lowest size of the dirty page cache in the time span, in percent of the kernel's limit.
     pub dirty_percent: Option<u64>,
-    /// Smallest difference of the host's clock from the median of all clocks. Negative if the clock
-    /// is behind.
+    /// Smallest difference of the host's clock from the median of the clocks that all services
+    /// report. Negative if the clock is behind.
     pub clock_offset_ns: Option<i64>,
     /// Whether a time service adjusts the clock, according to the newest reply.
     pub is_synchronised: Option<bool>,
@@ -96,9 +97,7 @@ pub(super) fn of_round<'a>(
     now: &Round,
 ) -> BTreeMap<u32, HostEvidence> {
     let readings: Vec<_> = now.iter().map(|figures| (figures, Reading::of(figures))).collect();
-    let mut clocks: Vec<_> = readings.iter().filter_map(|(_, it)| it.clock_ns).collect();
-    clocks.sort_unstable();
-    let middle = clocks.get(clocks.len() / 2).copied();
+    let middle = median(readings.iter().filter_map(|(_, it)| it.clock_ns).collect());
     let mut hosts = BTreeMap::new();
     for (figures, reading) in readings {
         let earlier = before(figures.node);

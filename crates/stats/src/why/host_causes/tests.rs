@@ -4,6 +4,7 @@ use super::*;
 use crate::why::Focus;
 use crate::why::tests::{SECOND, map};
 use crate::{Round, ServiceFigures};
+use skep_types::NodeId;
 use skep_wire::node::{Statistics, StatisticsSeries};
 
 /// The state of a host at one moment.
@@ -55,11 +56,11 @@ fn node_boot(node: u32) -> u64 {
     u64::from(node) * 1000
 }
 
-/// Returns the evidence of three seconds. `state` returns the state of the host of a service in a
-/// second.
+/// Returns the evidence of three seconds, with five services. `state` returns the state of the host
+/// of a service in a second.
 fn evidence(state: impl Fn(u32, u64) -> State) -> Evidence {
     let round = |second| -> Round {
-        (1..=4).map(|node| reply(node, second, state(node, second))).collect()
+        (1..=5).map(|node| reply(node, second, state(node, second))).collect()
     };
     let mut sum = Evidence::default();
     for second in 1..=3 {
@@ -100,6 +101,25 @@ fn clock_that_differs_in_all_rounds_is_reported() {
     assert_eq!(found(|node, _| shifted(node, SECOND as i64)), [], "within the time of a reply");
     let late = |node: u32, second: u64| shifted(node, if second == 2 { 0 } else { behind });
     assert_eq!(found(late), [], "replies that are late in some rounds");
+}
+
+#[test]
+fn clock_of_a_host_with_most_services_counts_once() {
+    let mut map = map_with_addresses();
+    let addresses = vec!["10.0.0.5:7420".into()];
+    let fifth = Node { id: NodeId::new(5), addresses, ..map.nodes[3].clone() };
+    map.nodes.push(fifth);
+    for index in [1, 2] {
+        map.nodes[index].addresses = map.nodes[0].addresses.clone();
+    }
+    let behind = |node: u32, _: u64| {
+        let shift = if node <= 3 { 7 * SECOND } else { 0 };
+        State { clock_ns: GOOD.clock_ns - shift, ..GOOD }
+    };
+    let found = clock_findings(&evidence(behind), &map);
+    let [finding] = &found[..] else { panic!("{found:?}") };
+    assert!(finding.what.contains("is 7.0 s behind the clocks of most other hosts"), "{finding:?}");
+    assert_eq!(finding.object, "host 10.0.0.1");
 }
 
 #[test]
