@@ -16,6 +16,7 @@
 //! - [`files`]: file system calls that must succeed
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
+//! - [`health_watch`]: a running `skep health check --watch`
 //! - [`terminal`]: programs on a terminal, and the screen that a user sees
 //! - [`tree`]: directory trees to compare
 //! - [`workload`]: random workloads whose results can be checked
@@ -35,6 +36,7 @@
 pub mod cluster;
 pub mod connections;
 pub mod files;
+pub mod health_watch;
 pub mod lab;
 pub mod linearizable;
 pub mod network;

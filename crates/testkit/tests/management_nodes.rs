@@ -6,11 +6,12 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use skep_testkit::health_watch::HealthWatch;
 use skep_testkit::process::Process;
 use skep_testkit::program::finish;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, schema, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Shape, cluster, files, schema, wait_for};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -230,48 +231,6 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     })
 }
 
-/// A running `skep health check --watch`. Dropping this value kills the command.
-struct Watch {
-    child: Child,
-    output: PathBuf,
-}
-
-impl Watch {
-    fn start(cluster: &Cluster, scratch: &Scratch) -> Self {
-        let output = scratch.join("watch");
-        let mut command = Command::new(cluster::program());
-        command.args(["health", "check", "--watch", "--interval", "200ms", "--output", "ndjson"]);
-        command.arg("--cluster").arg(cluster.data()).stdout(files::create(&output));
-        Self { child: command.spawn().expect("skep can be started"), output }
-    }
-
-    /// Waits until the command has printed that a problem whose text contains `words` begins or
-    /// ends.
-    fn wait_for(&self, change: &str, words: &str) {
-        wait_for(&format!("{words}: {change}"), PATIENCE, || {
-            let text = files::read_to_string(&self.output);
-            // The last line may not be complete yet.
-            let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let mut changes = lines.map(|line| {
-                let change: Value = serde_json::from_str(line).expect("JSON");
-                schema::check("health-watch", &change);
-                change
-            });
-            let is_wanted = |it: Value| {
-                it["change"] == change && it["what"].as_str().is_some_and(|it| it.contains(words))
-            };
-            changes.any(is_wanted).then_some(())
-        });
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Without a leader, the command still checks the other services, by the newest cluster map of its
 /// host.
 ///
@@ -280,8 +239,7 @@ impl Drop for Watch {
 fn watched_health_check_continues_without_a_leader() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
-    let scratch = Scratch::new();
-    let watch = Watch::start(&cluster, &scratch);
+    let watch = HealthWatch::start(&cluster, &["--interval", "200ms"]);
     let without = WithoutSupervisor::new(&cluster);
     for id in with_role(&before, "follower") {
         process_in(&cluster, &directory(&cluster, &before, id)).kill();

@@ -3,54 +3,18 @@
 //! the end of the outage. The log of the mount contains the request that has waited longest.
 
 use serde_json::Value;
+use skep_testkit::health_watch::HealthWatch;
 use skep_testkit::schema::check;
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, files, wait_for};
-use std::io::{BufRead, BufReader};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, files, wait_for};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
 
-/// A running `skep health check --watch`, and the lines that it has printed. Dropping this value
-/// kills the command.
-struct Watch {
-    child: Child,
-    changes: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Watch {
-    fn start(data: &Path, history: &Path) -> Self {
-        let mut command = Command::new(cluster::program());
-        command.args(["health", "check", "--watch", "--interval", "500ms", "--output", "ndjson"]);
-        command.arg("--history").arg(history);
-        command.arg("--cluster").arg(data).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("skep can be started");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let changes = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&changes);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let change = serde_json::from_str(&line).expect("JSON");
-                check("health-watch", &change);
-                seen.lock().expect("no panic").push(change);
-            }
-        });
-        Self { child, changes }
-    }
-
-    /// Returns the printed changes about a mount that waits for a target.
-    fn of_waits(&self) -> Vec<Value> {
-        let changes = self.changes.lock().expect("no panic");
-        let is_wait =
-            |it: &&Value| it["what"].as_str().is_some_and(|it| it.contains(" for target "));
-        changes.iter().filter(is_wait).cloned().collect()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Returns the printed changes about a mount that waits for a target.
+fn of_waits(watch: &HealthWatch) -> Vec<Value> {
+    let is_wait = |it: &Value| it["what"].as_str().is_some_and(|it| it.contains(" for target "));
+    let mut changes = watch.changes();
+    changes.retain(is_wait);
+    changes
 }
 
 /// Stops the storage target of a file: moves the target's directory away, and kills the storage
@@ -79,7 +43,8 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
     files::sync_all(&files::open(&file));
     let scratch = Scratch::new();
     let history = scratch.join("outages");
-    let watch = Watch::start(cluster.data(), &history);
+    let place = history.display().to_string();
+    let watch = HealthWatch::start(&cluster, &["--interval", "500ms", "--history", &place]);
     let (target, directory, away) = take_target_of(&cluster, &file);
 
     let mut reader = Command::new("cat");
@@ -116,7 +81,7 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
         slowest.iter().any(is_explained).then_some(())
     });
     let changes = wait_for("the outage ends", PATIENCE, || {
-        Some(watch.of_waits()).filter(|changes| changes.len() == 2)
+        Some(of_waits(&watch)).filter(|changes| changes.len() == 2)
     });
     wait_for("the history has the end", PATIENCE, || {
         let lines = String::from_utf8(files::read(&history)).expect("text");
@@ -127,12 +92,11 @@ fn mount_is_reported_while_a_request_waits_for_a_target() {
     assert_eq!(changes[1]["change"], "ends");
     assert_eq!(changes[0]["what"].as_str().map(|it| it.contains(&name)), Some(true));
     // The outage of the target began earlier than the check that found it.
-    let all = watch.changes.lock().expect("no panic");
+    let all = watch.changes();
     let of_target = all.iter().find(|it| {
         it["change"] == "begins" && it["what"].as_str().is_some_and(|it| it.contains("not served"))
     });
     assert!(of_target.is_some_and(|it| it["since"].is_string()), "{all:?}");
-    drop(all);
     second.unmount();
 }
 
