@@ -3,7 +3,8 @@
 //! `skep cluster backup` works on the files of the directory without a request to management. So it
 //! leaves the file `last-backup` in the directory that it has copied. The modification time of the
 //! file is the time of the backup, so that `touch` can report the backup of another program. The
-//! text in the file is the path of the copy. A copy of the directory does not contain the file.
+//! text in the file is the absolute path of the copy. A copy of the directory does not contain the
+//! file.
 
 use skep_metrics::{Definition, Snapshot, Source, catalog};
 use skep_store::atomic::replace_atomically;
@@ -20,6 +21,7 @@ const FILE: &str = "last-backup";
 /// # Errors
 /// Errors of the file system, for example if this process may only read the directory.
 pub fn record_backup(directory: &Path, copy: &Path) -> Result<()> {
+    let copy = std::path::absolute(copy).unwrap_or_else(|_| copy.to_owned());
     replace_atomically(&directory.join(FILE), format!("{}\n", copy.display()).as_bytes())
 }
 
@@ -81,6 +83,10 @@ mod tests {
         assert!(same == created && last >= created, "{backed_up:?}");
         let note = std::fs::read_to_string(place.path().join("last-backup")).unwrap();
         assert_eq!(note, "/srv/backup/monday\n");
+        record_backup(place.path(), Path::new("tuesday")).unwrap();
+        let note = std::fs::read_to_string(place.path().join("last-backup")).unwrap();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(note, format!("{}\n", here.join("tuesday").display()));
     }
 
     #[test]
