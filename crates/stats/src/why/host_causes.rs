@@ -5,8 +5,9 @@
 //!
 //! # Clocks of different hosts
 //! All services of a round reply at about the same time, so the rule compares the clocks in their
-//! replies with the median of the hosts. A late reply makes a clock seem to differ. Therefore a clock counts as
-//! different only if it differs in every round of the time span, and by more than a reply may take.
+//! replies with the median of the hosts. A late reply makes a clock seem to differ. Therefore a
+//! clock counts as different only if it differs in every round of the time span, and by more than a
+//! reply may take.
 
 use super::cause::Cause;
 use super::comparison::median;
