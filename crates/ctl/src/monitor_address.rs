@@ -5,7 +5,7 @@ use crate::access::Access;
 use serde_json::Value;
 use skep_monitor::DEFAULT_PORT;
 use skep_monitor::http_client::{HttpRequest, Url, send};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
 /// The options that name the monitor.
@@ -72,17 +72,19 @@ impl MonitorAddress {
         self.monitor.is_some() || self.monitor_password_file.is_some()
     }
 
-    /// Sends a request such as `/api/load?span=60` to the monitor, and returns the JSON of the
-    /// reply.
+    /// Sends a request such as `/api/load?span=60` about the cluster of `access` to the monitor, and
+    /// returns the JSON of the reply.
     ///
     /// # Errors
     /// - `Disconnected` if the monitor cannot be reached.
     /// - `Configuration` if the password is missing or wrong.
-    /// - `InvalidArgument` if the monitor refuses the request.
+    /// - `InvalidArgument` if the monitor refuses the request, for example because it does not watch
+    ///   this cluster.
     /// - `Protocol` if the reply is not the expected JSON.
     pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
         let address = self.of(access);
         let scheme = if address.contains("://") { "" } else { "http://" };
+        let path = of_cluster(path, access.token.cluster);
         let url = Url::parse(&format!("{scheme}{}{path}", address.trim_end_matches('/')))
             .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
         let authorization = match &self.monitor_password_file {
@@ -126,6 +128,13 @@ impl MonitorAddress {
     }
 }
 
+/// Returns the path of a request with the parameter that names the cluster. Without it, a monitor
+/// would reply about its first cluster, which may be another one.
+fn of_cluster(path: &str, cluster: ClusterId) -> String {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{separator}cluster={cluster}")
+}
+
 /// Returns the address of the monitor that `skep up` runs in the data directory `data`. If that
 /// directory has no address file, returns the default address.
 fn address_in(data: &Path) -> String {
@@ -151,6 +160,14 @@ mod tests {
             assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidArgument);
         }
         assert!(MonitorAddress::default().refuse_with("--watch").is_ok());
+    }
+
+    #[test]
+    fn requests_to_the_monitor_name_the_cluster() {
+        let id = "01".repeat(16);
+        let named = |path| of_cluster(path, ClusterId::new([1; 16]));
+        assert_eq!(named("/api/health"), format!("/api/health?cluster={id}"));
+        assert_eq!(named("/api/why?span=5"), format!("/api/why?span=5&cluster={id}"));
     }
 
     #[test]

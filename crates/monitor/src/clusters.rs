@@ -1,8 +1,9 @@
 //! The clusters that one monitor watches, and the choice of a cluster by a request.
 //!
 //! Each cluster has its own state, history and connections. They share the HTTP server, the
-//! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`;
-//! without it they get the first one, so programs that know only one cluster need no change.
+//! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`,
+//! which is a name or the id of the cluster; without it they get the first one, so programs that
+//! know only one cluster need no change. Commands send the id, because they do not know the names.
 
 use crate::live::MonitorState;
 use crate::routes::{self, Access};
@@ -75,12 +76,20 @@ impl Clusters {
         }
         let state = match &wanted {
             None => self.0.first(),
-            Some(wanted) => self.0.iter().find(|(name, _)| name == wanted),
+            Some(wanted) => self.0.iter().find(|(name, state)| {
+                name == wanted || (!wanted.is_empty() && state.borrow().cluster() == *wanted)
+            }),
         };
         match state {
             Some((_, state)) => routes::reply(request, access, &state.borrow(), registry, now_ms),
             None => routes::refusal(request, access).unwrap_or_else(|| {
-                routes::bad(&format!("unknown cluster; the monitor has {}", self.names()))
+                let is_known = |state: &RefCell<MonitorState>| !state.borrow().cluster().is_empty();
+                let starts = match self.0.iter().all(|(_, state)| is_known(state)) {
+                    true => "",
+                    false => ", and does not know all of their ids yet",
+                };
+                let names = self.names();
+                routes::bad(&format!("unknown cluster; the monitor has {names}{starts}"))
             }),
         }
     }
@@ -151,9 +160,16 @@ mod tests {
         assert_eq!(id_of("/api/live"), "01");
         assert_eq!(id_of("/api/live?cluster=main"), "01");
         assert_eq!(id_of("/api/live?cluster=test"), "02");
+        assert_eq!(id_of(&format!("/api/live?cluster={}", ClusterId::new([2; 16]))), "02");
         let (status, text) = get(&clusters, "/api/live?cluster=other", None);
         assert_eq!(status, "400 Bad Request");
-        assert!(text.contains("main, test"), "{text}");
+        assert!(text.contains("main, test") && !text.contains("does not know"), "{text}");
+        clusters.0[0].1.borrow_mut().collected.map = None;
+        for unknown in ["/api/live?cluster=other", "/api/live?cluster="] {
+            let (status, text) = get(&clusters, unknown, None);
+            assert_eq!(status, "400 Bad Request", "{unknown}");
+            assert!(text.contains("does not know all of their ids yet"), "{text}");
+        }
         let listed: Value = serde_json::from_str(&get(&clusters, "/api/clusters", None).1).unwrap();
         assert_eq!(listed["clusters"][1]["name"], "test");
         assert_eq!(listed["clusters"][1]["alerts"], 0);

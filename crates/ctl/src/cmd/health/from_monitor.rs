@@ -44,7 +44,6 @@ pub(super) struct WorkOfMinute {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct MonitorHealth {
     now_ms: u64,
-    cluster: String,
     findings: Vec<MonitorFinding>,
     /// `None` means that the monitor has no cluster map yet.
     pub(super) balance: Option<WorkOfMinute>,
@@ -55,9 +54,8 @@ pub(super) struct MonitorHealth {
 /// # Errors
 /// - `TimedOut` or `Disconnected` if the monitor does not answer.
 /// - `Configuration` if the password is missing or wrong.
-/// - `InvalidArgument` if the monitor is of an older version.
+/// - `InvalidArgument` if the monitor does not watch this cluster, or does not know its id yet.
 /// - `Protocol` if the reply is not the expected JSON.
-/// - `NotReady` if the monitor has no cluster map yet, or watches another cluster.
 pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<MonitorHealth> {
     let name = address.of(access);
     let late = || {
@@ -66,9 +64,7 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
     };
     let asking = address.ask(access, "/api/health");
     let value = skep_env::timeout(PATIENCE, asking).await.ok_or_else(late)??;
-    let health: MonitorHealth = serde_json::from_value(value).map_err(|_| not_a_monitor(&name))?;
-    health.check_cluster(&access.token.cluster.to_string(), &name)?;
-    Ok(health)
+    serde_json::from_value(value).map_err(|_| not_a_monitor(&name))
 }
 
 /// Returns the line about the rules that were not evaluated, because the monitor did not answer.
@@ -100,18 +96,6 @@ impl MonitorFinding {
 }
 
 impl MonitorHealth {
-    fn check_cluster(&self, cluster: &str, name: &str) -> Result<()> {
-        let what = match self.cluster.as_str() {
-            own if own == cluster => return Ok(()),
-            "" => format!("the monitor at {name} has no cluster map yet"),
-            _ => format!(
-                "the monitor at {name} watches another cluster; name the monitor of this cluster \
-                 with --monitor"
-            ),
-        };
-        Err(Error::new(ErrorCode::NotReady, what))
-    }
-
     /// Adds the findings that only the monitor has. Sets the start time of each problem that the
     /// monitor has found too, unless the problem already has a start time. `now` is the time of
     /// this host.
@@ -142,7 +126,6 @@ mod tests {
         };
         let reply = json!({
             "now_ms": 1_800_000_090_000_u64,
-            "cluster": "c1",
             "findings": [
                 finding("target-slow", "t7", Value::Null),
                 finding("queue-growing", "t8", Value::Null),
@@ -186,15 +169,5 @@ mod tests {
             vec![Problem { key: "target-offline t3".into(), since, ..Problem::default() }];
         health().complete(&mut problems, now);
         assert_eq!(problems[0].since.map(Since::lasted_ms), Some(5_000));
-    }
-
-    #[test]
-    fn monitor_of_another_cluster_is_refused() {
-        assert!(health().check_cluster("c1", "127.0.0.1:7480").is_ok());
-        let refused = health().check_cluster("c2", "127.0.0.1:7480").unwrap_err();
-        assert!(refused.context().contains("watches another cluster"), "{refused}");
-        let young = MonitorHealth { cluster: String::new(), ..health() };
-        let refused = young.check_cluster("c2", "127.0.0.1:7480").unwrap_err();
-        assert!(unchecked(&refused).ends_with("127.0.0.1:7480 has no cluster map yet"));
     }
 }
