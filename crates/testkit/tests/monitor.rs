@@ -364,6 +364,13 @@ fn one_monitor_watches_two_clusters_separately() {
         (written("&cluster=second") == MIB as u64).then_some(())
     });
     assert_eq!(written(""), 0, "the first cluster has no load");
+    // Commands get the figures of their own cluster.
+    let history = ["stats", "--by", "user", "--history", "5min", "--monitor", &address];
+    for (cluster, bytes) in [(first, 0), (second, MIB as u64)] {
+        let lines = cluster.skep_json(&history);
+        let written = lines.list().iter().map(|line| line["written_bytes"].number());
+        assert_eq!(written.sum::<u64>(), bytes, "{lines}");
+    }
     assert!(directory.join("history").is_dir());
     assert!(directory.join("clusters/second/history").is_dir());
     let (status, body) = request(&address, "/api/live?cluster=third", "").expect("a reply");
