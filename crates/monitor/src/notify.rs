@@ -18,11 +18,14 @@ use crate::back_off::BackOff;
 use crate::http_client::{Failure, HttpRequest, Url, post};
 use crate::limits::{ALERT_PAUSE, MAX_NOTIFICATION_ATTEMPTS, MAX_PENDING, SEND_PATIENCE};
 use crate::settings::AlertSettings;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
@@ -176,7 +179,8 @@ impl Queue {
                 post(&request).await
             }
             Receiver::Program(program, arguments) => {
-                run_program(program, arguments, text).await.map_err(Failure::Refused)
+                let running = run_program(program, arguments, text, SEND_PATIENCE);
+                running.await.map_err(Failure::Refused)
             }
         }
     }
@@ -213,30 +217,47 @@ impl Queue {
     }
 }
 
-async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<(), String> {
+/// Runs a program with `text` on its standard input. Kills it, with the processes that it has
+/// started, after `patience`.
+async fn run_program(
+    program: &str,
+    arguments: &[String],
+    text: &str,
+    patience: Duration,
+) -> Result<(), String> {
+    let input = input_file(text).map_err(|error| format!("no memory for its input: {error}"))?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.args(arguments).stdin(input).stdout(Stdio::null());
     let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
-    if let Some(mut input) = child.stdin.take() {
-        // A notification fits into the buffer of a pipe, so the write does not wait for the
-        // program. An error is ignored, because the program need not read its input.
-        let _ = input.write_all(text.as_bytes());
-    }
-    let deadline = skep_env::now() + SEND_PATIENCE;
+    let deadline = skep_env::now() + patience;
+    let mut is_killed = false;
     loop {
         match child.try_wait().map_err(|error| error.to_string())? {
+            Some(_) if is_killed => {
+                return Err(format!("the program ran longer than {patience:?} and was killed"));
+            }
             Some(status) if status.success() => return Ok(()),
             Some(status) => return Err(format!("the program ended with {status}")),
-            None if skep_env::now() > deadline => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!(
-                    "the program ran longer than {SEND_PATIENCE:?} and was killed"
-                ));
+            None if !is_killed && skep_env::now() > deadline => {
+                // The program has a process group of its own, so this reaches its children, too.
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+                is_killed = true;
             }
+            // A killed program remains while it waits for a file system that hangs. Only this
+            // receiver waits for it, and not the thread.
             None => skep_env::sleep(PAUSE).await,
         }
     }
+}
+
+/// Returns a file in memory with `text`, for the standard input of a program. A pipe may have less
+/// space than a long notification, so a program that does not read its input would block the
+/// thread of the monitor.
+fn input_file(text: &str) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("skep-notification", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -259,22 +280,75 @@ mod tests {
         }
     }
 
+    fn shell(script: &str) -> [String; 2] {
+        ["-c".to_owned(), script.to_owned()]
+    }
+
     #[test]
     fn alert_program_gets_the_alert_and_its_failure_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("alert");
         let script = format!("cat > {}", file.display());
         let result = skep_env::block_on(async move {
-            let shell = |script: &str| ["-c".to_owned(), script.to_owned()];
-            run_program("sh", &shell(&script), "{\"a\":1}").await.unwrap();
-            let failed = run_program("sh", &shell("exit 3"), "x").await;
-            let missing = run_program("/no/such/program", &[], "x").await;
+            run_program("sh", &shell(&script), "{\"a\":1}", SEND_PATIENCE).await.unwrap();
+            let failed = run_program("sh", &shell("exit 3"), "x", SEND_PATIENCE).await;
+            let missing = run_program("/no/such/program", &[], "x", SEND_PATIENCE).await;
             (failed, missing)
         });
         let (failed, missing) = result.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "{\"a\":1}");
         assert!(failed.unwrap_err().contains("exit status: 3"));
         assert!(missing.is_err());
+    }
+
+    #[test]
+    fn long_notification_blocks_no_thread_and_arrives_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("length");
+        let script = format!("wc -c > {}", file.display());
+        // A pipe has space for 64 KiB.
+        let text = "x".repeat(1 << 20);
+        skep_env::block_on(async move {
+            run_program("true", &[], &text, SEND_PATIENCE).await.unwrap();
+            run_program("sh", &shell(&script), &text, SEND_PATIENCE).await.unwrap();
+        })
+        .unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "1048576");
+    }
+
+    /// Whether a process runs. A process that its parent has not awaited has the state `Z`.
+    fn runs(pid: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    }
+
+    #[test]
+    fn program_that_hangs_is_killed_with_its_children() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let script =
+            format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", file.display());
+        let of_child = file.clone();
+        let is_over = skep_env::block_on(async move {
+            // On a busy host, the program may be killed before it has started its child. Then the
+            // next attempt gives it more time.
+            for attempt in 0..10 {
+                let patience = Duration::from_millis(200 << attempt);
+                let result = run_program("sh", &shell(&script), "x", patience).await;
+                assert!(result.unwrap_err().contains("was killed"));
+                if of_child.exists() {
+                    break;
+                }
+            }
+            let pid: u32 = std::fs::read_to_string(&of_child).unwrap().trim().parse().unwrap();
+            let ends = async {
+                while runs(pid) {
+                    skep_env::sleep(PAUSE).await;
+                }
+            };
+            skep_env::timeout(Duration::from_secs(60), ends).await.is_some()
+        });
+        assert!(is_over.unwrap(), "the child of the program has been killed");
     }
 
     #[test]
