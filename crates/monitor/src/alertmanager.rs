@@ -145,8 +145,8 @@ fn alerts(state: &MonitorState, now_ms: u64) -> Vec<Value> {
         json!({
             "labels": labels(alert, &cluster, map),
             "annotations": {
-                "summary": printable(&alert.what),
-                "description": printable(&alert.remedy),
+                "summary": alert.what,
+                "description": alert.remedy,
             },
             "startsAt": time(alert.since_ms),
             "endsAt": time(ends_ms),
@@ -197,7 +197,7 @@ mod tests {
             rule,
             severity: Severity::Critical,
             object: "t7".into(),
-            what: "target t7 is \"full\"\n".into(),
+            what: "target t7 is \"full\"".into(),
             remedy: "delete files".into(),
             cause: None,
         }
@@ -225,7 +225,7 @@ mod tests {
                 "object": "t7",
                 "fault": "t7",
             },
-            "annotations": { "summary": "target t7 is \"full\"?", "description": "delete files" },
+            "annotations": { "summary": "target t7 is \"full\"", "description": "delete files" },
             "startsAt": "2027-01-15T08:00:00Z",
             "endsAt": "2027-01-15T08:04:10Z",
         }]);

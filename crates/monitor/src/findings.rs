@@ -8,6 +8,7 @@
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
+use crate::limits::MAX_FINDING_BYTES;
 use crate::quantile::histogram;
 use crate::settings::AlertSettings;
 use skep_cluster::outage_effect::effect_of_outage;
@@ -18,6 +19,7 @@ use skep_stats::backup::missing_backup;
 use skep_stats::balance::{WorkByTarget, uneven_space, uneven_work};
 use skep_stats::long_spans::{growing_queue, slow_log_syncs};
 use skep_stats::why::{Cause, Evidence, Thresholds, causes, clock_findings};
+use skep_types::text::{escape_controls, shorten};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
@@ -51,6 +53,16 @@ impl Finding {
         (self.rule, self.object.clone())
     }
 
+    /// Escapes the control characters in the texts, and limits their lengths. The texts contain
+    /// names and reasons from other hosts. They go to the log, to programs, to other servers and to
+    /// terminals, so this is done here once for all of them.
+    pub(crate) fn with_safe_texts(self) -> Self {
+        let Self { rule, severity, object, what, remedy, cause } = self;
+        let [object, what, remedy] = [object, what, remedy].map(|text| safe_text(&text));
+        let cause = cause.map(|(rule, object)| (rule, safe_text(&object)));
+        Self { rule, severity, object, what, remedy, cause }
+    }
+
     fn of(cause: Cause) -> Self {
         Self {
             rule: cause.rule,
@@ -61,6 +73,12 @@ impl Finding {
             cause: None,
         }
     }
+}
+
+fn safe_text(text: &str) -> String {
+    let mut text = escape_controls(text).into_owned();
+    shorten(&mut text, MAX_FINDING_BYTES);
+    text
 }
 
 /// All data that the rules use.

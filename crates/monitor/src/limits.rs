@@ -33,9 +33,12 @@ pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
 /// Maximum number of alerts in the metrics of the monitor, the most severe first. Prometheus stores
 /// a series for each of them.
 pub const EXPORTED_ALERTS: usize = 200;
-/// Maximum number of consequences in an alert, such as the targets of a host. A notification with
-/// them fits into the buffer of a pipe, which has 64 KiB.
+/// Maximum number of consequences in an alert, such as the targets of a host.
 pub const MAX_CONSEQUENCES: usize = 64;
+/// Maximum length of each text of a finding in bytes. The text about a host has a sentence for each
+/// of its services. With this limit and that of the consequences, a notification has at most
+/// about 1 MiB.
+pub const MAX_FINDING_BYTES: usize = 4 << 10;
 /// Maximum number of past alerts that the monitor has in memory for its web page.
 pub const KEPT_ALERTS: usize = 200;
 /// Maximum length of the queue of notifications of one receiver. If there are more, the monitor
@@ -76,8 +79,8 @@ pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of clusters of one monitor. All of them share one thread, so the rounds become
 /// longer than a second if there are many large clusters.
 pub const MAX_CLUSTERS: usize = 16;
-/// Maximum number of alerts in one request to an Alertmanager, the most severe first. Such a
-/// request has up to 1 MB.
+/// Maximum number of alerts in one request to an Alertmanager, the most severe first. Usual texts
+/// have less than 1 KB, so such a request usually has less than 1 MB.
 pub const MAX_SENT_ALERTS: usize = 500;
 /// Maximum number of copies of the load that wait because the other program does not accept them.
 /// If there are more, the monitor drops the oldest. With the default interval they cover ten

@@ -187,7 +187,8 @@ impl MonitorState {
             hidden_pages: &hidden_pages,
             settings: &self.settings,
         });
-        self.findings = consequences::group(found, &self.collected);
+        let grouped = consequences::group(found, &self.collected);
+        self.findings = grouped.into_iter().map(Finding::with_safe_texts).collect();
         self.alerts.update(now_ms, self.findings.clone())
     }
 

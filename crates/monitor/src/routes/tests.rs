@@ -159,6 +159,42 @@ fn control_characters_in_names_are_replaced() {
 }
 
 #[test]
+fn findings_and_alerts_contain_no_control_characters() {
+    let (_directory, mut state) = state();
+    let map = state.collected.map.clone();
+    let mut alerts = Vec::new();
+    for second in 1..10 {
+        let unreachable = [(2, "broken\r\nX: y".to_owned())].into_iter().collect();
+        let collected = Collected { map: map.clone(), unreachable, ..Collected::default() };
+        alerts.extend(state.take(collected, NOW + second * 1000, 1000));
+    }
+    let alert = alerts.iter().find(|it| it.rule == "service-unreachable").unwrap();
+    let end = "\\u{1b}[2J does not reply: broken\\r\\nX: y";
+    assert!(alert.what.ends_with(end), "{alert:?}");
+    let texts = [&alert.object, &alert.what, &alert.remedy];
+    assert!(!texts.iter().any(|text| text.contains(char::is_control)), "{alert:?}");
+    let health = state.health(NOW + 10_000);
+    let found = health["findings"].as_array().unwrap();
+    assert!(found.iter().any(|it| it["what"] == alert.what), "{health}");
+}
+
+#[test]
+fn long_texts_of_findings_are_shortened() {
+    let long = crate::findings::Finding {
+        rule: "target-full",
+        severity: skep_cluster::problems::Severity::Critical,
+        object: "t7".into(),
+        what: "\u{4e2d}".repeat(crate::limits::MAX_FINDING_BYTES),
+        remedy: String::new(),
+        cause: Some(("host-unreachable", "host\t1".to_owned())),
+    };
+    let safe = long.with_safe_texts();
+    let least = crate::limits::MAX_FINDING_BYTES - 4;
+    assert!((least..=crate::limits::MAX_FINDING_BYTES).contains(&safe.what.len()));
+    assert_eq!(safe.cause, Some(("host-unreachable", "host\\t1".to_owned())));
+}
+
+#[test]
 fn unknown_methods_paths_and_parameters_are_refused() {
     for (path, status) in [
         ("/no", "404 Not Found"),
