@@ -256,8 +256,10 @@ impl TlsStream {
     /// the stream.
     ///
     /// # Errors
-    /// Errors of the socket, and `InvalidData` if the peer violates the protocol or its certificate
-    /// is not trusted.
+    /// - Errors of the socket.
+    /// - `UnexpectedEof` if the connection ends without the message of TLS that ends the stream. So
+    ///   no third party can cut off a part of the stream.
+    /// - `InvalidData` if the peer violates the protocol or its certificate is not trusted.
     pub async fn receive(&mut self, received: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             if !self.plain.is_empty() {
@@ -271,13 +273,14 @@ impl TlsStream {
         }
     }
 
-    /// Sends what rustls has encrypted, and receives once. Returns `false` at the end of the
-    /// stream.
+    /// Sends what rustls has encrypted, and receives once. Returns `false` after the reply to a
+    /// client that does not use TLS.
     async fn exchange(&mut self) -> io::Result<bool> {
         self.flush().await?;
         let count = self.socket.receive(self.buffer.clone()).await?;
         if count == 0 {
-            return Ok(false);
+            let what = "the connection ended without the end of its TLS stream";
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, what));
         }
         match self.take(count) {
             Ok(true) => Ok(true),
@@ -303,7 +306,8 @@ impl TlsStream {
         if is_first && matches!(self.tls, Connection::Server(_)) && rest[0] != HANDSHAKE {
             return Ok(false);
         }
-        while !rest.is_empty() {
+        // Bytes after the end of the stream have no meaning.
+        while !rest.is_empty() && !self.has_ended {
             if self.tls.read_tls(&mut rest)? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
@@ -360,9 +364,13 @@ impl TlsStream {
 
     /// Ends the connection.
     pub async fn close(&mut self) {
-        self.tls.send_close_notify();
-        // If the peer does not read any more, it needs no message.
-        let _ = skep_env::timeout(END_PATIENCE, self.flush()).await;
+        // Without a complete handshake there is no stream. A client without TLS would take the
+        // message for a part of the reply.
+        if !self.tls.is_handshaking() {
+            self.tls.send_close_notify();
+            // If the peer does not read any more, it needs no message.
+            let _ = skep_env::timeout(END_PATIENCE, self.flush()).await;
+        }
         self.socket.shutdown();
     }
 }

@@ -53,8 +53,8 @@ fn connect(address: SocketAddr) -> std::net::TcpStream {
     stream
 }
 
-/// Sends a request over TLS, and returns the reply. The client trusts the certificates in `roots`.
-fn get(address: SocketAddr, roots: &[&str], name: &'static str) -> io::Result<String> {
+/// Returns the TLS of a client that trusts the certificates in `roots`.
+fn client(roots: &[&str], name: &'static str) -> ClientConnection {
     let mut store = RootCertStore::empty();
     for root in roots {
         store.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
@@ -64,8 +64,12 @@ fn get(address: SocketAddr, roots: &[&str], name: &'static str) -> io::Result<St
         .unwrap()
         .with_root_certificates(store)
         .with_no_client_auth();
-    let connection = ClientConnection::new(Arc::new(config), name.try_into().unwrap()).unwrap();
-    let mut stream = StreamOwned::new(connection, connect(address));
+    ClientConnection::new(Arc::new(config), name.try_into().unwrap()).unwrap()
+}
+
+/// Sends a request over TLS, and returns the reply.
+fn get(address: SocketAddr, roots: &[&str], name: &'static str) -> io::Result<String> {
+    let mut stream = StreamOwned::new(client(roots, name), connect(address));
     stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply)?;
@@ -124,6 +128,46 @@ fn wrong_bytes_end_only_their_own_connection() {
     });
 }
 
+/// Receives a stream until its end, or until an error.
+async fn receive_all(address: &str) -> (Vec<u8>, Option<ErrorKind>) {
+    let socket = TcpStream::connect(address).await.unwrap();
+    let mut stream = TlsStream::new(socket, client(&[CERTIFICATE], "localhost").into());
+    stream.handshake().await.unwrap();
+    let mut received = Vec::new();
+    loop {
+        match stream.receive(&mut received).await {
+            Ok(0) => return (received, None),
+            Ok(_) => {}
+            Err(error) => return (received, Some(error.kind())),
+        }
+    }
+}
+
+#[test]
+fn stream_that_is_cut_off_is_no_complete_stream() {
+    let (_directory, certificate, key) = files();
+    let config = load(&certificate, &key).unwrap();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        for is_complete in [true, false] {
+            let (socket, _) = server.accept().unwrap();
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = StreamOwned::new(connection, socket);
+            stream.write_all(b"text").unwrap();
+            if is_complete {
+                stream.conn.send_close_notify();
+            }
+            stream.flush().unwrap();
+        }
+    });
+    let both = async move { (receive_all(&address).await, receive_all(&address).await) };
+    let (complete, cut_off) = skep_env::block_on(both).unwrap();
+    serving.join().unwrap();
+    assert_eq!(complete, (b"text".to_vec(), None));
+    assert_eq!(cut_off, (b"text".to_vec(), Some(ErrorKind::UnexpectedEof)));
+}
+
 fn problem(certificate: &Path, key: &Path) -> String {
     let error = ServerTls::open(certificate, key).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Configuration);
@@ -145,6 +189,12 @@ fn unusable_files_are_refused_with_a_reason() {
     let empty = file("empty.pem", "no certificate\n");
     assert!(problem(&empty, &key).contains("it has no certificate"));
     assert!(problem(&certificate, &empty).contains("expected a private key"));
+    // A key of Ed25519 whose secret bytes are the numbers from 0 to 31.
+    let other = "MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
+    let lines: Vec<&str> = KEY.lines().collect();
+    let other = [lines[0], other, lines[lines.len() - 1]].join("\n");
+    let found = problem(&certificate, &file("other.pem", &other));
+    assert!(found.contains("KeyMismatch; is"), "{found}");
     let large = file("large.pem", &" ".repeat(2 << 20));
     assert!(problem(&large, &key).contains("larger than 1 MiB"));
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
