@@ -9,6 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use skep_env::TcpStream;
 use skep_exporter::tls::{Stream, TlsStream, provider};
+use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 
 /// The settings of TLS, which the first request with `https` reads from the system.
@@ -129,6 +130,10 @@ async fn send_and_read(request: &HttpRequest<'_>, most: usize) -> Result<(u16, V
 
 async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8>), String> {
     let HttpRequest { method, url, authorization, content_type, headers, body } = request;
+    // A line break in a file with a token would begin another header.
+    if authorization.contains(|c: char| c.is_ascii_control()) {
+        return Err("the token or the password contains a control character".into());
+    }
     let mut stream = connect(url).await?;
     let mut head = format!(
         "{method} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nUser-Agent: skep\r\n",
@@ -148,7 +153,12 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
     stream.send(message).await.map_err(|error| error.to_string())?;
     let mut received = Vec::new();
     loop {
-        let count = stream.receive(&mut received).await.map_err(|error| error.to_string())?;
+        let count = match stream.receive(&mut received).await {
+            // Some servers do not end the stream of TLS. Then the end of a body without a length
+            // may be missing, which matters only if the caller needs the whole body.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && most < usize::MAX => 0,
+            count => count.map_err(|error| error.to_string())?,
+        };
         if received.len() > MAX_REPLY_BYTES {
             return Err("the reply is too long".into());
         }
@@ -307,6 +317,23 @@ pub(crate) mod tests {
         head.resize(MAX_HEAD_BYTES + 1, b'x');
         let error = parse(&head, false, usize::MAX).unwrap_err();
         assert!(error.contains("head of the reply is too long"), "{error}");
+    }
+
+    #[test]
+    fn control_characters_in_a_token_begin_no_header() {
+        let url = Url::parse("http://127.0.0.1:1/").unwrap();
+        let sent = skep_env::block_on(async move {
+            let request = HttpRequest {
+                method: "GET",
+                url: &url,
+                authorization: "Bearer a\rX: y",
+                content_type: "",
+                headers: &[],
+                body: &[],
+            };
+            send(&request).await
+        });
+        assert!(sent.unwrap().unwrap_err().contains("control character"));
     }
 
     #[test]
