@@ -11,7 +11,7 @@
 
 use crate::tls::{ServerTls, Stream};
 use skep_env::TcpListener;
-use skep_env::local::Semaphore;
+use skep_env::local::{Permit, Semaphore};
 use skep_metrics::{Registry, text};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -47,8 +47,12 @@ pub enum Answer {
     /// The reply is ready.
     Now(Reply),
     /// The reply needs something that may wait, such as a file. The future limits its own time.
-    Later(Pin<Box<dyn Future<Output = Reply>>>),
+    Later(Pin<Box<dyn Future<Output = HeldReply>>>),
 }
+
+/// A reply, and a permit that the server holds until the peer has received the reply. So a handler
+/// can limit the memory of large replies.
+pub type HeldReply = (Reply, Option<Permit>);
 
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -134,22 +138,23 @@ async fn serve_connection(mut stream: Stream, handler: &Handler) {
     let mut received = Vec::new();
     for _ in 0..MAX_REQUESTS {
         let request = skep_env::timeout(PATIENCE, next_request(&mut stream, &mut received)).await;
-        let (reply, is_last, has_body) = match request {
+        let ((reply, permit), is_last, has_body) = match request {
             None | Some(Ok(None)) => break,
             Some(Ok(Some(request))) => {
                 received.drain(..request.head_bytes);
                 let has_body = request.method != "HEAD";
                 let reply = match handler(&request) {
-                    Answer::Now(reply) => reply,
+                    Answer::Now(reply) => (reply, None),
                     Answer::Later(reply) => reply.await,
                 };
                 (reply, request.is_last, has_body)
             }
-            Some(Err(problem)) => (plain("400 Bad Request", &problem), true, true),
+            Some(Err(problem)) => ((plain("400 Bad Request", &problem), None), true, true),
         };
-        let bytes = to_bytes(&reply, is_last, has_body);
-        let sending = stream.send(bytes);
-        if !matches!(skep_env::timeout(PATIENCE, sending).await, Some(Ok(()))) || is_last {
+        let sending = stream.send(to_parts(reply, is_last, has_body));
+        let sent = skep_env::timeout(PATIENCE, sending).await;
+        drop(permit);
+        if !matches!(sent, Some(Ok(()))) || is_last {
             break;
         }
     }
@@ -220,7 +225,8 @@ fn reply_to(request: &Request, registry: &Registry) -> Reply {
     }
 }
 
-fn to_bytes(reply: &Reply, is_last: bool, has_body: bool) -> Vec<u8> {
+/// Returns the head and the body of a reply. The body may be large, so it is not copied.
+fn to_parts(reply: Reply, is_last: bool, has_body: bool) -> Vec<Vec<u8>> {
     let Reply { status, content_type, headers, body } = reply;
     let connection = if is_last { "close" } else { "keep-alive" };
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
@@ -229,14 +235,12 @@ fn to_bytes(reply: &Reply, is_last: bool, has_body: bool) -> Vec<u8> {
          Connection: {connection}\r\nX-Content-Type-Options: nosniff\r\n{allow}",
         body.len()
     );
-    for (name, value) in *headers {
+    for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    let mut bytes = (head + "\r\n").into_bytes();
-    if has_body {
-        bytes.extend_from_slice(body);
-    }
-    bytes
+    let mut parts = vec![(head + "\r\n").into_bytes()];
+    parts.extend(has_body.then_some(body));
+    parts
 }
 
 #[cfg(test)]

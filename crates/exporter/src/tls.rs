@@ -211,14 +211,21 @@ impl Stream {
         }
     }
 
-    /// Sends bytes.
+    /// Sends all parts, in order.
     ///
     /// # Errors
     /// As [`TlsStream::send`].
-    pub async fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+    pub async fn send(&mut self, parts: Vec<Vec<u8>>) -> io::Result<()> {
         match self {
-            Self::Plain(stream) => stream.send(vec![MessagePart::Bytes(bytes)]).await,
-            Self::Encrypted(stream) => stream.send(&bytes).await,
+            Self::Plain(stream) => {
+                stream.send(parts.into_iter().map(MessagePart::Bytes).collect()).await
+            }
+            Self::Encrypted(stream) => {
+                for part in &parts {
+                    stream.send(part).await?;
+                }
+                Ok(())
+            }
         }
     }
 

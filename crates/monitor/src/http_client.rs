@@ -150,7 +150,7 @@ async fn exchange(request: &HttpRequest<'_>, most: usize) -> Result<(u16, Vec<u8
     }
     let mut message = (head + "\r\n").into_bytes();
     message.extend_from_slice(body);
-    stream.send(message).await.map_err(|error| error.to_string())?;
+    stream.send(vec![message]).await.map_err(|error| error.to_string())?;
     let mut received = Vec::new();
     loop {
         let count = match stream.receive(&mut received).await {

@@ -74,6 +74,9 @@ pub const MAX_REPORTS: usize = 500;
 /// Maximum number of threads that read reports at the same time. A thread on a file system that
 /// hangs does not end, so the number must have a limit.
 pub const MAX_REPORT_READERS: usize = 4;
+/// Maximum number of files of reports that are in memory at the same time, because their readers
+/// have not received them yet. They take at most 512 MiB.
+pub const MAX_SENT_REPORTS: usize = 16;
 /// Time limit for reading a report.
 pub const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of clusters of one monitor. All of them share one thread, so the rounds become

@@ -9,7 +9,7 @@
 
 use crate::limits::{
     MAX_REPORT_BYTES, MAX_REPORT_DEPTH, MAX_REPORT_ENTRIES, MAX_REPORT_READERS, MAX_REPORTS,
-    REPORT_PATIENCE,
+    MAX_SENT_REPORTS, REPORT_PATIENCE,
 };
 use crate::names::printable;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use skep_env::local::{Semaphore, oneshot};
 use skep_env::{Mailbox, spawn_thread};
-use skep_exporter::http::{Reply, plain};
+use skep_exporter::http::{HeldReply, Reply, plain};
 use skep_types::text::shorten;
 use std::fs::File;
 use std::io::Read;
@@ -68,6 +68,8 @@ pub(crate) struct Reports {
     directory: Option<PathBuf>,
     /// Limits the threads that read the directory at the same time.
     readers: Rc<Semaphore>,
+    /// Limits the files in memory.
+    sent: Rc<Semaphore>,
 }
 
 /// An entry of the list.
@@ -93,7 +95,9 @@ impl Reports {
     /// Creates the reports of a directory. An empty path means that the settings name no directory.
     pub(crate) fn new(directory: &Path) -> Rc<Self> {
         let directory = (!directory.as_os_str().is_empty()).then(|| directory.to_owned());
-        Rc::new(Self { directory, readers: Semaphore::new(MAX_REPORT_READERS) })
+        let (readers, sent) = (MAX_REPORT_READERS, MAX_SENT_REPORTS);
+        let [readers, sent] = [readers, sent].map(Semaphore::new);
+        Rc::new(Self { directory, readers, sent })
     }
 
     /// Returns the list of the reports, the newest first.
@@ -109,14 +113,19 @@ impl Reports {
         }
     }
 
-    /// Returns the reply with a file. `path` is the path below the directory.
-    pub(crate) async fn file(self: Rc<Self>, path: String) -> Reply {
+    /// Returns the reply with a file, and a permit for its memory. `path` is the path below the
+    /// directory.
+    pub(crate) async fn file(self: Rc<Self>, path: String) -> HeldReply {
         let missing = || plain("404 Not Found", "The monitor has no report at this address.\n");
         let content_type = type_of(&path).filter(|_| is_plain(&path));
         let Some((directory, content_type)) = self.directory.clone().zip(content_type) else {
-            return missing();
+            return (missing(), None);
         };
-        match self.on_thread(move || read(&directory, &path)).await {
+        let waiting = skep_env::timeout(REPORT_PATIENCE, self.sent.acquire());
+        let Some(permit) = waiting.await else {
+            return (failed("the readers of other files have not received them yet"), None);
+        };
+        let reply = match self.on_thread(move || read(&directory, &path)).await {
             Ok(Ok(body)) => Reply { status: "200 OK", content_type, headers: HEADERS, body },
             Ok(Err(Refusal::Missing)) => missing(),
             Ok(Err(Refusal::TooLarge)) => plain(
@@ -125,7 +134,8 @@ impl Reports {
             ),
             Ok(Err(Refusal::Failed(problem))) => failed(&problem),
             Err(refusal) => refusal,
-        }
+        };
+        (reply, Some(permit))
     }
 
     /// Runs `body` on a thread, and waits for its result. If the file system hangs, the thread
@@ -195,9 +205,15 @@ fn open(directory: &File, path: &Path) -> std::io::Result<File> {
     Ok(File::from(file))
 }
 
+/// Opens the directory with the reports, as [`open`] opens the files in it. So the kernel's refusal
+/// of `openat2`, as old kernels and containers have it, is an error and not a missing file.
+fn open_top(directory: &Path) -> std::io::Result<File> {
+    open(&File::open(directory)?, Path::new("."))
+}
+
 fn read(directory: &Path, path: &str) -> Result<Vec<u8>, Refusal> {
     let other = |error: std::io::Error| Refusal::Failed(error.to_string());
-    let top = File::open(directory).map_err(other)?;
+    let top = open_top(directory).map_err(other)?;
     // Do not distinguish the reasons of a refusal, so that a request cannot find out which other
     // files exist.
     let file = open(&top, Path::new(path)).map_err(|_| Refusal::Missing)?;
@@ -214,7 +230,7 @@ fn read(directory: &Path, path: &str) -> Result<Vec<u8>, Refusal> {
 /// Returns the reports below the directory, the newest first, and whether there are more.
 fn listed(directory: &Path) -> Result<(Vec<Report>, bool), String> {
     let named = |error: std::io::Error| error.to_string();
-    let top = File::open(directory).map_err(named)?;
+    let top = open_top(directory).map_err(named)?;
     let (mut found, mut seen) = (Vec::new(), 0);
     let mut waiting = vec![(String::new(), 0)];
     let mut has_more = false;
@@ -317,7 +333,7 @@ mod tests {
     fn get(top: &Path, path: &str) -> (&'static str, Vec<u8>) {
         let (directory, path) = (top.join("reports"), path.to_owned());
         let reply = skep_env::block_on(async move { Reports::new(&directory).file(path).await });
-        let reply = reply.unwrap();
+        let (reply, _) = reply.unwrap();
         (reply.status, reply.body)
     }
 
@@ -390,6 +406,27 @@ mod tests {
         assert_eq!(get(&top.path().join("gone"), "a.html").0, "503 Service Unavailable");
         let none = skep_env::block_on(async { Reports::new(Path::new("")).list().await });
         assert_eq!(none.unwrap().unwrap()["is_configured"], false);
+    }
+
+    #[test]
+    fn number_of_files_in_memory_is_bounded() {
+        let top = sample();
+        let reports = Reports::new(&top.path().join("reports"));
+        let status = skep_env::block_on(async move {
+            let file = || Rc::clone(&reports).file("notes.md".into());
+            let mut sent = Vec::new();
+            for _ in 0..MAX_SENT_REPORTS {
+                sent.push(file().await);
+            }
+            let next = skep_env::spawn(file());
+            while reports.sent.waiting() == 0 && !next.is_finished() {
+                skep_env::yield_now().await;
+            }
+            assert!(!next.is_finished(), "it waits until another file has been sent");
+            sent.pop();
+            next.await.0.status
+        });
+        assert_eq!(status.unwrap(), "200 OK");
     }
 
     #[test]

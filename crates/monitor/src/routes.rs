@@ -69,7 +69,8 @@ pub(crate) fn report(request: &Request, access: &Access, reports: &Rc<Reports>) 
         };
         let listing = async move {
             let list = reports.list().await;
-            list.map_or_else(|refusal| refusal, |it| in_format(LIST_OF_REPORTS, &it, &parameters))
+            let of_list = |list: Value| in_format(LIST_OF_REPORTS, &list, &parameters);
+            (list.map_or_else(|refusal| refusal, of_list), None)
         };
         return Some(Answer::Later(Box::pin(listing)));
     };

@@ -218,7 +218,7 @@ fn reports_need_the_same_permission_as_the_page() {
         let answer = report(&request, &access, &reports)?;
         Some(match answer {
             Answer::Now(reply) => reply,
-            Answer::Later(reply) => skep_env::block_on(reply).unwrap(),
+            Answer::Later(reply) => skep_env::block_on(reply).unwrap().0,
         })
     };
     let status = |path: &str, host: &str, password: Option<&str>| {
