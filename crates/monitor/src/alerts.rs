@@ -3,6 +3,9 @@
 //! The module is pure, because the caller passes the time. It decides when an alert begins and
 //! ends, and which alerts are parts of another alert. [`crate::notify`] sends the notifications.
 //!
+//! The times are those of the host's clock, which users see. If the clock is set back, all times
+//! move with it, so that alerts neither begin late nor last until the clock has caught up.
+//!
 //! A finding that follows from another one raises no alert of its own while the alert of its cause
 //! exists. The alert of the cause lists it. If it still exists after the end of its cause, it
 //! becomes an alert.
@@ -59,6 +62,17 @@ impl Alert {
             }
         }
     }
+
+    /// Moves all times, because the clock has been set back by `back_ms`.
+    fn move_back(&mut self, back_ms: u64) {
+        let earlier = |time: &mut u64| *time = time.saturating_sub(back_ms);
+        earlier(&mut self.since_ms);
+        self.ended_ms.iter_mut().for_each(earlier);
+        for part in &mut self.consequences {
+            earlier(&mut part.since_ms);
+            part.ended_ms.iter_mut().for_each(earlier);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +88,13 @@ struct Active {
 }
 
 impl Active {
+    /// Moves all times, because the clock has been set back by `back_ms`.
+    fn move_back(&mut self, back_ms: u64) {
+        self.alert.move_back(back_ms);
+        self.last_seen_ms = self.last_seen_ms.saturating_sub(back_ms);
+        self.independent_since_ms = self.independent_since_ms.saturating_sub(back_ms);
+    }
+
     /// Returns the finding, which exists, as a part of the alert of its cause.
     fn as_consequence(&self) -> Consequence {
         Consequence {
@@ -94,6 +115,8 @@ pub(crate) struct AlertBook {
     ended: VecDeque<Alert>,
     /// Number of alerts that have begun, plus the number of alerts that have ended.
     changes: u64,
+    /// Time of the last update.
+    updated_ms: u64,
 }
 
 fn ms(duration: std::time::Duration) -> u64 {
@@ -112,11 +135,22 @@ impl AlertBook {
     /// Updates the alerts by the findings of one moment. Returns the alerts that begin or end at
     /// this moment.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
+        self.follow_clock(now_ms);
         findings.into_iter().for_each(|finding| self.note(now_ms, finding));
         let mut changes = self.end_old(now_ms);
         changes.extend(self.begin_new(now_ms));
         self.changes += changes.len() as u64;
         changes
+    }
+
+    /// Moves all times if the clock has been set back since the last update.
+    fn follow_clock(&mut self, now_ms: u64) {
+        let back_ms = self.updated_ms.saturating_sub(now_ms);
+        self.updated_ms = now_ms;
+        if back_ms > 0 {
+            self.active.values_mut().for_each(|it| it.move_back(back_ms));
+            self.ended.iter_mut().for_each(|it| it.move_back(back_ms));
+        }
     }
 
     /// Notes that a finding exists at this moment.
@@ -294,6 +328,24 @@ mod tests {
         assert_eq!(book.holding().len(), 0);
         assert_eq!((book.ended()[0].since_ms, book.ended()[0].ended_ms), (0, Some(9000)));
     }
+
+    #[test]
+    fn clock_that_is_set_back_neither_delays_nor_keeps_alerts() {
+        let mut book = AlertBook::default();
+        let mut found = Vec::new();
+        for second in 0..100 {
+            let hours = u64::from(second >= 12) + u64::from(second >= 33);
+            let now_ms = (1_000_000 + second - 3600 * hours) * 1000;
+            let findings = if (10..32).contains(&second) { vec![finding()] } else { Vec::new() };
+            for alert in book.update(now_ms, findings) {
+                assert!(alert.since_ms < now_ms && alert.ended_ms.is_none_or(|it| it < now_ms));
+                found.push((second, alert.ended_ms.is_none()));
+            }
+        }
+        // Each change of the clock costs the second in which it happens.
+        assert_eq!(found, [(16, true), (48, false)]);
+    }
+
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The
     /// cause exists in the first span of seconds, and the consequence in the second one.
     fn changes_of_two(

@@ -75,9 +75,9 @@ impl EvictionWatch {
             }
             self.clients = clients;
         }
-        while self.reported.len() > MAX_REPORTED
-            || self.reported.front().is_some_and(|(time, _)| time + REPORTED_MS < now_ms)
-        {
+        // If the clock has been set back, older times are in the future.
+        self.reported.retain(|(time, _)| (*time..=time + REPORTED_MS).contains(&now_ms));
+        while self.reported.len() > MAX_REPORTED {
             self.reported.pop_front();
         }
         self.reported.iter().map(|(_, name)| name.clone()).collect()

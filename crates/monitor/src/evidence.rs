@@ -29,6 +29,10 @@ impl EvidenceBook {
     /// Adds the evidence of a round that ended at `now_ms`.
     pub(crate) fn add(&mut self, now_ms: u64, evidence: Evidence) {
         let slot = |ms: u64| ms / EVIDENCE_PIECE_MS;
+        // If the clock has been set back, the times of older evidence are in the future. Such
+        // evidence would explain the findings of the next hours.
+        self.pieces.retain(|piece| piece.ended_ms <= now_ms);
+        self.newest.retain(|piece| piece.ended_ms <= now_ms);
         match self.pieces.back_mut() {
             Some(last) if slot(last.ended_ms) == slot(now_ms) => last.evidence.add(&evidence),
             _ => self.pieces.push_back(Piece { ended_ms: now_ms, evidence: evidence.clone() }),
@@ -93,5 +97,9 @@ mod tests {
         // about this time.
         book.add(end + 600_000, second());
         assert_eq!(book.newest().span_ns, 1_000_000_000);
+        // The clock is set back by ten minutes.
+        book.add(end, second());
+        assert_eq!(book.newest().span_ns, 1_000_000_000);
+        assert!(book.pieces.iter().all(|piece| piece.ended_ms <= end));
     }
 }
