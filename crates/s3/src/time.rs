@@ -1,26 +1,14 @@
 //! The three forms in which the protocol of S3 contains times. This module does no I/O.
 
+use skep_types::{Timestamp, utc};
+
 /// Number of seconds in a day.
 const DAY: i64 = 86_400;
 /// English names of the months, in the form of HTTP.
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Returns the year, month and day of a date, which is given as the number of days since 1970
-/// (Howard Hinnant's algorithm `civil_from_days`).
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (era * 400 + year + i64::from(month <= 2), month, day)
-}
-
-/// Returns the number of days from 1970 to a date (the algorithm `days_from_civil`).
+/// Returns the number of days from 1970 to a date (Howard Hinnant's algorithm `days_from_civil`).
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let of_era = year.rem_euclid(400);
@@ -31,10 +19,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 
 /// Formats a time in seconds since 1970 in the form `20130524T000000Z`.
 pub(crate) fn basic(seconds: i64) -> String {
-    let (year, month, day) = date(seconds.div_euclid(DAY));
-    let rest = seconds.rem_euclid(DAY);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+    utc(Timestamp { seconds, nanoseconds: 0 }).replace(['-', ':'], "")
 }
 
 /// Returns a time in seconds since 1970. `None` if a part of the date or of the clock time is out
@@ -97,9 +82,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_date_survives_formatting_and_parsing(day in -100_000..100_000_i64) {
-            let (year, month, of_month) = date(day);
-            prop_assert_eq!(days(year, month, of_month), day);
+        fn each_time_survives_formatting_and_parsing(day in -100_000..100_000_i64, of_day in 0..DAY) {
+            let seconds = day * DAY + of_day;
+            prop_assert_eq!(parse_iso(&utc(Timestamp { seconds, nanoseconds: 0 })), Some(seconds));
         }
     }
 }
