@@ -1,4 +1,6 @@
 //! Converts JSON values to comma-separated values (RFC 4180), for the output format `csv`.
+//!
+//! Names come from other hosts and users. So a text can neither be a formula nor control a terminal.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -32,9 +34,14 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// Replaces control characters other than line breaks and tabs, as the XML of [`crate::xml`] does.
+const REPLACEMENT: &str = "\u{fffd}";
+
 /// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would evaluate as a
 /// formula.
 fn quoted(text: &str) -> String {
+    let controls = |it: char| it.is_control() && !matches!(it, '\t' | '\n' | '\r');
+    let text = &text.replace(controls, REPLACEMENT);
     let is_number = text.parse::<f64>().is_ok();
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
@@ -58,6 +65,7 @@ mod tests {
         let expected = "name,parts,size\n\"a,\"\"b\"\"\nc\",\"[1,2]\",-5\n'=1+1,[],\n";
         assert_eq!(table(&things), expected);
         assert_eq!(table(&[json!(7), json!("a,b")]), "7\n\"a,b\"\n");
+        assert_eq!(table(&[json!("a\u{1b}[2J\tb\u{9b}c")]), "a\u{fffd}[2J\tb\u{fffd}c\n");
         assert_eq!(table(&[]), "");
         let sparse = [json!({ "b": 1 }), json!({ "a": 2 })];
         assert_eq!(table(&sparse), "a,b\n,1\n2,\n");
