@@ -118,6 +118,7 @@ impl Clusters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::Collected;
     use crate::history::History;
     use crate::settings::MonitorSettings;
     use skep_types::{ClusterId, ClusterMap};
@@ -205,6 +206,23 @@ mod tests {
         assert_eq!(text.matches("skep_alert{").count(), 2, "{text}");
         let (_, text) = get(&clusters, "/metrics?cluster=test", None);
         assert_eq!(text.matches("skep_alert{").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn alerts_name_their_cluster_before_its_first_map() {
+        let (_directory, clusters) = two();
+        for (number, (_, state)) in clusters.0.iter().enumerate() {
+            let id = Some(ClusterId::new([u8::try_from(number).unwrap() + 1; 16]));
+            for second in 0..10 {
+                let map_problem = Some("no reply".to_owned());
+                let collected = Collected { id, map_problem, ..Collected::default() };
+                state.borrow_mut().take(collected, NOW + second * 1000, 1000);
+            }
+        }
+        let (_, text) = get(&clusters, "/metrics", None);
+        let alerts = text.lines().filter(|line| line.contains("management-unreachable"));
+        let different: std::collections::BTreeSet<&str> = alerts.collect();
+        assert_eq!(different.len(), 2, "{text}");
     }
 
     #[test]

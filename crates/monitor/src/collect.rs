@@ -8,7 +8,7 @@ use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
 use skep_stats::{Round, ServiceFigures};
 use skep_types::{
-    ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
+    ClusterId, ClusterMap, Error, ErrorCode, MapVersion, Node, NodeId, NodeKind, Result, TargetId,
 };
 use skep_wire::management::GetMap;
 use skep_wire::node::GetStatistics;
@@ -34,6 +34,8 @@ pub(crate) struct Collector {
 /// The replies of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
+    /// The id of the cluster in its token, which is known before the first map has arrived.
+    pub(crate) id: Option<ClusterId>,
     /// The newest cluster map. While management does not reply, this is the map of an earlier
     /// round.
     pub(crate) map: Option<ClusterMap>,
@@ -76,7 +78,8 @@ impl Collector {
             }
             Err(error) => Some(error.context().to_owned()),
         };
-        let mut collected = Collected { map_problem, ..Collected::default() };
+        let id = Some(self.identity.cluster);
+        let mut collected = Collected { id, map_problem, ..Collected::default() };
         let Some(map) = &self.map else { return collected };
         let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
         let asked: Vec<_> = services

@@ -30,8 +30,8 @@ pub const ALERT_AFTER: Duration = Duration::from_secs(5);
 /// Time after the end of a finding at which its alert ends, so that an alert does not begin and end
 /// each second.
 pub const ALERT_ENDS_AFTER: Duration = Duration::from_secs(15);
-/// Maximum number of alerts in the metrics of the monitor, the most severe first. Prometheus stores
-/// a series for each of them.
+/// Maximum number of alerts of a cluster in the metrics of the monitor, the most severe first.
+/// Prometheus stores a series for each of them.
 pub const EXPORTED_ALERTS: usize = 200;
 /// Maximum number of consequences in an alert, such as the targets of a host.
 pub const MAX_CONSEQUENCES: usize = 64;

@@ -192,9 +192,10 @@ impl MonitorState {
         self.alerts.update(now_ms, self.findings.clone())
     }
 
-    /// Returns the id of the cluster as text. The text is empty until the first map has arrived.
+    /// Returns the id of the cluster as text. The text is empty until the first round has ended.
     pub(crate) fn cluster(&self) -> String {
-        self.collected.map.as_ref().map_or_else(String::new, |map| map.cluster.to_string())
+        let of_map = self.collected.map.as_ref().map(|map| map.cluster);
+        of_map.or(self.collected.id).map_or_else(String::new, |id| id.to_string())
     }
 
     /// Returns the address of the metrics page of a service, for a program on this host. `None`

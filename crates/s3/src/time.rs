@@ -82,7 +82,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_time_survives_formatting_and_parsing(day in -100_000..100_000_i64, of_day in 0..DAY) {
+        fn each_time_survives_formatting_and_parsing(
+            day in -100_000..100_000_i64,
+            of_day in 0..DAY,
+        ) {
             let seconds = day * DAY + of_day;
             prop_assert_eq!(parse_iso(&utc(Timestamp { seconds, nanoseconds: 0 })), Some(seconds));
         }
