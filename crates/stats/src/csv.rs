@@ -1,6 +1,6 @@
 //! Converts JSON values to comma-separated values (RFC 4180), for the output format `csv`.
 //!
-//! Names come from other hosts and users. So a text can neither be a formula nor control a terminal.
+//! Names come from other hosts and users, so no text is a formula or controls a terminal.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -96,6 +96,10 @@ async fn run(source: Source, by: Division, span: &SpanArgs, signals: Signals) ->
     let terminal_size = Size { columns: 0, rows: 0 };
     let mut view = View::new(levels, span.interval, terminal_size, source.is_own());
     let has_titles = apply_layout(&mut view)?;
+    while !terminal::is_in_foreground() {
+        // The user has started the command in the background. It continues in the foreground.
+        stop_process()?;
+    }
     let terminal = Terminal::enter()?;
     view.size = terminal.size();
     let mut live = Live {
@@ -271,6 +275,11 @@ impl Live {
             }
             libc::SIGTSTP => {
                 self.terminal.release();
+                self.is_stopped = true;
+                stop_process()?;
+            }
+            libc::SIGCONT if !terminal::is_in_foreground() => {
+                // The user has continued the command in the background, where it shows nothing.
                 self.is_stopped = true;
                 stop_process()?;
             }

@@ -15,8 +15,10 @@
 use super::keys::{Key, KeyDecoder};
 use super::view::Size;
 use crate::output::write_bytes;
+use rustix::process::getpgrp;
 use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize,
+    tcsetattr,
 };
 use skep_env::File;
 use skep_types::{Error, ErrorCode, Result};
@@ -56,6 +58,16 @@ static USED: Mutex<Option<Modes>> = Mutex::new(None);
 pub(in super::super) fn is_available() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|it| it.is_empty() || it == "dumb");
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
+}
+
+/// Whether this process may use its terminal. While it is in the background, a shell uses the
+/// terminal with modes of its own. They must not become the modes that [`restore`] sets.
+pub(super) fn is_in_foreground() -> bool {
+    match tcgetpgrp(io::stdin()) {
+        Ok(foreground) => foreground == getpgrp(),
+        // No shell controls this process by the terminal.
+        Err(_) => true,
+    }
 }
 
 /// Changes the modes of a terminal, and remembers its former ones for [`restore`].
