@@ -14,7 +14,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 const MIB: usize = 1 << 20;
@@ -523,7 +524,7 @@ type BytesById = BTreeMap<String, [u64; 2]>;
 struct LiveFigures {
     by: &'static str,
     child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
     /// The sums over all intervals.
     sums: BytesById,
 }
@@ -541,7 +542,12 @@ impl LiveFigures {
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         errors.read_line(&mut announcement).expect("the command prints a line");
         assert!(announcement.contains("--once prints one interval"), "{announcement}");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        // A thread reads the lines, so that the test does not wait for them without a limit.
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
+        });
         Self { by, child, lines, sums: BytesById::new() }
     }
 
@@ -556,13 +562,15 @@ impl LiveFigures {
         };
         let deadline = Instant::now() + PATIENCE;
         while !has_all(&self.sums) {
-            assert!(Instant::now() < deadline, "by {}: {:?} only", self.by, self.sums);
-            let line = self.lines.next().expect("the command continues").expect("text");
-            self.add(&line);
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.add(&line),
+                Err(error) => panic!("by {}: {:?} only: {error}", self.by, self.sums),
+            }
         }
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
-        while let Some(Ok(line)) = self.lines.next() {
+        while let Ok(line) = self.lines.recv() {
             self.add(&line);
         }
         for (id, bytes) in expected {

@@ -243,9 +243,11 @@ fn failing_webhook_gets_each_notification_and_delays_no_program() {
 /// the cluster.
 #[test]
 fn absent_receivers_are_logged_once() {
-    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = closed.local_addr().expect("an address").to_string();
-    drop(closed);
+    // The port of a connected socket refuses connections, and no other test can get it meanwhile.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let place = listener.local_addr().expect("an address");
+    let reserved = TcpStream::connect(place).expect("a connection");
+    let address = reserved.local_addr().expect("an address").to_string();
     let cluster = monitored(&[
         format!("alerts.webhook=http://{address}/"),
         format!("alerts.alertmanagers=http://{address}"),
