@@ -14,6 +14,7 @@
 //! - [`lab`]: labs of `skep lab`
 //! - [`linearizable`]: a check of the order in which operations took effect
 //! - [`files`]: file system calls that must succeed
+//! - [`http_request`]: the requests that programs send to servers of a test
 //! - [`target_disk`]: a separate disk for one target. A test can cause failures of this disk
 //! - [`view`]: typed views of JSON output
 //! - [`health_watch`]: a running `skep health check --watch`
@@ -37,6 +38,7 @@ pub mod cluster;
 pub mod connections;
 pub mod files;
 pub mod health_watch;
+pub mod http_request;
 pub mod lab;
 pub mod linearizable;
 pub mod network;

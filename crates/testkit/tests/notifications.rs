@@ -3,10 +3,11 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use skep_testkit::http_request::HttpRequest;
 use skep_testkit::process::Process;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, wait_for};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -42,27 +43,14 @@ struct Request {
 
 /// Reads one request. `None` means that the sender has closed the connection before its end.
 fn read_request(stream: &TcpStream) -> Option<Request> {
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut length, mut content_type) = (String::new(), 0, String::new());
-    while !head.ends_with("\r\n\r\n") {
-        let mut line = String::new();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.trim().parse().expect("a length"),
-            "content-type" => content_type = value.trim().to_owned(),
-            _ => {}
-        }
-        head += &line;
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let path = head.split(' ').nth(1).expect("a path").to_owned();
-    assert!(head.starts_with("POST "), "{head}");
-    let body = serde_json::from_slice(&body).expect("JSON");
-    Some(Request { path, content_type, body, is_accepted: false })
+    let request = HttpRequest::read(stream, PATIENCE)?;
+    assert!(request.head.starts_with("POST "), "{}", request.head);
+    Some(Request {
+        path: request.path().to_owned(),
+        content_type: request.header("content-type").to_owned(),
+        body: serde_json::from_slice(&request.body).expect("JSON"),
+        is_accepted: false,
+    })
 }
 
 fn behave(mut stream: TcpStream, behaviour: Behaviour) -> std::io::Result<()> {

@@ -3,12 +3,13 @@
 //! operations on a directory. The monitor exports the records to a collector.
 
 use serde_json::Value;
+use skep_testkit::http_request::HttpRequest;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, wait_for};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -296,22 +297,10 @@ fn unknown_trace_id_is_refused_with_a_fix() {
 
 /// Receives one request of the monitor's exporter, and returns the body of the request.
 fn receive(stream: &TcpStream) -> Value {
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut length) = (String::new(), 0);
-    while !head.ends_with("\r\n\r\n") {
-        let mut line = String::new();
-        reader.read_line(&mut line).expect("a line of the head");
-        let line_in_small = line.to_ascii_lowercase();
-        if let Some(value) = line_in_small.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-        head += &line;
-    }
-    assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
-    assert!(head.to_ascii_lowercase().contains("content-type: application/json\r\n"), "{head}");
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).expect("a body");
-    serde_json::from_slice(&body).expect("JSON")
+    let request = HttpRequest::read(stream, PATIENCE).expect("a request");
+    assert!(request.head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{}", request.head);
+    assert_eq!(request.header("content-type"), "application/json");
+    serde_json::from_slice(&request.body).expect("JSON")
 }
 
 /// Starts a collector of traces. It replies to the first request with the error that it is busy.

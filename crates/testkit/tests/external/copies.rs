@@ -120,34 +120,6 @@ fn ask(address: &str, method: &str, path: &str) -> Option<(u16, Value)> {
     Some((status, serde_json::from_str(body).ok()?))
 }
 
-/// An HTTP request that a server of the test has received.
-struct Request {
-    /// The whole request, with its head.
-    bytes: Vec<u8>,
-    body: String,
-}
-
-/// Reads a request. `None` means that the other program has closed the connection before its end.
-fn read_request(stream: &TcpStream) -> Option<Request> {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-    let mut reader = BufReader::new(stream);
-    let (mut head, mut length) = (String::new(), 0);
-    while !head.ends_with("\r\n\r\n") {
-        let begin = head.len();
-        if reader.read_line(&mut head).ok()? == 0 {
-            return None;
-        }
-        let line = head[begin..].to_ascii_lowercase();
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    let bytes = [head.as_bytes(), &body].concat();
-    Some(Request { bytes, body: String::from_utf8(body).expect("UTF-8") })
-}
-
 /// Prometheus has the figures that the monitor has written to it.
 pub(crate) fn arrive_in_prometheus(_: &()) {
     let cluster = Cluster::start(Shape::default());

@@ -1,10 +1,11 @@
 //! A fault arrives in a real Alertmanager as one alert, and its end resolves the alert. A receiver
 //! behind Alertmanager gets one notification of the start and one of the end.
 
-use super::{PATIENCE, Running, Suspended, ask, read_request};
+use super::{PATIENCE, Running, Suspended, ask};
 use crate::prometheus::Prometheus;
 use crate::text;
 use serde_json::Value;
+use skep_testkit::http_request::HttpRequest;
 use skep_testkit::program::run;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, files, wait_for};
@@ -35,8 +36,8 @@ impl Notified {
         let (sender, requests) = channel();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let Some(request) = read_request(&stream) else { continue };
-                let body = serde_json::from_str(&request.body).expect("JSON");
+                let Some(request) = HttpRequest::read(&stream, PATIENCE) else { continue };
+                let body = serde_json::from_slice(&request.body).expect("JSON");
                 let reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
                 // Alertmanager repeats a request whose reply it does not get.
                 let is_replied = stream.write_all(reply).is_ok();

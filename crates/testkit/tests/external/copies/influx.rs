@@ -1,9 +1,10 @@
 //! InfluxDB has every point that the monitor has written, and the points agree with the work of the
 //! test. A recorder between monitor and InfluxDB keeps a copy of each write.
 
-use super::{PATIENCE, Running, ask, read_request};
+use super::{PATIENCE, Running, ask};
 use crate::text;
 use serde_json::Value;
+use skep_testkit::http_request::HttpRequest;
 use skep_testkit::program::run;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, Transport, eventually, files, wait_for};
@@ -123,12 +124,13 @@ impl Recorder {
         let (influx, into) = (influx.to_owned(), Arc::clone(&recorded));
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let Some(request) = read_request(&stream) else { continue };
-                let reply = forward(&influx, &request.bytes);
+                let Some(request) = HttpRequest::read(&stream, PATIENCE) else { continue };
+                let reply = forward(&influx, &request.bytes());
+                let body = String::from_utf8(request.body).expect("UTF-8");
                 let mut recorded = into.lock().unwrap_or_else(PoisonError::into_inner);
                 recorded.writes += 1;
                 match reply.starts_with("HTTP/1.1 204 ") {
-                    true => request.body.lines().for_each(|line| add(&mut recorded.points, line)),
+                    true => body.lines().for_each(|line| add(&mut recorded.points, line)),
                     false => recorded.refusals.push(reply.clone()),
                 }
                 drop(recorded);
