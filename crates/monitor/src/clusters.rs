@@ -46,9 +46,18 @@ pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf
     }
 }
 
-/// The states of the clusters by name, in the order of the command line. There is at least one.
+/// A cluster that requests can choose.
 #[derive(Debug)]
-pub(crate) struct Clusters(pub(crate) Vec<(String, Rc<RefCell<MonitorState>>)>);
+pub(crate) struct Choice {
+    pub(crate) name: String,
+    /// The id of the cluster in its token. Requests can use it before a cluster map has arrived.
+    pub(crate) id: String,
+    pub(crate) state: Rc<RefCell<MonitorState>>,
+}
+
+/// The clusters in the order of the command line. There is at least one.
+#[derive(Debug)]
+pub(crate) struct Clusters(pub(crate) Vec<Choice>);
 
 impl Clusters {
     /// Returns the reply to a request that is not for reports.
@@ -66,7 +75,7 @@ impl Clusters {
             if let Some(refusal) = routes::refusal(request, access) {
                 return refusal;
             }
-            let states: Vec<_> = self.0.iter().map(|(_, state)| state.borrow()).collect();
+            let states: Vec<_> = self.0.iter().map(|it| it.state.borrow()).collect();
             let states: Vec<&MonitorState> = states.iter().map(|state| &**state).collect();
             return match path {
                 "/metrics" => routes::metrics_of(&states, registry, now_ms),
@@ -74,34 +83,26 @@ impl Clusters {
                 _ => routes::as_json(&self.list(&states)),
             };
         }
-        let state = match &wanted {
+        let chosen = match &wanted {
             None => self.0.first(),
-            Some(wanted) => self.0.iter().find(|(name, state)| {
-                name == wanted || (!wanted.is_empty() && state.borrow().cluster() == *wanted)
-            }),
+            Some(wanted) => self.0.iter().find(|it| it.name == *wanted || it.id == *wanted),
         };
-        match state {
-            Some((_, state)) => routes::reply(request, access, &state.borrow(), registry, now_ms),
+        match chosen {
+            Some(it) => routes::reply(request, access, &it.state.borrow(), registry, now_ms),
             None => routes::refusal(request, access).unwrap_or_else(|| {
-                let is_known = |state: &RefCell<MonitorState>| !state.borrow().cluster().is_empty();
-                let starts = match self.0.iter().all(|(_, state)| is_known(state)) {
-                    true => "",
-                    false => ", and does not know all of their ids yet",
-                };
-                let names = self.names();
-                routes::bad(&format!("unknown cluster; the monitor has {names}{starts}"))
+                routes::bad(&format!("unknown cluster; the monitor has {}", self.names()))
             }),
         }
     }
 
     fn names(&self) -> String {
-        let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = self.0.iter().map(|it| it.name.as_str()).collect();
         names.join(", ")
     }
 
     /// Returns the list of the clusters. `states` are in the order of this list.
     fn list(&self, states: &[&MonitorState]) -> Value {
-        let all = self.0.iter().zip(states).map(|((name, _), state)| {
+        let all = self.0.iter().zip(states).map(|(Choice { name, .. }, state)| {
             let holding = state.alerts.holding();
             let critical = holding.iter().filter(|alert| alert.severity == "critical").count();
             json!({
@@ -133,7 +134,8 @@ mod tests {
             let mut state = MonitorState::new(history, MonitorSettings::default().alerts);
             let id = ClusterId::new([u8::try_from(number).unwrap() + 1; 16]);
             state.collected.map = Some(ClusterMap::empty(id));
-            (name.to_owned(), Rc::new(RefCell::new(state)))
+            let (name, id) = (name.to_owned(), id.to_string());
+            Choice { name, id, state: Rc::new(RefCell::new(state)) }
         };
         let clusters = Clusters(vec![state(0, "main"), state(1, "test")]);
         (directory, clusters)
@@ -161,19 +163,17 @@ mod tests {
         assert_eq!(id_of("/api/live"), "01");
         assert_eq!(id_of("/api/live?cluster=main"), "01");
         assert_eq!(id_of("/api/live?cluster=test"), "02");
-        assert_eq!(id_of(&format!("/api/live?cluster={}", ClusterId::new([2; 16]))), "02");
+        let by_id = format!("/api/live?cluster={}", ClusterId::new([2; 16]));
+        assert_eq!(id_of(&by_id), "02");
         let (status, text) = get(&clusters, "/api/live?cluster=other", None);
         assert_eq!(status, "400 Bad Request");
-        assert!(text.contains("main, test") && !text.contains("does not know"), "{text}");
-        clusters.0[0].1.borrow_mut().collected.map = None;
-        for unknown in ["/api/live?cluster=other", "/api/live?cluster="] {
-            let (status, text) = get(&clusters, unknown, None);
-            assert_eq!(status, "400 Bad Request", "{unknown}");
-            assert!(text.contains("does not know all of their ids yet"), "{text}");
-        }
+        assert!(text.contains("main, test"), "{text}");
         let listed: Value = serde_json::from_str(&get(&clusters, "/api/clusters", None).1).unwrap();
         assert_eq!(listed["clusters"][1]["name"], "test");
         assert_eq!(listed["clusters"][1]["alerts"], 0);
+        clusters.0[1].state.borrow_mut().collected.map = None;
+        let (status, text) = get(&clusters, &by_id, None);
+        assert_eq!(status, "200 OK", "the id is known before the map: {text}");
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn metrics_have_the_alerts_of_all_clusters() {
         let (_directory, clusters) = two();
-        for (_, state) in &clusters.0 {
+        for Choice { state, .. } in &clusters.0 {
             for second in 0..10 {
                 let finding = crate::findings::Finding {
                     rule: "target-full",

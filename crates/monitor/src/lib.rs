@@ -61,7 +61,7 @@ mod trace_source;
 pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
-use clusters::{Clusters, history_of};
+use clusters::{Choice, Clusters, history_of};
 use collect::Collector;
 use history::History;
 use live::MonitorState;
@@ -127,9 +127,10 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
         let place = history_of(directory, number, &cluster.name);
         let history = History::open(&place, settings.history.0).map_err(named)?;
         let state = MonitorState::new(history, settings.alerts.clone());
-        states.push((cluster.name.clone(), Rc::new(RefCell::new(state))));
+        let (name, id) = (cluster.name.clone(), cluster.token.cluster.to_string());
+        states.push(Choice { name, id, state: Rc::new(RefCell::new(state)) });
     }
-    let own: Vec<_> = states.iter().map(|(_, state)| Rc::clone(state)).collect();
+    let own: Vec<_> = states.iter().map(|it| Rc::clone(&it.state)).collect();
     // The services use the function `listen`, too, so its errors name their setting `node.listen`.
     // Replace this name by the name of the monitor's setting.
     let renamed =

@@ -44,6 +44,8 @@ pub(super) struct WorkOfMinute {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct MonitorHealth {
     now_ms: u64,
+    /// Id of the cluster. Empty if the monitor has no cluster map yet.
+    cluster: String,
     findings: Vec<MonitorFinding>,
     /// `None` means that the monitor has no cluster map yet.
     pub(super) balance: Option<WorkOfMinute>,
@@ -54,8 +56,9 @@ pub(super) struct MonitorHealth {
 /// # Errors
 /// - `TimedOut` or `Disconnected` if the monitor does not answer.
 /// - `Configuration` if the password is missing or wrong.
-/// - `InvalidArgument` if the monitor does not watch this cluster, or does not know its id yet.
+/// - `InvalidArgument` if the monitor does not watch this cluster.
 /// - `Protocol` if the reply is not the expected JSON.
+/// - `NotReady` if the monitor has no cluster map yet.
 pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<MonitorHealth> {
     let name = address.of(access);
     let late = || {
@@ -64,7 +67,9 @@ pub(super) async fn ask(access: &Access, address: &MonitorAddress) -> Result<Mon
     };
     let asking = address.ask(access, "/api/health");
     let value = skep_env::timeout(PATIENCE, asking).await.ok_or_else(late)??;
-    serde_json::from_value(value).map_err(|_| not_a_monitor(&name))
+    let health: MonitorHealth = serde_json::from_value(value).map_err(|_| not_a_monitor(&name))?;
+    health.check_map(&name)?;
+    Ok(health)
 }
 
 /// Returns the line about the rules that were not evaluated, because the monitor did not answer.
@@ -96,6 +101,15 @@ impl MonitorFinding {
 }
 
 impl MonitorHealth {
+    /// Without a cluster map, the monitor has evaluated no rule about the cluster.
+    fn check_map(&self, name: &str) -> Result<()> {
+        if self.cluster.is_empty() {
+            let what = format!("the monitor at {name} has no cluster map yet");
+            return Err(Error::new(ErrorCode::NotReady, what));
+        }
+        Ok(())
+    }
+
     /// Adds the findings that only the monitor has. Sets the start time of each problem that the
     /// monitor has found too, unless the problem already has a start time. `now` is the time of
     /// this host.
@@ -126,6 +140,7 @@ mod tests {
         };
         let reply = json!({
             "now_ms": 1_800_000_090_000_u64,
+            "cluster": "c1",
             "findings": [
                 finding("target-slow", "t7", Value::Null),
                 finding("queue-growing", "t8", Value::Null),
@@ -169,5 +184,13 @@ mod tests {
             vec![Problem { key: "target-offline t3".into(), since, ..Problem::default() }];
         health().complete(&mut problems, now);
         assert_eq!(problems[0].since.map(Since::lasted_ms), Some(5_000));
+    }
+
+    #[test]
+    fn monitor_without_a_cluster_map_is_refused() {
+        assert!(health().check_map("127.0.0.1:7480").is_ok());
+        let young = MonitorHealth { cluster: String::new(), ..health() };
+        let refused = young.check_map("127.0.0.1:7480").unwrap_err();
+        assert!(unchecked(&refused).ends_with("127.0.0.1:7480 has no cluster map yet"));
     }
 }
