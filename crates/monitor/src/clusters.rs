@@ -11,13 +11,19 @@ use serde_json::{Value, json};
 use skep_exporter::http::{Reply, Request};
 use skep_metrics::Registry;
 use skep_rpc::JoinToken;
+use skep_types::ClusterId;
 use std::cell::RefCell;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Maximum length of the name of a cluster.
 const MAX_NAME: usize = 64;
+
+/// File beside a history with the id of its cluster.
+const OWNER_FILE: &str = "history-of";
 
 /// A cluster that the monitor watches.
 #[derive(Debug, Clone)]
@@ -44,6 +50,37 @@ pub(crate) fn history_of(directory: &Path, number: usize, name: &str) -> PathBuf
         0 => directory.join("history"),
         _ => directory.join("clusters").join(name).join("history"),
     }
+}
+
+/// Makes the history at `place` the history of the cluster `id`. If another cluster had this place
+/// before, for example because the order of the clusters was different, its history is set aside
+/// as `history-ID`. The history of `id` is taken back if it was set aside. So the figures of
+/// different clusters never mix.
+///
+/// # Errors
+/// The errors of the file system.
+pub(crate) fn claim_history(place: &Path, id: ClusterId) -> io::Result<()> {
+    let (owner_file, id) = (place.with_file_name(OWNER_FILE), id.to_string());
+    let set_aside = |owner: &str| place.with_file_name(format!("history-{owner}"));
+    let text = fs::read_to_string(&owner_file).unwrap_or_default();
+    let owner = text.trim();
+    if owner == id {
+        return Ok(());
+    }
+    let is_id = owner.len() == id.len() && owner.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id && place.exists() {
+        // Without this file, an interrupted change does not set the wrong history aside later.
+        fs::remove_file(&owner_file)?;
+        let former = set_aside(owner);
+        fs::rename(place, &former)?;
+        tracing::warn!("set the history of the former cluster {owner} aside: {}", former.display());
+    }
+    let own = set_aside(&id);
+    if !place.exists() && own.exists() {
+        fs::rename(own, place)?;
+    }
+    place.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(owner_file, id + "\n")
 }
 
 /// A cluster that requests can choose.
@@ -122,7 +159,7 @@ mod tests {
     use crate::collect::Collected;
     use crate::history::History;
     use crate::settings::MonitorSettings;
-    use skep_types::{ClusterId, ClusterMap};
+    use skep_types::ClusterMap;
 
     const NOW: u64 = 1_800_000_000_000;
 
@@ -223,6 +260,29 @@ mod tests {
         let alerts = text.lines().filter(|line| line.contains("management-unreachable"));
         let different: std::collections::BTreeSet<&str> = alerts.collect();
         assert_eq!(different.len(), 2, "{text}");
+    }
+
+    #[test]
+    fn history_of_another_cluster_is_set_aside_and_taken_back() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in [0, 1] {
+            let place = history_of(directory.path(), number, "b");
+            let [one, other] = [1, 2].map(|byte| ClusterId::new([byte; 16]));
+            let figures = place.join("figures");
+            claim_history(&place, one).unwrap();
+            fs::create_dir_all(&place).unwrap();
+            fs::write(&figures, "one").unwrap();
+            claim_history(&place, one).unwrap();
+            assert!(figures.exists());
+            claim_history(&place, other).unwrap();
+            assert!(!figures.exists(), "the other cluster has no figures yet");
+            fs::create_dir_all(&place).unwrap();
+            fs::write(&figures, "other").unwrap();
+            claim_history(&place, one).unwrap();
+            assert_eq!(fs::read_to_string(&figures).unwrap(), "one");
+            claim_history(&place, other).unwrap();
+            assert_eq!(fs::read_to_string(&figures).unwrap(), "other");
+        }
     }
 
     #[test]

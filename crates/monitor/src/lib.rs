@@ -61,7 +61,7 @@ mod trace_source;
 pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
-use clusters::{Choice, Clusters, history_of};
+use clusters::{Choice, Clusters, claim_history, history_of};
 use collect::Collector;
 use history::History;
 use live::MonitorState;
@@ -125,6 +125,7 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
     let mut states = Vec::new();
     for (number, cluster) in clusters.iter().enumerate() {
         let place = history_of(directory, number, &cluster.name);
+        claim_history(&place, cluster.token.cluster).map_err(named)?;
         let history = History::open(&place, settings.history.0).map_err(named)?;
         let state = MonitorState::new(history, settings.alerts.clone());
         let (name, id) = (cluster.name.clone(), cluster.token.cluster.to_string());
