@@ -45,9 +45,9 @@ pub(crate) struct Context<F> {
     /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
     /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
-    /// The opens that the kernel repeats, of all workers.
+    /// The opens at all workers that the kernel repeats.
     pub(crate) repeated_opens: Arc<RepeatedOpens>,
-    /// The open files whose failed sync or close is in the log already, of all workers.
+    /// The open files at all workers whose failed sync or close the mount has already logged.
     pub(crate) close_failures: Arc<CloseFailures>,
     /// The recent operations of all workers, for programs that follow the operations of the mount.
     pub(crate) following: Arc<Following>,
