@@ -33,8 +33,8 @@ impl Trace {
         }
     }
 
-    /// Begins an event of the queue. `random` has the state of the random numbers, which depends on
-    /// all earlier events. So the hash needs only the contents of messages in addition.
+    /// Begins an event of the queue. The state of `random` depends on all earlier events. So apart
+    /// from `time` and this state, the hash needs only the contents of messages.
     pub(crate) fn begin(&mut self, time: Duration, random: &Random) {
         self.events += 1;
         self.add(time.as_nanos() as u64);
