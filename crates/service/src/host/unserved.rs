@@ -56,7 +56,7 @@ impl UnservedTarget {
     }
 
     /// Records that another attempt to serve the target has failed at `now`. Logs a new problem at
-    /// once, and a problem that stays at long intervals.
+    /// once. Logs an unchanged problem again only at long intervals.
     pub(super) fn failed_again(&mut self, error: &Error, now: Duration) {
         if self.is_worth_a_line(error, now) {
             log(&self.path, error);
