@@ -219,7 +219,7 @@ fn returned_member_serves_only_after_its_sync_of_safe_records() {
 }
 
 #[test]
-fn returned_member_that_stops_replying_no_longer_counts() {
+fn silent_returned_member_no_longer_counts_for_watermarks() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
