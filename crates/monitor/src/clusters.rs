@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn alerts_name_their_cluster_before_its_first_map() {
         let (_directory, clusters) = two();
-        for (number, (_, state)) in clusters.0.iter().enumerate() {
+        for (number, Choice { state, .. }) in clusters.0.iter().enumerate() {
             let id = Some(ClusterId::new([u8::try_from(number).unwrap() + 1; 16]));
             for second in 0..10 {
                 let map_problem = Some("no reply".to_owned());

@@ -65,7 +65,7 @@ fn long_list_shows_the_page_of_the_selected_row() {
     // Lines about problems do not hide the selected row.
     let problems = ["no figures from storage-1".to_owned()];
     let screen = drawn(&view, Some(&lines), &problems);
-    assert_eq!(screen.len(), 12, "{:?}", texts(&screen));
+    assert_eq!(screen.len(), 13, "{:?}", texts(&screen));
     assert!(texts(&screen).iter().any(|text| text.starts_with("request_24 ")));
 }
 
