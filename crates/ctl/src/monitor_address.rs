@@ -72,14 +72,14 @@ impl MonitorAddress {
         self.monitor.is_some() || self.monitor_password_file.is_some()
     }
 
-    /// Sends a request such as `/api/load?span=60` about the cluster of `access` to the monitor, and
-    /// returns the JSON of the reply.
+    /// Sends a request such as `/api/load?span=60` about the cluster of `access` to the monitor,
+    /// and returns the JSON of the reply.
     ///
     /// # Errors
     /// - `Disconnected` if the monitor cannot be reached.
     /// - `Configuration` if the password is missing or wrong.
-    /// - `InvalidArgument` if the monitor refuses the request, for example because it does not watch
-    ///   this cluster.
+    /// - `InvalidArgument` if the monitor refuses the request, for example because it does not
+    ///   watch this cluster.
     /// - `Protocol` if the reply is not the expected JSON.
     pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
         let address = self.of(access);

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A model, and what it is about.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// What happens within the bounds.
+    /// The events within the bounds.
     pub name: &'static str,
     /// The model with its bounds.
     pub model: GroupModel,

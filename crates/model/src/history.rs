@@ -1,5 +1,5 @@
-//! What clients have received, and which records power losses have removed. Only the properties of
-//! the model use it, never the protocol.
+//! The replies that clients have received, and the records that power losses have removed. Only the
+//! properties of the model use them, never the protocol.
 
 use crate::GroupModel;
 use crate::bugs::PlantedBug;

@@ -32,7 +32,7 @@ pub struct Member {
     /// The group in an older map. The next process may start with it, because a node stores its
     /// cluster map a moment after it has received it.
     pub stored_map: Group,
-    /// What the process does.
+    /// The present role of the process.
     pub role: Role,
 }
 
@@ -45,7 +45,7 @@ pub enum Role {
     Primary(Primary),
 }
 
-/// What a backup keeps in memory.
+/// The memory of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Backup {
     /// Last record that is known to be equal to that of the primary of this epoch.

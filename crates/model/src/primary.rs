@@ -11,7 +11,7 @@ use crate::messages::Reply;
 /// Greatest number of members of a group.
 pub const MOST_MEMBERS: usize = 3;
 
-/// What a primary keeps in memory.
+/// The memory of a primary.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Primary {
     /// First epoch of the term.
@@ -28,7 +28,7 @@ pub struct Primary {
     pub links: [Link; MOST_MEMBERS],
 }
 
-/// What a primary knows of another member.
+/// A primary's knowledge of another member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Link {
     /// Whether replies wait for the member.
@@ -37,7 +37,7 @@ pub struct Link {
     pub may_serve: bool,
     /// Whether the primary has a lease from the member.
     pub is_leased: bool,
-    /// What the member has reported in this epoch.
+    /// The progress that the member has reported in this epoch.
     pub progress: Progress,
     /// Whether the newest reply of this epoch came from the present process of the member.
     pub knows_process: bool,

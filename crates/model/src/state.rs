@@ -24,7 +24,7 @@ pub struct State {
     pub late: Option<LateMessage>,
     /// Operations and faults that may still happen.
     pub left: Faults,
-    /// What clients have received.
+    /// The replies that clients have received.
     pub history: History,
 }
 
@@ -119,7 +119,7 @@ impl State {
         self.lead_if_possible(own, bug);
     }
 
-    /// Makes a backup the primary if its map says so and the member may lead.
+    /// Makes a backup the primary if its map names it and the member may lead.
     fn lead_if_possible(&mut self, own: Index, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
         if !member.may_lead(own, bug) {

@@ -3,7 +3,7 @@
 //! The module is pure, because the caller passes the time. It decides when an alert begins and
 //! ends, and which alerts are parts of another alert. [`crate::notify`] sends the notifications.
 //!
-//! The times are those of the host's clock, which users see. If the clock is set back, all times
+//! The times come from the host's clock, which users see. If the clock is set back, all times
 //! move with it, so that alerts neither begin late nor last until the clock has caught up.
 //!
 //! A finding that follows from another one raises no alert of its own while the alert of its cause

@@ -196,7 +196,8 @@ impl FileSystem<'_> {
     }
 }
 
-/// Returns the used share of all space of several file systems, in percent. Zero if there are none.
+/// Returns the used share of all space of several file systems, in percent. Zero for
+/// an empty iterator.
 pub fn used_percent<'a>(file_systems: impl Iterator<Item = &'a FileSystem<'a>>) -> f64 {
     let (mut used, mut total) = (0.0, 0.0);
     for Capacity { total_bytes, free_bytes, .. } in file_systems.map(|it| it.capacity) {

@@ -17,6 +17,7 @@ mod focus;
 mod host_causes;
 mod hosts;
 mod links;
+mod median;
 mod metadata_load;
 pub(crate) mod names;
 mod open_requests;

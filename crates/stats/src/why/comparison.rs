@@ -7,6 +7,7 @@
 //! compared with the time that the peer would take for the same amount of data.
 
 use super::evidence::{Evidence, TargetEvidence, Times};
+use super::median::median;
 use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetKind};
 use std::collections::BTreeMap;
@@ -39,13 +40,6 @@ pub(super) fn of_kind<'a>(
     let targets = map.targets.iter().filter(|target| target.kind == kind);
     let ids = targets.map(|target| target.id.raw());
     ids.filter_map(|id| Some((id, evidence.targets.get(&id)?))).collect()
-}
-
-/// Returns the median. If there are two middle values, returns the upper one. `None` means that the
-/// list is empty.
-pub(super) fn median<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied()
 }
 
 /// Returns the number of bytes that the requests of one kind have moved. For syncs, these are the

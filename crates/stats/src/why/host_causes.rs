@@ -10,7 +10,7 @@
 //! reply may take.
 
 use super::cause::Cause;
-use super::comparison::median;
+use super::median::median;
 use super::evidence::Evidence;
 use super::hosts::{HostEvidence, host_of, smallest};
 use super::names;

@@ -1,7 +1,7 @@
 //! The state of the hosts of services: memory, page cache and clock, computed from two replies of
 //! each service. The module does not judge the state (`host_causes` does).
 
-use super::comparison::median;
+use super::median::median;
 use crate::change::seconds;
 use crate::{Round, ServiceFigures};
 use skep_types::Node;

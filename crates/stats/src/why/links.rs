@@ -11,7 +11,7 @@
 //! `traffic` has the measured traffic.
 
 use super::cause::Cause;
-use super::comparison::median;
+use super::median::median;
 use super::evidence::Evidence;
 use super::names;
 use super::traffic::{Interval, Traffic};

@@ -55,7 +55,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/management/src/leadership.rs", "period: asks a majority whether this member still leads"),
     ("crates/management/src/lib.rs", "period: the clock tick of the authority; retry: accepting a connection; delay: the start after repeated panics"),
     ("crates/monitor/src/alertmanager.rs", "period: looks for changed alerts; retry: alerts that an Alertmanager does not accept"),
-    ("crates/monitor/src/background.rs", "period: the interval between two questions for the progress of members"),
+    ("crates/monitor/src/group_rounds.rs", "period: the interval between two questions for the progress of members"),
     ("crates/monitor/src/copies.rs", "period: the interval between copies of the load; retry: copies that wait"),
     ("crates/monitor/src/ganglia.rs", "retry: accepting a connection"),
     ("crates/monitor/src/lib.rs", "period: the interval between rounds"),

@@ -111,8 +111,8 @@ pub(super) const STORAGE: &[Panel] = &[
     lines(
         "Clean-up of chunk files",
         "short",
-        "Directories that a running search for chunk files without an inode checks, and those that \
-         are left. Zero if none is running.",
+        "Directories that a running search for chunk files without an inode checks, and the \
+         directories that are left. Zero if none is running.",
         &[
             query("sum by (target) (skep_storage_cleanup_directories{CLUSTER})", "t{{target}} all"),
             query(
