@@ -10,9 +10,9 @@
 //! reply may take.
 
 use super::cause::Cause;
-use super::median::median;
 use super::evidence::Evidence;
 use super::hosts::{HostEvidence, host_of, smallest};
+use super::median::median;
 use super::names;
 use skep_cluster::problems::Severity;
 use skep_types::text::escape_controls;

@@ -11,8 +11,8 @@
 //! `traffic` has the measured traffic.
 
 use super::cause::Cause;
-use super::median::median;
 use super::evidence::Evidence;
+use super::median::median;
 use super::names;
 use super::traffic::{Interval, Traffic};
 use skep_cluster::problems::Severity;

@@ -9,8 +9,8 @@
 //! a directory, since all requests of the user may be for one directory.
 
 use super::cause::Cause;
-use super::comparison::median;
 use super::evidence::{TargetEvidence, Times};
+use super::median::median;
 use super::names;
 use crate::change::LEFT_OUT;
 use skep_cluster::problems::Severity;
