@@ -196,7 +196,8 @@ impl Screen {
             }
             ("0", 'm') => self.is_reverse = false,
             ("7", 'm') => self.is_reverse = true,
-            ("1", 'm') => {}
+            // Bold and underlined text, and the colours of error messages.
+            ("1" | "4" | "31" | "32" | "33", 'm') => {}
             ("?25", 'h' | 'l') => self.is_cursor_hidden = end == 'l',
             ("?7", 'h' | 'l') => self.wraps = end == 'h',
             ("?1049", 'h') => {
