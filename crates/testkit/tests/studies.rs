@@ -372,7 +372,7 @@ fn invalid_studies_are_refused_before_the_first_run() {
     let uneven = QUICK.replace("processes = 2", "processes = 3");
     refused(&uneven, &[], 2, &["./plan.toml", "`data-size`", "`processes` 3", "192KiB"]);
     let hosts = QUICK.replace("hosts = 1", "hosts = 2");
-    refused(&hosts, &[], 2, &["`hosts` 2", "there are 1"]);
+    refused(&hosts, &[], 2, &["`hosts` 2", "the system has 1"]);
     refused(&QUICK.replace("transfer", "transfers"), &[], 2, &["line", "transfers"]);
     refused(QUICK, &["--resume"], 4, &["has no study"]);
     refused(QUICK, &["--hosts", "localhost,localhost"], 2, &["localhost", "twice"]);
