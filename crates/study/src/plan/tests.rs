@@ -146,7 +146,7 @@ fn plan_larger_than_the_system_is_refused() {
         }
     };
     check(&system, &format!("{fixed}4\ncount = 8"), &[]);
-    check(&system, &format!("{fixed}8"), &["experiment \"one\"", "`hosts` 8", "there are 4"]);
+    check(&system, &format!("{fixed}8"), &["experiment \"one\"", "`hosts` 8", "the system has 4"]);
     check(&system, &format!("{fixed}2\napplications = 4"), &["`applications` 4", "8 client hosts"]);
     check(&system, &format!("{fixed}4\ncount = 9"), &["`count` 9", "8 targets"]);
     let chooser = |word: &str, count: u32| format!("{fixed}1\nchooser = '{word}'\ncount = {count}");
