@@ -32,7 +32,9 @@ export class Table {
     this.body = h("tbody");
     this.empty = h("p", { class: "empty", hidden: true }, "Nothing in this span.");
     const table = h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, titles)), this.body);
-    this.element = h("div", {}, h("div", { class: "scroll" }, table), this.empty);
+    // The keyboard can scroll a wide table on a narrow screen only if the element has the focus.
+    const scrolled = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
+    this.element = h("div", {}, scrolled, this.empty);
   }
 
   classes(column) {
