@@ -2,9 +2,9 @@
 //! keys of the user.
 //!
 //! This file owns the loop: it waits for keys, signals and replies, and changes the state by each.
-//! [`view`] is the state, [`screen`] draws it, [`figures`] asks for the load, and [`terminal`] has
-//! the modes of the terminal. The loop ends with the key `q` or with a signal, and the terminal is
-//! restored before the process ends.
+//! [`view`] is the state, [`mod@screen`] draws it, [`figures`] asks for the load, and [`terminal`]
+//! has the modes of the terminal. The loop ends with the key `q` or with a signal, and the terminal
+//! is restored before the process ends.
 
 mod columns;
 mod figures;
