@@ -51,6 +51,29 @@ impl Process {
     }
 }
 
+/// Suspended processes. Dropping this value resumes them, even if a test fails. Otherwise programs
+/// that wait for these processes would never end.
+#[derive(Debug)]
+pub struct Suspended(Vec<Process>);
+
+impl Suspended {
+    /// Suspends the processes.
+    ///
+    /// # Panics
+    /// Panics if there are none.
+    pub fn of(processes: Vec<Process>) -> Self {
+        assert!(!processes.is_empty(), "a process to suspend");
+        processes.iter().for_each(|process| process.signal(Signal::STOP));
+        Self(processes)
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|process| process.signal(Signal::CONT));
+    }
+}
+
 fn pid(raw: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(raw).ok()?)
 }

@@ -4,7 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::cluster;
 use skep_testkit::files;
-use skep_testkit::process::Process;
+use skep_testkit::process::{Process, Suspended};
 use skep_testkit::program::finish;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, wait_for};
 use std::fs;
@@ -193,23 +193,6 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Suspended processes. Dropping this value resumes them, even if a test fails. Otherwise programs
-/// that wait for these processes would never end.
-struct Stopped(Vec<Process>);
-
-impl Stopped {
-    fn all(processes: Vec<Process>) -> Self {
-        processes.iter().for_each(|process| process.signal(Signal::STOP));
-        Self(processes)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|process| process.signal(Signal::CONT));
-    }
-}
-
 /// docs/semantics.md 4.1.
 #[test]
 fn forced_umount_ends_a_killed_program_with_dirty_pages() {
@@ -228,7 +211,7 @@ fn forced_umount_ends_a_killed_program_with_dirty_pages() {
             .expect("python3 is there");
         let mut lines = BufReader::new(mapper.stdout.take().expect("a pipe")).lines();
         assert_eq!(lines.next().expect("a line").expect("text"), "changed");
-        let stopped = Stopped::all(cluster.processes("storage"));
+        let stopped = Suspended::of(cluster.processes("storage"));
         mapper.kill().expect("our own child");
         let state = |pid: u32| {
             let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -265,7 +248,7 @@ fn sigterm_ends_a_waiting_program_after_a_handled_sigint() {
         let mut cluster = small();
         files::write(cluster.path().join("file"), vec![b'.'; 65_536]);
         let mounted = cluster.mount(transport);
-        let stopped = Stopped::all(cluster.processes("storage"));
+        let stopped = Suspended::of(cluster.processes("storage"));
         let mut command = Command::new("python3");
         command.args(["-c", READER]).arg(mounted.path().join("file")).stdout(Stdio::piped());
         let mut reader = Reader(command.spawn().expect("python3 is there"));
@@ -330,7 +313,7 @@ fn mounts_end_while_the_services_are_suspended() {
         let [fresh, used, _, busy] = &ways;
         files::write(used.join("own"), "text");
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
-        let stopped = Stopped::all(services);
+        let stopped = Suspended::of(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
         // `df` opens the directory. At the second `df`, the kernel uses cached attributes, and for
         // users other than root it also reads the access control list.

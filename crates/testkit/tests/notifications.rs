@@ -1,10 +1,9 @@
 //! The notifications of alerts by the monitor, with receivers of the test that are slow, fail, or
 //! send replies that are not HTTP.
 
-use rustix::process::Signal;
 use serde_json::Value;
 use skep_testkit::http_request::HttpRequest;
-use skep_testkit::process::Process;
+use skep_testkit::process::Suspended;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, wait_for};
 use std::io::{Read, Write};
@@ -101,23 +100,6 @@ fn monitored(settings: &[String]) -> Cluster {
     Cluster::start(Shape { monitor: true, more: more.collect(), ..Shape::small() })
 }
 
-/// Suspends the storage service until this value is dropped.
-struct Suspended(Process);
-
-impl Suspended {
-    fn storage_of(cluster: &Cluster) -> Self {
-        let process = cluster.processes("storage").remove(0);
-        process.signal(Signal::STOP);
-        Self(process)
-    }
-}
-
-impl Drop for Suspended {
-    fn drop(&mut self) {
-        self.0.signal(Signal::CONT);
-    }
-}
-
 fn log_lines(cluster: &Cluster, words: &str) -> usize {
     let log = files::read_to_string(cluster.data().join("logs/monitor.log"));
     log.lines().filter(|line| line.contains(words)).count()
@@ -144,7 +126,7 @@ fn alert_is_sent_until_alertmanager_accepts_its_end() {
         Behaviour::Reply("200 OK", 0),
     );
     let cluster = monitored(&[format!("alerts.alertmanagers=http://{address}/prefix")]);
-    let suspended = Suspended::storage_of(&cluster);
+    let suspended = Suspended::of(cluster.processes("storage"));
     let (mut failed, mut begin) = (0, None);
     let begin = wait_for("the Alertmanager accepts the alert", PATIENCE, || {
         for request in requests.try_iter() {
@@ -202,7 +184,7 @@ fn failing_webhook_gets_each_notification_and_delays_no_program() {
         format!("alerts.webhook=http://{address}/secret"),
         format!("alerts.command={}", program.display()),
     ]);
-    let suspended = Suspended::storage_of(&cluster);
+    let suspended = Suspended::of(cluster.processes("storage"));
     let of_program = || -> Vec<Value> {
         let text = std::fs::read_to_string(&output).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -240,7 +222,7 @@ fn absent_receivers_are_logged_once() {
         format!("alerts.webhook=http://{address}/"),
         format!("alerts.alertmanagers=http://{address}"),
     ]);
-    let suspended = Suspended::storage_of(&cluster);
+    let suspended = Suspended::of(cluster.processes("storage"));
     let failures = ["cannot notify the webhook", "cannot send alerts to Alertmanager"];
     for words in failures {
         wait_for(words, PATIENCE, || (log_lines(&cluster, words) > 0).then_some(()));

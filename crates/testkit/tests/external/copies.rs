@@ -7,10 +7,8 @@ pub(crate) mod ganglia;
 pub(crate) mod influx;
 
 use crate::prometheus::Prometheus;
-use rustix::process::Signal;
 use serde_json::Value;
 use skep_testkit::files;
-use skep_testkit::process::Process;
 use skep_testkit::{Cluster, Scratch, Shape, cluster, wait_for};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -69,23 +67,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
-    }
-}
-
-/// A suspended storage service. Dropping this value continues it.
-struct Suspended(Process);
-
-impl Suspended {
-    fn storage_of(cluster: &Cluster) -> Self {
-        let process = cluster.processes("storage").remove(0);
-        process.signal(Signal::STOP);
-        Self(process)
-    }
-}
-
-impl Drop for Suspended {
-    fn drop(&mut self) {
-        self.0.signal(Signal::CONT);
     }
 }
 

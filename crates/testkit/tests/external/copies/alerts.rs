@@ -1,11 +1,12 @@
 //! A fault arrives in a real Alertmanager as one alert, and its end resolves the alert. A receiver
 //! behind Alertmanager gets one notification of the start and one of the end.
 
-use super::{PATIENCE, Running, Suspended, ask};
+use super::{PATIENCE, Running, ask};
 use crate::prometheus::Prometheus;
 use crate::text;
 use serde_json::Value;
 use skep_testkit::http_request::HttpRequest;
+use skep_testkit::process::Suspended;
 use skep_testkit::program::run;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, files, wait_for};
@@ -179,7 +180,7 @@ fn check(
     during: impl FnOnce(),
 ) {
     assert_eq!(alertmanager.alerts(RULE), Vec::<Value>::new(), "a healthy cluster");
-    let suspended = Suspended::storage_of(cluster);
+    let suspended = Suspended::of(vec![cluster.processes("storage").remove(0)]);
     let alert = wait_for("the alert is in Alertmanager", PATIENCE, || {
         alertmanager.alerts(RULE).into_iter().find(|it| it["status"]["state"] == "active")
     });

@@ -2,8 +2,9 @@
 //! of a real `gmond`, and `gstat` lists the servers. The monitor's document has the form that
 //! `gmond` declares in its own document.
 
-use super::{PATIENCE, Running, Suspended, free_addresses, port, read_all};
+use super::{PATIENCE, Running, free_addresses, port, read_all};
 use crate::text;
+use skep_testkit::process::Suspended;
 use skep_testkit::program::{Finished, finish, run};
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, Scratch, Shape, files, wait_for};
@@ -146,7 +147,7 @@ pub(crate) fn programs_read_each_server(_: &()) {
         wait_for(text(&file), PATIENCE, || is_in(&rrds, &file).then_some(()));
     }
     println!("gmetad stores {} figures of {} servers", expected.len(), servers.len());
-    let suspended = Suspended::storage_of(&cluster);
+    let suspended = Suspended::of(vec![cluster.processes("storage").remove(0)]);
     wait_for("gstat shows the suspended server as dead", PATIENCE, || {
         gstat(&listen).expect_success().contains("Dead Hosts: 1\n").then_some(())
     });
