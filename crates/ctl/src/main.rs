@@ -15,6 +15,7 @@ mod failure;
 mod group_files;
 mod group_progress;
 mod help;
+mod helper_arguments;
 mod in_time;
 mod local;
 mod monitor_address;

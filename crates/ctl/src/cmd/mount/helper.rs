@@ -5,13 +5,10 @@
 //! Under the name `mount.fuse.skep` the helper changes an existing mount (`mount -o remount`).
 
 use super::{DEFAULT_LOG, DEFAULT_TRANSPORT, MountArgs};
-use skep_types::{Error, ErrorCode, Result};
+use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
+use skep_types::{ErrorCode, Result};
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// Exit codes of mount(8). 1 means "incorrect invocation", 32 means "mount failure".
-const WRONGLY_CALLED: u8 = 1;
-const FAILED: u8 = 32;
 
 /// Mounts the cluster, or changes a mount, as the arguments of mount(8) request.
 pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -24,18 +21,11 @@ pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorCode::InvalidArgument, what)
-}
-
 fn text(argument: OsString) -> Result<String> {
     let shown = argument.display().to_string();
-    argument.into_string().map_err(|_| {
-        wrong(format!(
-            "invalid argument '{shown}': it is not valid \
-                                                      UTF-8"
-        ))
-    })
+    argument
+        .into_string()
+        .map_err(|_| wrong(format!("invalid argument '{shown}': it is not valid UTF-8")))
 }
 
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
@@ -60,14 +50,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
                 'v' => args.is_quiet = false,
                 'n' => {}
                 'o' | 't' | 'N' => {
-                    let rest = &letters[at + 1..];
-                    let value = match rest.is_empty() {
-                        true => arguments.next().map(text).transpose()?,
-                        false => Some(rest.to_owned()),
-                    };
-                    let Some(value) = value else {
-                        return Err(wrong(format!("option -{letter} needs a value")));
-                    };
+                    let value = text(option_value(letters, at, &mut arguments)?)?;
                     if letter == 'o' {
                         args.options.push(value);
                     }
@@ -75,8 +58,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<MountArgs> {
                 }
                 other => {
                     return Err(wrong(format!(
-                        "unknown option -{other}; the options are -s, \
-                                                   -f, -n, -v, -o, -t and -N"
+                        "unknown option -{other}; the options are -s, -f, -n, -v, -o, -t and -N"
                     )));
                 }
             }

@@ -10,15 +10,12 @@
 //! that only umount(8) can carry out, the helper runs umount(8) again, without a helper.
 
 use super::UmountArgs;
+use crate::helper_arguments::{FAILED, WRONGLY_CALLED, option_value, wrong};
 use skep_types::{Error, ErrorCode, Result};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-
-/// Exit codes of umount(8). 1 means "incorrect invocation", 32 means "unmount failure".
-const WRONGLY_CALLED: u8 = 1;
-const FAILED: u8 = 32;
 
 /// The arguments of the helper.
 #[derive(Debug, Default)]
@@ -55,10 +52,6 @@ fn by_umount(call: &Call) -> Error {
     Error::new(ErrorCode::Io, format!("cannot run umount: {error}"))
 }
 
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorCode::InvalidArgument, what)
-}
-
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call> {
     let (mut call, mut places) = (Call::default(), Vec::new());
     let mut arguments = arguments.into_iter();
@@ -73,14 +66,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call> {
                 'f' | 'r' => call.is_left_to_umount = true,
                 'n' | 'v' => {}
                 't' | 'N' => {
-                    let rest = &letters[at + 1..];
-                    let value = match rest.is_empty() {
-                        true => arguments.next(),
-                        false => Some(rest.into()),
-                    };
-                    let Some(value) = value else {
-                        return Err(wrong(format!("option -{letter} needs a value")));
-                    };
+                    let value = option_value(letters, at, &mut arguments)?;
                     if letter == 'N' {
                         call.is_left_to_umount = true;
                         call.options.extend(["-N".into(), value]);
