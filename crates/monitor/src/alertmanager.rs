@@ -113,15 +113,7 @@ impl Alertmanager {
 
     async fn send(&self, alerts: Vec<Value>) -> Result<(), Failure> {
         let body = Value::Array(alerts).to_string();
-        let request = HttpRequest {
-            method: "POST",
-            url: &self.url,
-            authorization: "",
-            content_type: "application/json",
-            headers: &[],
-            body: body.as_bytes(),
-        };
-        post(&request).await
+        post(&HttpRequest::of_json(&self.url, &body)).await
     }
 }
 

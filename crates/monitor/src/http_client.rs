@@ -77,6 +77,20 @@ pub struct HttpRequest<'a> {
     pub body: &'a [u8],
 }
 
+impl<'a> HttpRequest<'a> {
+    /// Returns a `POST` of JSON without authorization.
+    pub(crate) fn of_json(url: &'a Url, json: &'a str) -> Self {
+        Self {
+            method: "POST",
+            url,
+            authorization: "",
+            content_type: "application/json",
+            headers: &[],
+            body: json.as_bytes(),
+        }
+    }
+}
+
 /// The reason why another program did not accept a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {

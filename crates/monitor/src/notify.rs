@@ -167,17 +167,7 @@ impl Queue {
 
     async fn attempt(&self, text: &str) -> Result<(), Failure> {
         match &self.receiver {
-            Receiver::Webhook(url) => {
-                let request = HttpRequest {
-                    method: "POST",
-                    url,
-                    authorization: "",
-                    content_type: "application/json",
-                    headers: &[],
-                    body: text.as_bytes(),
-                };
-                post(&request).await
-            }
+            Receiver::Webhook(url) => post(&HttpRequest::of_json(url, text)).await,
             Receiver::Program(program, arguments) => {
                 let running = run_program(program, arguments, text, SEND_PATIENCE);
                 running.await.map_err(Failure::Refused)

@@ -135,15 +135,7 @@ impl Exporter {
 
     async fn send(&self, records: &[TraceRecord]) -> Sent {
         let body = spans::request(records).to_string();
-        let request = HttpRequest {
-            method: "POST",
-            url: &self.url,
-            authorization: "",
-            content_type: "application/json",
-            headers: &[],
-            body: body.as_bytes(),
-        };
-        match send(&request).await {
+        match send(&HttpRequest::of_json(&self.url, &body)).await {
             Ok((200..=299, _)) => Sent::Accepted,
             // The collector, or a service behind it, is busy. OTLP requires that the sender sends
             // the batch again.
