@@ -244,4 +244,4 @@ fn to_parts(reply: Reply, is_last: bool, has_body: bool) -> Vec<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -18,18 +18,26 @@ fn with_server<T: Send + 'static>(
         sync.record(Duration::from_secs(500));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap();
-        let serving = skep_env::spawn(serve(listener, registry));
-        let (sender, done) = skep_env::Mailbox::new(1).unwrap();
-        let running = std::thread::spawn(move || {
-            let result = client(address);
-            let _ = sender.send(());
-            result
-        });
-        done.receive().await.unwrap();
-        drop(serving);
-        running.join().unwrap()
+        during(serve(listener, registry), move || client(address)).await
     })
     .unwrap()
+}
+
+/// Runs `client` in a separate thread while `serving` runs. Returns the result of `client`.
+pub(crate) async fn during<T: Send + 'static>(
+    serving: impl Future<Output = ()> + 'static,
+    client: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let serving = skep_env::spawn(serving);
+    let (sender, done) = skep_env::Mailbox::new(1).unwrap();
+    let running = std::thread::spawn(move || {
+        let result = client();
+        let _ = sender.send(());
+        result
+    });
+    done.receive().await.unwrap();
+    drop(serving);
+    running.join().unwrap()
 }
 
 fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {

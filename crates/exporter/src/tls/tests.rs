@@ -1,6 +1,7 @@
 //! Tests of the encrypted server with a client of rustls, and of the files of its certificate.
 
 use super::*;
+use crate::http::tests::during;
 use crate::http::{Answer, Request, plain, serve_pages};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use skep_env::TcpListener;
@@ -33,16 +34,8 @@ fn with_server<T: Send + 'static>(
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_address().unwrap();
         let handler = move |_: &Request| Answer::Now(plain("200 OK", body));
-        let serving = skep_env::spawn(serve_pages(listener, 4, Some(tls), Rc::new(handler)));
-        let (sender, done) = skep_env::Mailbox::new(1).unwrap();
-        let running = std::thread::spawn(move || {
-            let result = client(address);
-            let _ = sender.send(());
-            result
-        });
-        done.receive().await.unwrap();
-        drop(serving);
-        running.join().unwrap()
+        let serving = serve_pages(listener, 4, Some(tls), Rc::new(handler));
+        during(serving, move || client(address)).await
     })
     .unwrap()
 }
