@@ -60,7 +60,7 @@ impl Suspended {
     /// Suspends the processes.
     ///
     /// # Panics
-    /// Panics if there are none.
+    /// Panics if the list is empty.
     pub fn of(processes: Vec<Process>) -> Self {
         assert!(!processes.is_empty(), "a process to suspend");
         processes.iter().for_each(|process| process.signal(Signal::STOP));
