@@ -36,6 +36,7 @@
 
 pub mod cluster;
 pub mod connections;
+mod early_shell;
 pub mod files;
 pub mod health_watch;
 pub mod http_request;

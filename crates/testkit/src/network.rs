@@ -1,6 +1,7 @@
 //! Hosts in network namespaces. Each host has an address of its own, and a link that a test can
 //! disconnect.
 
+use crate::early_shell::EarlyShell;
 use crate::program::{clean_up, run};
 use std::path::Path;
 use std::process::Command;
@@ -78,6 +79,8 @@ pub struct Host {
     pub our_address: String,
     /// Address of the host.
     pub address: String,
+    /// Changes the link. It is started with the host, before a mount can need the link.
+    shell: EarlyShell,
 }
 
 impl Host {
@@ -105,6 +108,7 @@ impl Host {
             link: format!("sk{:x}-{number}", id & 0xffff),
             our_address: our_address.to_owned(),
             address: address.to_owned(),
+            shell: EarlyShell::new(),
         };
         let peer = format!("{}p", host.link);
         run("ip", ["netns", "add", &host.name]);
@@ -138,7 +142,7 @@ impl Host {
     /// # Panics
     /// Panics if the state of the link cannot be changed.
     pub fn set_link(&self, connected: bool) {
-        run("ip", ["link", "set", &self.link, if connected { "up" } else { "down" }]);
+        self.shell.run(&["ip", "link", "set", &self.link, if connected { "up" } else { "down" }]);
     }
 }
 
@@ -150,12 +154,12 @@ impl Host {
     /// Panics if the packet queue of the link cannot be changed.
     pub fn set_outgoing(&self, passes: bool) {
         let peer = format!("{}p", self.link);
-        let queue = ["-n", &self.name, "qdisc", if passes { "del" } else { "add" }];
+        let queue = ["tc", "-n", &self.name, "qdisc", if passes { "del" } else { "add" }];
         let device = ["dev", &peer, "root"];
         // This queue is so small that no packet fits into it.
         let full = ["tbf", "rate", "8bit", "burst", "10", "limit", "10"];
         let full = if passes { &[][..] } else { &full[..] };
-        run("tc", [&queue[..], &device[..], full].concat());
+        self.shell.run(&[&queue[..], &device[..], full].concat());
     }
 }
 

@@ -1,0 +1,99 @@
+//! A shell that is started before a test opens files on mounts, and that runs commands while a mount
+//! waits for an unreachable service.
+//!
+//! A test must not start a process while it has files open on such a mount. Between `fork` and the
+//! first instruction of the program, the kernel closes the inherited files in the child. Each close
+//! sends FLUSH to the mount, and waits for the reply. If the command is the one that makes the
+//! service reachable again, it waits for itself. The shell inherits no such file.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+
+/// Longest time of a command, in seconds.
+const LONGEST_SECONDS: u32 = 60;
+/// Begins the line with the exit status of a command.
+const STATUS: &str = "exit status ";
+
+/// A running shell. Dropping this value ends the shell.
+#[derive(Debug)]
+pub(crate) struct EarlyShell(Mutex<Pipes>);
+
+#[derive(Debug)]
+struct Pipes {
+    child: Child,
+    /// `None` after the drop of the shell.
+    commands: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl EarlyShell {
+    /// Starts the shell.
+    ///
+    /// # Panics
+    /// Panics if there is no shell.
+    pub(crate) fn new() -> Self {
+        let mut command = Command::new("sh");
+        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a shell");
+        let commands = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self(Mutex::new(Pipes { child, commands, output }))
+    }
+
+    /// Runs a program with its arguments, and waits until it ends. The words must not contain
+    /// characters that have a meaning in the shell.
+    ///
+    /// # Panics
+    /// Panics if the program fails or does not end in a minute.
+    pub(crate) fn run(&self, words: &[&str]) {
+        let line = words.join(" ");
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || "-._/: ".contains(it);
+        assert!(line.chars().all(is_plain), "the shell would not run `{line}` as it is");
+        let mut pipes = self.0.lock().expect("no panic");
+        let script =
+            format!("timeout {LONGEST_SECONDS} {line} </dev/null 2>&1; echo \"{STATUS}$?\"\n");
+        let commands = pipes.commands.as_mut().expect("the shell runs");
+        commands.write_all(script.as_bytes()).expect("the shell runs");
+        let mut printed = String::new();
+        let status = loop {
+            let mut next = String::new();
+            let length = pipes.output.read_line(&mut next).expect("the shell runs");
+            assert!(length > 0, "the shell ended while it ran `{line}`: {printed}");
+            match next.strip_prefix(STATUS) {
+                Some(status) => break status.trim().to_owned(),
+                None => printed += &next,
+            }
+        };
+        // The next caller must find the lock usable after this panic.
+        drop(pipes);
+        assert_eq!(status, "0", "`{line}` failed: {printed}");
+    }
+}
+
+impl Drop for EarlyShell {
+    fn drop(&mut self) {
+        let pipes = self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // The end of its input ends the shell.
+        pipes.commands = None;
+        pipes.child.wait().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shell_runs_one_command_after_the_other() {
+        let shell = EarlyShell::new();
+        shell.run(&["true"]);
+        shell.run(&["test", "-d", "/"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "`test -d /there-is-no-such-directory` failed")]
+    fn failure_of_a_command_in_the_shell_is_a_panic() {
+        EarlyShell::new().run(&["test", "-d", "/there-is-no-such-directory"]);
+    }
+}
