@@ -60,7 +60,7 @@ mod tests {
         /// file. This holds for any order of transfers, for one shared file (N-1) and for one file
         /// per process (N-N).
         #[test]
-        fn every_byte_is_written_once(
+        fn processes_together_write_each_byte_of_a_file_once(
             per_block in 1_u64..5,
             segments in 1_u64..5,
             processes in 1_u32..6,

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive_a_round_trip() {
+    fn decoded_launcher_messages_equal_the_encoded_ones() {
         let mut lines = Vec::new();
         let order = Order::Start {
             job: Job::Io(io::Plan::default()),
