@@ -194,7 +194,7 @@ mod tests {
     /// A write, and the close and sync of its file, may end while the reply to an earlier open of
     /// the file is in flight.
     #[test]
-    fn change_count_includes_changes_of_files_closed_since() {
+    fn write_during_an_open_is_detected_even_after_its_close() {
         let inodes = Inodes::new();
         let before = inodes.data_changes(InodeId::new(1));
         let state = dirty(&inodes, 1);

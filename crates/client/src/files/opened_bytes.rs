@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn opened_bytes_are_valid_for_one_version_and_a_short_time() {
+    fn bytes_of_an_open_reply_are_used_for_one_file_version_only() {
         let policy = OpenedBytesPolicy::new(TIMEOUT);
         let changes = DataChanges::default();
         let start = OpenStart { changes, at: Duration::from_secs(5), wants_bytes: true };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_and_bytes_over_the_limit_are_not_kept() {
+    fn mount_keeps_neither_damaged_nor_too_many_bytes_of_opens() {
         let policy = OpenedBytesPolicy::new(TIMEOUT);
         let changes = DataChanges::default();
         let start = OpenStart { changes, at: Duration::ZERO, wants_bytes: true };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_request_bytes_that_the_kernel_probably_lacks() {
+    fn open_requests_bytes_only_if_the_kernel_may_lack_the_pages() {
         let policy = OpenedBytesPolicy::new(TIMEOUT);
         assert_eq!((policy.limit(false), policy.limit(true)), (MAX_OPENED_FILE_BYTES, 0));
         policy.note_dropped_pages(true);
@@ -203,7 +203,7 @@ mod tests {
     /// docs/semantics.md 1.2: the option replaces the time after which a truncation by another
     /// mount is visible.
     #[test]
-    fn attribute_timeout_limits_the_age_of_bytes() {
+    fn bytes_of_an_open_reply_expire_after_the_attribute_timeout() {
         let timeout = Duration::from_millis(250);
         let policy = OpenedBytesPolicy::new(timeout);
         let changes = DataChanges::default();

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_open_of_a_closed_file_begins_a_new_open_period() {
+    fn lock_and_sharing_state_of_a_file_ends_with_its_last_close() {
         let mut handles = OpenHandles::default();
         assert_eq!(handles.life(), None);
         handles.opened();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_only_the_mount_holds_is_not_open_for_programs() {
+    fn file_opened_only_by_the_mount_itself_is_not_in_use() {
         let mut handles = OpenHandles::default();
         handles.opened();
         handles.held();

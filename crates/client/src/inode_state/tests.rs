@@ -250,7 +250,7 @@ fn write_below_the_file_size_is_reported_with_its_end() {
 }
 
 #[test]
-fn possible_end_of_a_write_is_reported_until_the_file_is_longer() {
+fn metadata_learns_how_far_an_unfinished_write_may_reach() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -327,7 +327,7 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn newest_inline_mark_of_each_start_is_kept_until_synced() {
+fn inline_write_stays_unsynced_until_a_sync_covers_it() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_newer_than_the_stored_slot_sequences_are_lost() {
+    fn changes_that_a_target_lost_in_a_power_loss_are_found() {
         let changes = opened();
         for (slot, sequence) in [(0, 1), (1, 1), (0, 2), (2, 1)] {
             changes.acknowledge(change(slot, sequence, u64::from(slot) * 10 + sequence));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn outdated_slot_comparison_of_another_thread_loses_no_change() {
+    fn late_slot_reply_does_not_declare_a_newer_change_lost() {
         let changes = opened();
         assert_eq!(changes.lost(2, &[(0, 1)]), []);
         changes.acknowledge(change(0, 2, 1));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_comparison_finds_the_executed_request() {
+    fn client_knows_which_requests_a_restarted_target_has_executed() {
         let changes = opened();
         assert!(!changes.was_executed(GROUP, SESSION, (0, 1)));
         changes.lost(2, &[(0, 1), (1, 4)]);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn session_is_doubtful_only_if_its_lease_may_have_expired() {
+    fn session_is_trusted_until_its_lease_may_have_expired() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         let second = Duration::from_secs(1);

@@ -204,7 +204,7 @@ fn reads_and_writes_are_repeated_after_lost_replies() {
 }
 
 #[test]
-fn appends_of_two_mounts_go_to_the_end() {
+fn append_of_each_mount_begins_at_the_end_of_the_file() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.append(handle, 0, Buf::copy_of(b"one ")).await.unwrap();

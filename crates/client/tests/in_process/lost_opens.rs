@@ -52,7 +52,7 @@ fn file_removed_after_metadata_lost_its_open_is_stale() {
 
 /// The client compares its opens with the target once for each start of the target.
 #[test]
-fn lease_renewal_compares_opens_only_after_a_target_restart() {
+fn client_checks_its_opens_once_after_each_target_restart() {
     with_client(|fake, client| async move {
         create(&client, "a").await;
         until(|| fake.count::<KeepAlive>() > 2).await;

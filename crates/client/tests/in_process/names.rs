@@ -41,7 +41,7 @@ fn attributes_come_from_the_group_of_the_shard_of_the_inode() {
 
 /// docs/semantics.md 1.2 and 1.4.
 #[test]
-fn only_the_holder_opens_a_held_file_without_a_name() {
+fn removed_file_opens_only_for_the_open_that_already_found_it() {
     with_client(|fake, client| async move {
         let inode = fake.with_metadata(METADATA_GROUPS[0], |it| it.make_file(b"a"));
         let hold = client.hold(inode).await.unwrap();

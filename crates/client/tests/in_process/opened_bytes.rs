@@ -21,7 +21,7 @@ async fn opened(fake: &FakeCluster, client: &Client) -> (InodeId, Client, Handle
 }
 
 #[test]
-fn first_read_after_an_open_needs_no_request() {
+fn first_read_of_a_small_file_after_its_open_needs_no_request() {
     with_client(|fake, client| async move {
         let (inode, other, handle) = opened(&fake, &client).await;
         assert_eq!(read(&other, handle, 0, 1000).await, bytes(LEN)[..1000]);
@@ -70,7 +70,7 @@ fn truncation_by_another_mount_after_an_open_is_read() {
 
 /// docs/semantics.md 2.3: another mount opens the file for writing.
 #[test]
-fn bytes_of_a_file_that_became_shared_are_not_used() {
+fn read_of_a_shared_file_ignores_bytes_of_an_earlier_open() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.behaviour.shares_files = true);
         let (inode, other, handle) = opened(&fake, &client).await;
@@ -85,7 +85,7 @@ fn bytes_of_a_file_that_became_shared_are_not_used() {
 /// The mount holds the file between two requests of one open. The reply to the second one has the
 /// bytes.
 #[test]
-fn open_of_a_held_file_returns_its_present_bytes() {
+fn repeated_open_returns_the_newest_bytes_of_the_file() {
     with_client(|fake, client| async move {
         let (inode, other, handle) = opened(&fake, &client).await;
         other.close(handle).await.unwrap();

@@ -15,7 +15,7 @@ async fn unlink(client: &Client, name: &[u8]) -> Result<(), ErrorCode> {
 /// Hole H20 (docs/tests/holes.md): a power loss reverts `link(a, b)`, and the program then calls
 /// `unlink(a)`. Before the fix, this unlink removed the file.
 #[test]
-fn unlink_after_a_reverted_link_fails_and_keeps_the_file() {
+fn unlink_fails_if_a_power_loss_reverted_a_link_of_the_file() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"bytes").await;
@@ -67,7 +67,7 @@ fn request_in_flight_at_a_kill_of_metadata_gets_its_reply() {
 /// The client sends the unlink before it has received the target's new start number. It compares
 /// the slots before the target processes the unlink.
 #[test]
-fn change_sent_before_the_slot_comparison_is_refused() {
+fn unlink_sent_before_the_client_knows_of_a_loss_is_refused() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.with_metadata(1, |it| it.clone());
@@ -88,7 +88,7 @@ fn change_sent_before_the_slot_comparison_is_refused() {
 /// The unlink names neither inode of the reverted link, so the client must find the file by a
 /// lookup of the unlinked name.
 #[test]
-fn lease_renewals_of_an_idle_mount_detect_reverted_changes() {
+fn idle_mount_detects_changes_that_a_power_loss_reverted() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let directory = client.make_directory(ROOT, b"d", NEW).await.unwrap().inode;
@@ -105,7 +105,7 @@ fn lease_renewals_of_an_idle_mount_detect_reverted_changes() {
 }
 
 #[test]
-fn metadata_restart_after_a_kill_reports_no_reverted_change() {
+fn kill_of_metadata_causes_no_report_of_lost_changes() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.link(inode, ROOT, b"b").await.unwrap();

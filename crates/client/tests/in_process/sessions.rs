@@ -105,7 +105,7 @@ fn pattern_change_during_a_lost_session_makes_file_stale() {
 }
 
 #[test]
-fn close_in_a_lost_session_closes_the_reopened_file() {
+fn file_is_closed_at_metadata_even_if_its_session_was_lost() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         fake.forget_sessions(1);

@@ -47,7 +47,7 @@ fn flush_and_close_report_only_new_writes() {
 }
 
 #[test]
-fn read_at_the_end_refreshes_an_old_size() {
+fn read_at_the_known_end_returns_bytes_that_were_appended() {
     with_client(|fake, client| async move {
         let (inode, writer) = create(&client, "a").await;
         let other = mount(&fake).await;
@@ -164,7 +164,7 @@ fn kernel_keeps_its_pages_after_writes_of_this_mount() {
 /// docs/semantics.md 2.1 and 2.3: after each event in this test, the kernel's pages may be out of
 /// date.
 #[test]
-fn kernel_compares_times_when_its_pages_may_be_old() {
+fn open_lets_the_kernel_check_pages_that_may_be_out_of_date() {
     with_client(|fake, client| async move {
         let written = async |name: &str| {
             let (inode, handle) = create(&client, name).await;

@@ -88,7 +88,7 @@ fn read_during_a_truncation_by_another_mount_has_no_zeros() {
 /// docs/semantics.md 2.13: if another mount truncates the source of a copy, the copy has no zeros
 /// in place of the removed bytes.
 #[test]
-fn copy_during_a_truncation_of_its_source_is_shorter() {
+fn copy_omits_bytes_of_its_source_truncated_during_the_copy() {
     with_client(|fake, client| async move {
         let (inode, source) = create(&client, "a").await;
         write(&client, source, 0, &[1; 200_000]).await;
