@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_ends_after_the_granted_lease_on_all_clocks() {
+    fn promise_outlasts_its_granted_lease_despite_clock_drift() {
         for milliseconds in MIN_TAKE_OVER_AFTER_MS..=MAX_TAKE_OVER_AFTER_MS {
             let times = times(milliseconds);
             let lease_end = times.granted_lease().mul_f64(1.0 / 0.99);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn default_and_extreme_settings_grant_their_lease() {
+    fn granted_lease_is_at_least_the_lease_in_the_settings() {
         let standard = LeaseTimes::of(&Policy::default());
         assert!(standard.granted_lease() > standard.lease, "{standard:?}");
         let granted_ms = |take_over_after_ms| times(take_over_after_ms).granted_lease().as_millis();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_bound_of_a_primary_ends_with_its_wait() {
+    fn primary_promises_nothing_once_its_wait_has_ended() {
         let bound = Duration::from_millis(2500);
         assert_eq!(bound_of_primary(bound, Duration::from_millis(1)), bound);
         assert_eq!(bound_of_primary(bound, Duration::ZERO), Duration::ZERO);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_bound_falls_only_after_all_longer_promises_ended() {
+    fn bound_of_promises_never_falls_below_an_unexpired_promise() {
         let [short, long] = [2, 12].map(Duration::from_secs);
         let millisecond = Duration::from_millis(1);
         assert_eq!((raised_bound(short, long), raised_bound(long, short)), (long, long));

@@ -74,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn longest_log_wins_if_all_members_report_a_loss() {
+    fn member_with_the_longest_log_becomes_primary_after_a_loss() {
         assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((1, 7))]), Some((2, 1)));
         assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((2, 3))]), Some((3, 1)));
         assert_eq!(chosen([Some((1, 9)), Some((1, 9)), Some((1, 9))]), Some((1, 1)));
     }
 
     #[test]
-    fn lone_primary_gets_a_new_epoch_after_a_loss() {
+    fn primary_without_serving_backups_gets_a_new_epoch_after_loss() {
         let mut group = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS).unwrap();
         group.members[1..].iter_mut().for_each(|it| it.state = MemberState::Waiting);
         let with_end = |epoch, lsn| {

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_probably_offline_from_restart_to_first_heartbeat() {
+    fn node_is_probably_offline_after_a_restart_of_management() {
         let (state, _, server, _) = in_contact();
         let mut soft = SoftState::new(7, &state);
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);

@@ -77,7 +77,7 @@ fn last_serving_member_is_never_dropped() {
 }
 
 #[test]
-fn drop_of_a_waiting_member_revokes_earlier_requests() {
+fn drop_of_a_waiting_member_revokes_requests_to_let_it_serve() {
     let before = group();
     let marks = change(&before, MemberChange::MarkInSync, C);
     let after = done(&before, MemberChange::Drop, C);
@@ -90,7 +90,7 @@ fn drop_of_a_waiting_member_revokes_earlier_requests() {
 }
 
 #[test]
-fn waiting_member_cannot_take_over() {
+fn member_that_waits_for_a_resync_cannot_take_over() {
     let group = group();
     assert_eq!(refused(&group, MemberChange::TakeOver, C), ErrorCode::NotPermitted);
     assert_eq!(refused(&group, MemberChange::HandOver, C), ErrorCode::NotPermitted);
@@ -110,7 +110,7 @@ fn returning_member_does_not_become_the_primary() {
 }
 
 #[test]
-fn removal_of_a_waiting_member_revokes_earlier_requests() {
+fn removal_of_a_member_revokes_requests_to_let_it_serve() {
     let before = group();
     let marks = change(&before, MemberChange::MarkInSync, C);
     let without = done(&before, MemberChange::Remove, C);
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn group_restored_from_a_copy_skips_many_epochs() {
+fn group_of_restored_management_skips_many_epochs() {
     let before = group();
     let next = continue_above_copy(&before);
     check_invariants(&next);

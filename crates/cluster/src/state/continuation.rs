@@ -123,7 +123,7 @@ mod tests {
 
     /// The backup may be older than a take-over, so the primary in the backup may lack changes.
     #[test]
-    fn restored_state_skips_epochs_of_groups_with_several_members() {
+    fn restored_management_skips_epochs_of_groups_with_copies() {
         use skep_types::{Group, GroupId, GroupMember, MemberState, TargetId, TargetKind};
         let mut durable = ClusterState::new(ClusterId::default()).durable;
         let [one, two] = [1, 2]
@@ -143,7 +143,7 @@ mod tests {
     /// Sends the highest permitted report again and again, until the report no longer exceeds
     /// management's numbers.
     #[test]
-    fn heartbeats_can_use_up_at_most_half_of_all_ids_and_versions() {
+    fn false_heartbeats_leave_half_of_all_ids_and_map_versions() {
         let mut state = ClusterState::new(ClusterId::default());
         state.apply(&Command::Start).unwrap();
         let highest = MapVersion::new(MAX_REPORTED_STARTS << 40);

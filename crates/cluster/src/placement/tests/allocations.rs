@@ -126,7 +126,7 @@ fn balanced_chooser_returns_only_the_most_even_allocation() {
 /// Source: Boito, Pallez, Teylo, CLUSTER 2022. Two servers with four targets each, files created
 /// one after another.
 #[test]
-fn choosers_match_the_study_on_two_servers_of_four_targets() {
+fn choosers_allocate_as_published_for_two_servers() {
     let allocations = |chooser, count| observed(&[4, 4], chooser, count).into_keys();
     let round_robin: Vec<Vec<Allocation>> =
         (1..=8).map(|count| allocations(Chooser::RoundRobin, count).collect()).collect();
