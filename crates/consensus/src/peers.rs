@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn message_has_the_entries_that_fit_and_at_least_one() {
+    fn message_to_a_member_has_at_least_one_log_entry_and_a_limit() {
         let longest: Vec<_> =
             (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
         let sent = fitting(&longest);

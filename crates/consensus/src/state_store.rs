@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_snapshot_ends_after_its_storage() {
+    fn wait_for_a_snapshot_ends_when_the_snapshot_is_durable() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let mut store = StateStore::open(directory.path(), CLUSTER, Zeros(3)).unwrap();
