@@ -56,7 +56,7 @@ fn log_of(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn shares_run_after_the_first_part_and_before_the_last_part() {
+fn hosts_copy_their_shares_after_prepare_and_before_finish() {
     let (result, log) = run(&["a", "b", "c"], &|_, part| match part {
         Part::Share(_) => prints(&[ended(5, 2)]),
         Part::Finish => prints(&[ended(1, 25)]),
@@ -106,7 +106,7 @@ fn copy_that_loses_all_hosts_names_the_reason_of_each_loss() {
 }
 
 #[test]
-fn error_of_the_first_part_ends_the_copy_with_its_code() {
+fn error_during_prepare_ends_the_copy_with_its_error_code() {
     let (result, log) = run(&["a", "b"], &|_, _| {
         let context = "cannot copy /x: it does not exist".to_owned();
         prints(&[Message::Failed { code: ErrorCode::NotFound as u16, context }])

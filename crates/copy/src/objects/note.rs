@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn note_of_another_source_version_does_not_match() {
+    fn upload_continues_only_for_an_unchanged_source_file() {
         let version = Version { device: 1, inode: 2, len: 3, modified: (4, 5), changed: (6, 7) };
         let metadata = BTreeMap::from([("mode".to_owned(), "33188".to_owned())]);
         let wanted = Wanted { key: "a", version, metadata: &metadata, part: 9 };

@@ -125,7 +125,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn each_unit_of_work_and_its_follower_run_once() {
+    fn each_unit_of_work_and_each_unit_that_it_returns_run_once() {
         let pool = Pool::new();
         let context = Context::new(&Options::default());
         let sum = AtomicU64::new(0);

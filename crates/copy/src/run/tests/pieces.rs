@@ -137,7 +137,7 @@ fn large_file_that_another_run_copies_is_not_copied() {
 }
 
 #[test]
-fn incomplete_file_is_open_to_several_shares_or_one_whole_copy() {
+fn several_shares_write_a_file_while_a_whole_copy_is_refused() {
     let site = Site::new();
     let source = large_source(&site);
     let version = version_of(&source.metadata().unwrap());
