@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn path_has_the_names_of_all_commands() {
+    fn command_path_has_the_names_of_all_subcommands() {
         let matches = command().try_get_matches_from(["skep", "node", "list"]).unwrap();
         assert_eq!(path(&matches), "skep-node-list");
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_are_recognised_by_their_program_names() {
+    fn program_names_mount_skep_and_umount_skep_select_the_helpers() {
         assert!(is_mount_helper(OsStr::new("/sbin/mount.skep")));
         assert!(is_mount_helper(OsStr::new("mount.fuse.skep")));
         assert!(!is_mount_helper(OsStr::new("/usr/bin/skep")));

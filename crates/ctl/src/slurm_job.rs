@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_of_a_jobs_tasks_lasts_until_the_job_is_allowed() {
+    fn tasks_of_a_job_stay_refused_until_this_job_is_allowed() {
         let top = std::env::temp_dir().join(format!("skep-refused-{}", std::process::id()));
         let directory = top.join("jobs");
         allow_in(&directory, "7").unwrap();

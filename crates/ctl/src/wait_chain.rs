@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silent_targets_are_found_in_the_error_of_a_mount() {
+    fn targets_without_a_reply_are_parsed_from_the_text_of_a_mount() {
         let ids = |text: &str| -> Vec<_> { silent_targets(text).map(TargetId::raw).collect() };
         assert_eq!(ids("open of inode 9, without a reply from target t1"), [1]);
         assert_eq!(ids("open, without a reply from targets t3, t15 and 2 more"), [3, 15]);

@@ -70,7 +70,7 @@ fn lag_of_a_member_has_records_bytes_rate_and_time_left() {
 }
 
 #[test]
-fn rates_of_two_epochs_are_not_compared() {
+fn catch_up_rate_is_unknown_after_a_change_of_the_group_epoch() {
     let mut before = reply(member(1_000, Some(6 << 20)));
     before.as_mut().expect("a reply").epoch = Epoch::new(3);
     let now = sample(3_000, reply(member(3_000, Some(2 << 20))));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn result_file_has_each_result_when_it_is_known() {
+    fn result_of_each_phase_is_in_the_file_as_soon_as_it_is_known() {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("results");
         let mut file = ResultFile::create(&path, "io", &json!({"a": 1}), SIZE).expect("made");

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn report_names_the_targets_of_groups() {
+    fn output_of_format_names_the_metadata_groups_and_their_targets() {
         let single = text(&[&[1]]);
         assert!(single.starts_with("Metadata group g5 (t1) serves the namespace; "), "{single}");
         let pair = text(&[&[1, 2]]);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_outside_of_a_management_directory_counts_as_a_copy() {
+    fn only_a_token_file_of_management_is_taken_as_the_newest() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("management/join-token");
         assert!(!is_of_management(&file), "a copied token");

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn session_of_a_host_is_bounded_in_time_and_size() {
+    fn session_to_a_host_is_bounded_in_time_and_output_size() {
         let ended = run(&shell("printf archive; echo reason >&2; exit 3"), 60, 100).unwrap();
         assert_eq!((ended.status.code(), ended.output.as_slice()), (Some(3), &b"archive"[..]));
         assert_eq!(ended.errors, "reason\n");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_session_is_explained_and_a_good_one_has_no_problem() {
+    fn failed_session_to_a_host_is_reported_with_its_error_text() {
         let of = |script: &str| judged(run(&shell(script), 60, 100).unwrap(), |_, it| it.into());
         assert_eq!(of("printf archive"), (b"archive".to_vec(), None));
         assert_eq!(of("printf refused >&2; exit 255"), (Vec::new(), Some("refused".into())));

@@ -491,7 +491,7 @@ mod tests {
     use skep_types::ClusterId;
 
     #[test]
-    fn symbolic_link_is_described_without_the_mount() {
+    fn entry_info_describes_a_link_itself_and_not_its_target() {
         let scratch = tempfile::tempdir().unwrap();
         let link = scratch.path().join("link");
         std::os::unix::fs::symlink("target", &link).unwrap();

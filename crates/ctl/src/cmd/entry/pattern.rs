@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn output_notes_a_file_with_fewer_targets_than_requested() {
+    fn output_warns_if_a_file_gets_fewer_targets_than_requested() {
         let note = |count: &str, pattern| {
             let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
             fewer_targets(&asked, pattern)
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_groups_are_shown_as_targets() {
+    fn pattern_text_names_targets_in_place_of_their_groups() {
         let mut map = ClusterMap::empty(ClusterId::default());
         let of_one = |group, target| {
             Group::of_one(GroupId::new(group), TargetKind::Storage, TargetId::new(target))

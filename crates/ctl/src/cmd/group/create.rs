@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_name_missing_copies_and_a_group_without_files() {
+    fn group_create_warns_of_missing_copies_and_of_an_unused_group() {
         let mut map = ClusterMap::empty(ClusterId::default());
         let (one, two) = (target(1, 1), target(2, 2));
         assert!(notes(&map, &[&one], 8).is_empty());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_creation_finds_the_group_in_any_order() {
+    fn repeated_group_create_accepts_targets_in_another_order() {
         let mut map = ClusterMap::empty(ClusterId::default());
         let ids = [1, 2].map(TargetId::new);
         let group = skep_cluster::groups::create(GroupId::new(5), TargetKind::Metadata, &ids);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn start_time_from_management_is_not_replaced() {
+    fn monitor_does_not_replace_start_times_of_management() {
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 5_000));
         let mut problems =
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_without_a_cluster_map_is_refused() {
+    fn health_check_refuses_a_monitor_without_a_cluster_map() {
         assert!(health().check_map("127.0.0.1:7480").is_ok());
         let young = MonitorHealth { cluster: String::new(), ..health() };
         let refused = young.check_map("127.0.0.1:7480").unwrap_err();

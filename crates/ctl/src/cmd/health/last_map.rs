@@ -85,7 +85,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn note_has_the_file_and_the_age_of_the_map() {
+    fn health_check_names_file_and_age_of_the_cached_map() {
         let version = MapVersion::new(12);
         let known = KnownMap {
             map: ClusterMap { version, ..ClusterMap::empty(ClusterId::default()) },
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_maps_of_services_and_clusters_are_found() {
+    fn cached_maps_of_a_service_and_of_skep_up_are_found() {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("metadata-1")).unwrap();
         let found = cached_maps(place.path());

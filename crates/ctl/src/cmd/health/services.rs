@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_reaches_no_server_is_cut_off() {
+    fn host_is_reported_as_cut_off_only_if_no_server_answers() {
         let map = map(&[Reachability::Offline]);
         let is_cut_off = |errors: [&str; 2]| {
             let visits = map.nodes.iter().zip(errors);

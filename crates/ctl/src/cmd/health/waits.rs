@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_request_of_a_service_is_not_counted_as_a_program() {
+    fn remedy_differs_for_waiting_services_and_waiting_programs() {
         let problem = |node, group| wait_problem(&wait(node, group, "no answer"), &[], &map());
         let remedy = |node| problem(node, Some(4)).remedy;
         assert!(remedy(2).contains("only those that truncate"), "{}", remedy(2));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn request_at_metadata_leads_to_the_target_it_waits_for() {
+    fn wait_at_metadata_is_traced_to_the_target_that_causes_it() {
         let waits =
             [wait(9, None, "open, without a reply from target t2"), wait(2, Some(4), "refused")];
         let found = problems(&waits, &BTreeSet::new(), &map());

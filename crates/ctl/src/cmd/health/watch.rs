@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_before_the_first_check_has_its_real_start_time() {
+    fn outage_older_than_the_watch_shows_its_real_start_time() {
         let mut outages = Outages::default();
         let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
         let since = Some(Since::before(now, 34_000));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn check_without_management_ends_no_management_outage() {
+    fn watch_does_not_end_an_outage_that_it_could_not_check() {
         let nodes = [NodeReport::of_management("management-1", true)];
         assert_eq!(judged(&nodes), BTreeSet::from([CUT_OFF.to_owned()]));
     }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn node_is_refused_for_divisions_without_nodes() {
+    fn option_node_is_refused_if_the_rows_have_no_node() {
         let args = SelectionArgs { filter: None, node: Some("storage-1".into()) };
         let check = |by| args.check_has_nodes(by, "the monitor stores");
         assert!(check(Division::Target).is_ok() && check(Division::Node).is_ok());

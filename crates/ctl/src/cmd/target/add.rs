@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_addition_does_not_claim_a_new_target() {
+    fn repeated_target_add_says_that_the_target_exists_already() {
         let addition = |is_new| {
             let (node, path) = ("storage-3".to_owned(), "/disk1/skep".to_owned());
             as_text(&Addition { id: 9, node, path, is_new, warnings: Vec::new() })

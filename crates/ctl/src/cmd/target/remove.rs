@@ -282,7 +282,7 @@ mod tests {
     use skep_wire::metadata::GroupFile;
 
     #[test]
-    fn directory_of_a_later_target_is_not_offered_for_deletion() {
+    fn removal_warns_if_another_target_uses_the_same_directory() {
         let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
         let target = |id, node, path: &str| {
             Target::new(TargetId::new(id), TargetKind::Storage, NodeId::new(node), path)
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_counts_files_without_bytes_on_the_target() {
+    fn refusal_of_a_removal_counts_empty_files_on_the_target_too() {
         let file = |inode, kind, bytes, is_written| GroupFile {
             inode: InodeId::new(inode),
             kind,

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn helper_waits_unless_only_umount_can_carry_out_an_option() {
+    fn options_that_only_umount_can_carry_out_are_left_to_umount() {
         let call = parsed("/mnt -n -v -t fuse.skep").unwrap();
         assert_eq!(call.directory, Path::new("/mnt"));
         assert!(!call.is_lazy && !call.is_left_to_umount);

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn load_is_shown_between_the_last_two_replies() {
+    fn live_load_covers_the_time_between_the_last_two_replies() {
         let (mut figures, all) = (Figures::default(), LoadScope::default());
         figures.add(reply(1, 100));
         assert_eq!((rate(&mut figures, all), figures.unreachable().len()), (None, 0));

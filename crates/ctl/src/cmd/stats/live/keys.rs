@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_common_terminals_are_decoded() {
+    fn escape_sequences_of_common_terminals_become_keys() {
         let check = |bytes: &str, expected: &[Key]| assert_eq!(keys(bytes.as_bytes()), expected);
         check("qW\u{f6}\u{4e2d}", &['q', 'W', '\u{f6}', '\u{4e2d}'].map(Key::Char));
         check("\x1b[A\x1bOB\x1b[C\x1b[D", &[Key::Up, Key::Down, Key::Right, Key::Left]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_sequence_is_dropped_before_it_fills_memory() {
+    fn endless_escape_sequence_does_not_fill_memory() {
         let mut decoder = KeyDecoder::default();
         decoder.add(b"\x1b[");
         for _ in 0..1000 {
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_do_not_depend_on_the_parts_in_which_bytes_come(
+        fn keys_are_the_same_however_the_input_is_split(
             bytes in prop::collection::vec(any::<u8>(), 0..64),
             special in prop::collection::vec(prop::sample::select(PARTS), 0..40),
             cut in 0..40_usize,

@@ -73,7 +73,7 @@ fn enter_leads_from_the_cluster_to_a_node_and_a_target() {
 }
 
 #[test]
-fn selection_follows_its_object_after_the_first_move() {
+fn selected_row_stays_on_its_object_when_the_order_changes() {
     let mut view = view();
     let other = lines(Division::Node, &[("6", 40), ("4", 30), ("5", 20)]);
     assert_eq!((selected(&view, &nodes()), selected(&view, &other)), ("4".into(), "6".into()));
@@ -148,7 +148,7 @@ fn arrows_choose_the_column_that_sorts_the_rows() {
 }
 
 #[test]
-fn keys_change_division_interval_pause_and_help() {
+fn keys_change_the_kind_of_rows_the_interval_and_the_pause() {
     let mut view = view();
     let mut seen = Vec::new();
     for _ in DIVISIONS {
@@ -176,7 +176,7 @@ fn keys_change_division_interval_pause_and_help() {
 }
 
 #[test]
-fn view_of_a_mount_has_no_level_below_its_targets() {
+fn enter_on_a_target_of_a_mount_opens_no_further_level() {
     let mut view = view_of(true);
     view.press(Key::Enter, &nodes());
     view.press(Key::Char('5'), &[]);
