@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_mark_identifies_a_mounted_file_system() {
+    fn each_mounted_file_system_has_its_own_stable_mark() {
         let dir = tempfile::tempdir().unwrap();
         let mark = mount_mark(dir.path()).unwrap();
         assert_eq!(mark, mount_mark(dir.path()).unwrap());

@@ -114,7 +114,7 @@ mod tests {
     use std::task::{Context, Poll};
 
     #[test]
-    fn items_cross_threads_in_order() {
+    fn mailbox_delivers_items_of_another_thread_in_order() {
         let (sender, mailbox) = Mailbox::new(1000).unwrap();
         let thread = std::thread::spawn(move || (0..1000).for_each(|i| sender.send(i).unwrap()));
         let got = crate::block_on(async move {

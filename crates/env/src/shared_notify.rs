@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_before_wait_is_not_remembered() {
+    fn notification_before_a_wait_begins_does_not_end_the_wait() {
         block_on(async {
             let notify = SharedNotify::default();
             notify.notify();

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_that_a_timer_ends_does_not_change_the_statistics() {
+    fn polling_that_ends_at_a_timer_does_not_count_as_a_failure() {
         let now = Duration::from_secs(1);
         let mut spin = talking(now);
         let mut round = spin.begin(now, Some(MICRO * 3)).unwrap();
