@@ -127,7 +127,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn replies_have_chosen_series_and_only_nonempty_buckets() {
+    fn statistics_reply_has_only_series_with_the_requested_prefix() {
         let registry = Registry::new();
         let target = vec![("target", "7".to_owned())];
         registry.histogram(&catalog::LOG_SYNC, &target).record(Duration::from_millis(3));

@@ -137,7 +137,7 @@ async fn receive_all(address: &str) -> (Vec<u8>, Option<ErrorKind>) {
 }
 
 #[test]
-fn stream_that_is_cut_off_is_no_complete_stream() {
+fn tls_stream_without_its_end_mark_is_reported_as_cut_off() {
     let (_directory, certificate, key) = files();
     let config = load(&certificate, &key).unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,7 +168,7 @@ fn problem(certificate: &Path, key: &Path) -> String {
 }
 
 #[test]
-fn unusable_files_are_refused_with_a_reason() {
+fn unusable_certificate_and_key_files_are_refused_with_a_reason() {
     let (directory, certificate, key) = files();
     let file = |name: &str, text: &str| {
         let path = directory.path().join(name);
@@ -196,7 +196,7 @@ fn unusable_files_are_refused_with_a_reason() {
 }
 
 #[test]
-fn changed_files_are_read_again_and_wrong_ones_are_not_used() {
+fn new_certificate_is_used_only_if_it_is_valid() {
     let (directory, certificate, key) = files();
     let tls = ServerTls::open(&certificate, &key).unwrap();
     let config = || Arc::clone(&tls.config.borrow());
