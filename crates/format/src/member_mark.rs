@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_members_belong_to_one_epoch() {
+    fn counted_members_are_valid_only_in_the_epoch_of_the_request() {
         let group = |epoch, others: &[u32]| {
             let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, TargetId::new(1));
             group.epoch = Epoch::new(epoch);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn new_epoch_makes_earlier_maps_old() {
+    fn map_from_before_the_recorded_group_epoch_is_out_of_date() {
         let mut group = Group::of_one(GroupId::new(7), TargetKind::Metadata, TargetId::new(1));
         let (before, at) = (MapVersion::new(8), MapVersion::new(9));
         let mark = CountedMembers::default().after_map(Epoch::new(3), at);
