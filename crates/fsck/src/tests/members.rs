@@ -54,7 +54,7 @@ fn different_stores_at_the_same_record_are_found() {
 }
 
 #[test]
-fn stores_are_compared_after_the_log_records_that_one_lacks() {
+fn fsck_applies_missing_log_records_before_it_compares_members() {
     let (renamed, rename) = renamed();
     // The change of the second store back to the records of the first store.
     let mut back = Mutations::from([(entry(InodeId::ROOT, "b").to_bytes(), None)]);
