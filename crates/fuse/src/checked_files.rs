@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permission_change_clears_the_caches_of_all_workers() {
+    fn permission_change_clears_cached_checks_of_all_threads() {
         let changes = Arc::new(AtomicU64::new(0));
         let here = CheckedFiles::new(Arc::clone(&changes));
         let there = CheckedFiles::new(changes);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_wrong_name_or_the_number_of_names() {
+    fn error_quotes_the_invalid_variable_name_or_counts_the_names() {
         let too_long = "x".repeat(MAX_JOB_VARIABLE_BYTES + 1);
         for wrong in ["", "7A", "A=B", "JOB ID", "J\u{f6}b", "A\n", &too_long] {
             for text in [wrong.to_owned(), format!("A:{wrong}"), format!("{wrong}:A")] {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_recently_failed_open_is_expected_again() {
+    fn kernel_retry_of_a_failed_open_is_expected_for_a_short_time() {
         let opens = RepeatedOpens::default();
         assert!(!opens.is_expected(7, NOW));
         opens.failed(7, READ, NOW);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_repeated_open_of_the_same_thread_gets_the_held_file() {
+    fn file_kept_open_for_a_retry_serves_no_other_open() {
         let opens = RepeatedOpens::default();
         let inode = InodeId::new(1);
         let ended = |thread, inode, mode| {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_held_file_is_returned_once() {
+    fn file_kept_open_for_a_retry_is_closed_exactly_once() {
         let opens = RepeatedOpens::default();
         opens.failed(7, READ, NOW);
         assert_eq!(opens.add(7, hold(1)), None);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_repeated_opens_is_bounded() {
+    fn number_of_failed_opens_awaiting_a_retry_is_bounded() {
         let opens = RepeatedOpens::default();
         let last = limits::MAX_REPEATED_OPENS as u32;
         (0..=last).for_each(|thread| opens.failed(thread, READ, NOW));

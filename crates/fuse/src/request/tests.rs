@@ -112,7 +112,7 @@ proptest! {
 /// Kernels before 5.13 send only the first half of the struct, so the flags in the second half are
 /// missing.
 #[test]
-fn both_forms_of_set_xattr_are_parsed() {
+fn set_xattr_requests_of_old_and_new_kernels_are_parsed() {
     let payload = b"user.a\0value";
     for is_long in [false, true] {
         let arguments = SetXattrIn { size: 5, flags: 0, more_flags: 1, padding: 0 }.to_bytes();
