@@ -49,7 +49,7 @@ mod tests {
     use skep_types::Lsn;
 
     #[test]
-    fn only_recent_loss_reports_of_the_newest_epoch_count() {
+    fn loss_reports_expire_and_end_with_their_group_epoch() {
         let mut reports = LossReports::default();
         let mut count = |epoch, target, at| {
             let report = AskTakeOver {

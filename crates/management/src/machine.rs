@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn command_outcome_has_the_current_number_of_starts() {
+    fn command_outcome_has_the_number_of_management_starts() {
         let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
         let first = apply(&mut machine, Command::Start);
         assert!(first.result.unwrap().changed);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn capacity_is_published_with_the_first_target() {
+fn total_capacity_is_unknown_until_a_new_target_has_reported() {
     let (_directory, settings, _) = cluster();
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();

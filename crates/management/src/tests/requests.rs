@@ -84,7 +84,7 @@ fn revoked_token_joins_no_node_over_an_older_connection() {
 
 /// Regression test: a node with a closed token joined if it claimed the id of any registered node.
 #[test]
-fn node_with_a_closed_token_cannot_join_by_claiming_an_id() {
+fn closed_token_joins_no_node_even_if_it_claims_a_known_id() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();
