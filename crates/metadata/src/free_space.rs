@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn free_space_is_short_below_the_reserve_or_with_few_inodes() {
+    fn disk_is_almost_full_below_the_reserve_or_with_few_inodes() {
         let total_bytes = 100 << 30;
         let enough =
             Space { total_bytes, free_bytes: RESERVE_BYTES, total_inodes: 0, free_inodes: 0 };

@@ -144,7 +144,7 @@ mod tests {
         /// Each chunk file is removed, and none is removed again after a success. The test tries
         /// many orders of new work items, full queues, requests and failures.
         #[test]
-        fn each_chunk_file_is_removed_once_in_any_order_of_events(
+        fn each_chunk_file_is_removed_exactly_once_despite_failures(
             steps in proptest::collection::vec((0_u8..4, 1_u64..1000), 1..200),
             most in 0_usize..6,
             limit in 1_usize..5,

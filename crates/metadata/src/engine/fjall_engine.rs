@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_from_files_count_as_loads_of_blocks() {
+    fn read_of_a_store_file_is_counted_as_cached_or_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let mut engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();
         let batch = Mutations::from([(vec![7], Some(vec![1]))]);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn recoveries_are_counted_once_each_when_they_end() {
+    fn each_recovery_of_a_target_is_counted_once_when_it_ends() {
         let registry = Registry::new();
         let mut role = RoleFigures::new(&registry, TargetId::new(7));
         let at = Duration::from_secs;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_the_store_are_added_as_differences() {
+    fn metrics_add_each_block_load_of_the_store_once() {
         let registry = Registry::new();
         let mut role = RoleFigures::new(&registry, TargetId::new(7));
         let loads = |hits, misses| move || BlockLoads([(hits, misses), (0, 0), (0, 0)]);

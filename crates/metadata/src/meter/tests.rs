@@ -120,7 +120,7 @@ fn absence_of_a_name_or_attribute_is_not_counted_as_an_error() {
 }
 
 #[test]
-fn requests_of_an_ended_connection_are_no_longer_metered() {
+fn late_reply_on_an_ended_connection_changes_no_metric() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
@@ -137,7 +137,7 @@ fn requests_of_an_ended_connection_are_no_longer_metered() {
 }
 
 #[test]
-fn parked_request_for_notifications_is_not_a_busy_request() {
+fn request_that_waits_for_notifications_is_not_counted_as_busy() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn group_goes_to_the_member_with_the_most_free_space() {
+    fn full_primary_hands_over_to_the_member_with_most_free_space() {
         let found = HandOver::default().on_shortage(
             &membership(&[9, 3, 5]),
             TargetId::new(1),

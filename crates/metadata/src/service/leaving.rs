@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_serving_backups_of_a_running_primary_wait_to_leave() {
+    fn only_a_serving_backup_of_a_running_primary_delays_its_stop() {
         let (serving, online) = (MemberState::Serving, Reachability::Online);
         assert!(is_expected(&backup(serving, online)));
         assert!(is_expected(&backup(serving, Reachability::ProbablyOffline)));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_last_acknowledgement_has_a_limit() {
+    fn stopping_backup_waits_a_limited_time_for_its_primary() {
         let now = Duration::from_secs(9);
         let serving = backup(MemberState::Serving, Reachability::Online);
         let mut last = LastAcknowledgement::default();

@@ -245,7 +245,7 @@ mod tests {
     use skep_types::{Epoch, GroupId, TargetId};
 
     #[test]
-    fn line_about_a_refused_drop_names_the_possible_network_fault() {
+    fn log_line_about_a_refused_drop_suggests_a_network_fault() {
         let (group, epoch, target) = (GroupId::new(5), Epoch::new(1), TargetId::new(2));
         let change = |change| GroupChange { group, epoch, change, target };
         let error = Error::new(ErrorCode::TimedOut, "management at 10.0.0.1:7400");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn group_goes_to_a_member_that_has_confirmed_the_log() {
+    fn stopping_primary_hands_over_to_a_member_with_the_whole_log() {
         let (mut stop, membership) = (PrimaryStop::default(), membership());
         assert_eq!(stop.step(&membership, &others(&[], &[]), NOW), StopStep::Serve);
         let found = stop.step(&membership, &others(&[], &[SECOND]), NOW + LOOK);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn group_is_not_handed_over_to_a_member_that_stops() {
+    fn stopping_primary_hands_over_to_no_member_that_stops_too() {
         let (mut stop, membership) = (PrimaryStop::default(), membership());
         let both = [SECOND, THIRD];
         assert_eq!(stop.step(&membership, &others(&[THIRD], &both), NOW), hand_over(SECOND));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn primary_without_a_fit_member_ends_at_once() {
+    fn stopping_primary_ends_at_once_if_no_member_can_take_over() {
         fn unfit(change: fn(&mut ClusterMap)) -> StopStep {
             let mut membership = membership();
             change(Arc::make_mut(&mut membership.map));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_asked_once_after_the_signals_have_arrived() {
+    fn stopping_primary_asks_members_once_after_a_short_wait() {
         let mut stop = PrimaryStop::default();
         assert_eq!(stop.next_due(2 * NOW), 2 * NOW, "no stop has begun");
         assert_eq!(stop.settled_at(NOW), NOW + SETTLE);

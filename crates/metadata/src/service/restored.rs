@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunk_file_removal_stays_off_until_its_mark_is_deleted() {
+    fn restored_target_removes_no_chunk_file_until_permitted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         restored::mark(path, REMOVAL_OFF_MARK).unwrap();

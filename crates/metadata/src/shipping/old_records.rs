@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn log_reader_reads_the_next_piece_after_the_last_record() {
+    fn log_on_disk_is_read_in_adjacent_pieces_one_at_a_time() {
         let mut old = OldRecords::default();
         assert_eq!(wanted(&mut old, 5, 20), Some((4, 20)));
         assert_eq!(wanted(&mut old, 5, 20), None, "one read at a time");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_bytes_include_records_logged_since_the_read() {
+    fn bytes_that_a_member_lacks_include_newly_logged_records() {
         let mut old = OldRecords::default();
         assert_eq!(old.missing_bytes(Lsn::new(4), 0), None);
         old.wanted(MEMBER, (Lsn::new(5), Lsn::new(20)), 70);

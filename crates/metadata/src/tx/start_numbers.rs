@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn change_is_lost_if_a_later_start_reuses_its_record_number() {
+    fn change_is_lost_if_a_later_start_begins_at_its_record() {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "the start of this change is the current one");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn change_from_a_start_without_a_stored_record_counts_as_lost() {
+    fn change_of_a_start_that_the_target_forgot_is_taken_as_lost() {
         let mut starts = StartNumbers::default();
         for number in 1..=100 {
             starts.begin(Lsn::new(number * 10));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_jumps_are_ignored_until_the_clock_is_correct() {
+    fn file_times_do_not_follow_jumps_of_the_host_clock() {
         let mut clock = WallClock::new(Duration::from_secs(10), at(1_000_000));
         let mut read = |boot, wall, expected| {
             clock.read(Duration::from_secs(boot), at(wall));

@@ -273,7 +273,7 @@ fn waits_for_different_lock_kinds_form_no_deadlock() {
 }
 
 #[test]
-fn search_for_lock_holders_counts_waits_over_its_limit() {
+fn search_for_lock_holders_is_bounded_and_counts_skipped_waits() {
     let mut locks = FileLocks::default();
     for owner in 0..100 {
         assert!(lock(&mut locks, owner, LockMode::Shared, 0..10));

@@ -45,7 +45,7 @@ fn with_log(epochs: &[u64]) -> Member {
 }
 
 #[test]
-fn backup_reports_a_gap_and_appends_nothing() {
+fn backup_appends_no_records_after_a_gap_and_asks_for_earlier() {
     let mut member = Member::begin(3);
     let held = ask(&mut member, &ship(3..5, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.ship_after, held.appended), (true, Lsn::new(0), Lsn::new(0)));
@@ -55,7 +55,7 @@ fn backup_reports_a_gap_and_appends_nothing() {
 }
 
 #[test]
-fn old_records_count_only_after_comparison_with_the_primary() {
+fn backup_confirms_old_records_only_if_they_equal_the_primarys() {
     let mut member = with_log(&[1, 1, 2]);
     let held = ask(&mut member, &ship(6..6, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.appended, held.ship_after), (true, Lsn::new(0), Lsn::new(3)));
@@ -237,7 +237,7 @@ fn resumed_backup_reads_pending_messages_before_a_take_over() {
 }
 
 #[test]
-fn member_lacks_records_until_all_primary_records_arrive() {
+fn member_is_complete_only_with_all_records_of_the_primary() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     beat(&mut member, 3, 4, NOW);
@@ -251,7 +251,7 @@ fn member_lacks_records_until_all_primary_records_arrive() {
 /// The request arrives after a power loss of the member. Another one may have shipped later records
 /// before the power loss, and the member may have confirmed these.
 #[test]
-fn member_lacks_records_after_a_request_for_its_former_process() {
+fn request_to_an_earlier_process_completes_no_member() {
     let mut member = with_log(&[3, 3]);
     member.backup.distrust();
     let process = member.backup.held().process;
@@ -277,7 +277,7 @@ fn new_epoch_does_not_restart_the_take_over_timeout() {
 }
 
 #[test]
-fn member_reports_lost_records_after_skipped_epochs() {
+fn member_reports_a_loss_of_records_after_skipped_epochs() {
     let mut member = with_log(&[3, 3]);
     member.handle(vec![Event::Map(map(4))], NOW);
     assert!(!member.backup.lacks_records());
@@ -310,7 +310,7 @@ fn succession(began: Duration, last: Duration, epoch: u64) -> Succession {
 }
 
 #[test]
-fn lease_release_by_the_former_primary_ends_the_wait() {
+fn release_by_the_former_primary_shortens_the_wait_for_leases() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 4);
     assert_eq!(succession.answers_from(), last + TAKE_OVER_AFTER);
@@ -322,7 +322,7 @@ fn lease_release_by_the_former_primary_ends_the_wait() {
 
 /// The former primary may itself have waited for the end of its predecessor's lease.
 #[test]
-fn lease_release_by_a_primary_ends_no_earlier_lease() {
+fn release_by_a_former_primary_does_not_end_leases_before_it() {
     let last = NOW + TAKE_OVER_AFTER / 4;
     let mut succession = succession(NOW, last, 4);
     succession.on_report(PRIMARY);
@@ -331,7 +331,7 @@ fn lease_release_by_a_primary_ends_no_earlier_lease() {
 
 /// A request that the primary sends after the end of its wait proves this end.
 #[test]
-fn lease_release_is_valid_after_the_wait_of_the_primary() {
+fn release_by_a_former_primary_is_complete_after_its_own_wait() {
     let mut member = with_log(&[3, 3]);
     waiting_beat(&mut member, NOW);
     let later = NOW + WAIT / 2;
@@ -343,7 +343,7 @@ fn lease_release_is_valid_after_the_wait_of_the_primary() {
 }
 
 #[test]
-fn lease_is_released_by_a_reply_in_the_present_term() {
+fn only_a_reply_in_the_present_term_releases_former_leases() {
     let mut member = with_log(&[3, 3]);
     let of_former = ShipLog { epoch: Epoch::new(2), ..ship(3..3, 3, 0) };
     assert_eq!(ask(&mut member, &of_former).unwrap_err(), ErrorCode::StaleMap);
@@ -387,7 +387,7 @@ fn map_with(take_over_after: Duration, version: u64) -> Event {
 const LONG: Duration = Duration::from_secs(12);
 
 #[test]
-fn setting_changes_both_the_granted_lease_and_the_promise() {
+fn take_over_setting_changes_the_lease_and_the_promise_together() {
     let mut member = with_log(&[3, 3]);
     member.handle(vec![map_with(LONG, 4)], NOW);
     assert_eq!(member.backup.promise_left(), TAKE_OVER_AFTER, "a map alone promises nothing");
@@ -402,7 +402,7 @@ fn setting_changes_both_the_granted_lease_and_the_promise() {
 }
 
 #[test]
-fn member_asks_to_take_over_after_the_time_in_its_newest_map() {
+fn member_asks_to_take_over_after_the_time_in_the_settings() {
     let mut member = with_log(&[3, 3]);
     member.handle(vec![map_with(LONG, 4)], NOW);
     beat(&mut member, 3, 2, NOW);
@@ -419,7 +419,7 @@ fn member_asks_to_take_over_after_the_time_in_its_newest_map() {
 
 /// The process before has promised more than the time in the map of this process.
 #[test]
-fn promise_of_the_previous_process_delays_a_new_primary() {
+fn new_primary_waits_for_promises_of_its_earlier_process() {
     let start = super::copy_network::start(3, NOW);
     let mut backup = Backup::open(MemoryEngine::default(), [], start, LONG).unwrap();
     backup.handle([Event::Map(map(4))], NOW + Duration::from_secs(1)).unwrap();
@@ -427,7 +427,7 @@ fn promise_of_the_previous_process_delays_a_new_primary() {
 }
 
 #[test]
-fn lease_release_is_ignored_after_an_unknown_epoch() {
+fn lease_release_is_ignored_if_an_epoch_between_is_unknown() {
     let last = NOW + 4 * TAKE_OVER_AFTER;
     let mut succession = succession(NOW, last, 5);
     succession.on_report(PRIMARY);
@@ -436,7 +436,7 @@ fn lease_release_is_ignored_after_an_unknown_epoch() {
 
 /// The primary was the primary before, and another target was the primary meanwhile.
 #[test]
-fn second_term_of_a_primary_starts_a_new_lease_time() {
+fn lease_of_a_second_term_does_not_reach_back_to_the_first() {
     let mut member = with_log(&[3, 3]);
     beat(&mut member, 3, 2, NOW);
     let mut back = ClusterMap::clone(&map(5));

@@ -117,7 +117,7 @@ fn member_continues_by_the_log_on_disk_after_a_copy() {
 }
 
 #[test]
-fn log_that_is_removed_during_its_reads_is_replaced_by_a_copy() {
+fn member_gets_a_copy_if_the_primary_removes_the_log_it_needs() {
     let mut source = Source::begin(80, 20);
     source.log_begins = 1;
     while source.log_reads < 5 {
@@ -130,7 +130,7 @@ fn log_that_is_removed_during_its_reads_is_replaced_by_a_copy() {
 }
 
 #[test]
-fn checkpoint_before_the_last_part_does_not_end_the_copy() {
+fn copy_ends_only_when_its_last_part_is_on_the_device() {
     let mut source = Source::begin(80, 0);
     source.send_parts(3);
     let is_marked =
@@ -157,7 +157,7 @@ fn member_that_the_log_brings_up_to_date_gets_no_copy() {
 }
 
 #[test]
-fn serving_member_does_not_remove_its_store() {
+fn serving_member_refuses_a_copy_that_would_replace_its_store() {
     let mut member = Member::begin(3);
     let begin = CopyStore {
         epoch: Epoch::new(3),

@@ -22,7 +22,7 @@ fn lease_begins_when_the_acknowledged_request_was_sent() {
 
 /// A member with another take-over time may grant a shorter lease than the primary wants.
 #[test]
-fn lease_ends_when_the_granted_lease_ends() {
+fn primary_relies_on_a_lease_only_for_the_time_granted() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let began = primary.now;
@@ -51,7 +51,7 @@ fn lease_ends_when_the_granted_lease_ends() {
 
 /// A report of an earlier epoch does not show that the former primary has left its role.
 #[test]
-fn new_primary_waits_for_a_report_of_its_own_epoch() {
+fn only_a_report_of_the_present_epoch_releases_a_lease() {
     let mut member = Member::begin(3);
     let request = ShipLog {
         epoch: Epoch::new(3),

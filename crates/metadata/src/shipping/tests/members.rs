@@ -116,7 +116,7 @@ fn stopping_member_is_dropped_at_once() {
 /// A former primary that stops confirms one request, which does not name its process, before it
 /// refuses all others.
 #[test]
-fn member_is_complete_after_a_request_that_names_its_process() {
+fn member_is_complete_only_by_replies_of_its_present_process() {
     let mut primary = Primary::begin(3);
     primary.shipper.set_members(&[BACKUP], &[]);
     let since = primary.now;
@@ -182,7 +182,7 @@ fn resumed_primary_reads_replies_before_dropping_a_member() {
 }
 
 #[test]
-fn returned_member_counts_for_watermarks_before_serving() {
+fn watermarks_wait_for_a_returned_member_before_it_serves() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -219,7 +219,7 @@ fn returned_member_serves_only_after_its_sync_of_safe_records() {
 }
 
 #[test]
-fn silent_returned_member_no_longer_counts_for_watermarks() {
+fn watermarks_ignore_a_returned_member_that_is_silent_again() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -252,7 +252,7 @@ fn member_without_a_store_counts_only_after_a_copy() {
 /// Management may have marked the member as in sync, although the reply was lost. So the primary
 /// waits for the member until management has revoked the request.
 #[test]
-fn counted_member_is_dropped_when_its_service_stops() {
+fn primary_asks_to_drop_a_returned_member_that_stops_again() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -275,7 +275,7 @@ fn counted_member_is_dropped_when_its_service_stops() {
 
 /// The earlier process may have ended before it stored the cluster map in which the member serves.
 #[test]
-fn restarted_primary_waits_for_its_earlier_counted_member() {
+fn restarted_primary_still_waits_for_a_counted_member() {
     let mut primary = Primary::begin(5);
     primary.shipper.continue_to_count(vec![BACKUP]);
     primary.shipper.set_members(&[], &[BACKUP]);
@@ -319,7 +319,7 @@ fn confirmed_records_lost_by_an_absent_member_are_sent_again() {
 /// The member confirmed records, lost its store, and then confirms nothing. Regression test: the
 /// primary sent 64 requests without records every 20 ms, and asked to mark the member as in sync.
 #[test]
-fn counted_member_without_its_store_gets_few_requests() {
+fn member_that_lost_its_store_gets_few_requests() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();

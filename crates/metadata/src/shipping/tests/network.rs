@@ -220,7 +220,7 @@ fn number_of_shipping_requests_under_way_is_bounded() {
 }
 
 #[test]
-fn lost_records_are_shipped_again() {
+fn primary_ships_records_again_if_no_reply_arrives() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -271,7 +271,7 @@ fn reported_progress_of_a_member_is_reset_in_a_new_epoch() {
 /// Before the fix, each reply to `AwaitLogSync` counted as the reply to the lost request that
 /// shipped records. So the primary never sent these records again.
 #[test]
-fn lost_records_are_shipped_again_while_sync_waits_are_answered() {
+fn records_are_shipped_again_despite_replies_to_sync_requests() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -289,7 +289,7 @@ fn lost_records_are_shipped_again_while_sync_waits_are_answered() {
 /// primary without a new record sent no `ShipLog`, so the backup never confirmed the last record
 /// again.
 #[test]
-fn restarted_backup_compares_its_log_without_a_new_record() {
+fn restarted_backup_confirms_its_log_without_a_new_record() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -305,7 +305,7 @@ fn restarted_backup_compares_its_log_without_a_new_record() {
 }
 
 #[test]
-fn serving_member_that_joins_gets_unsynced_records() {
+fn new_serving_member_gets_records_that_are_not_synced_yet() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.shipper.set_members(&[], &[]);
     for _ in 0..3 {

@@ -165,7 +165,7 @@ fn read_that_fails_makes_the_primary_send_a_copy() {
 }
 
 #[test]
-fn member_that_does_not_serve_gets_only_synced_records() {
+fn absent_member_gets_only_records_that_the_primary_has_synced() {
     for serves in [false, true] {
         let mut primary = Primary::begin(3);
         let (serving, absent): (&[_], &[_]) =

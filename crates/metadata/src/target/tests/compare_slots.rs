@@ -38,7 +38,7 @@ fn changes_are_refused_until_the_client_has_compared_its_slots() {
 }
 
 #[test]
-fn slot_comparison_after_a_kill_shows_all_changes() {
+fn killed_target_has_the_last_change_of_each_slot_after_restart() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     for sequence in 1..=3 {

@@ -195,7 +195,7 @@ fn reply_waits_until_the_second_member_has_the_record() {
 
 /// The member does not serve in the map of the restarted process, but in a newer one.
 #[test]
-fn restart_stores_no_record_that_a_counted_member_may_lack() {
+fn restart_stores_no_record_that_a_serving_member_may_lack() {
     let mut pair = begin_pair();
     pair.run(vec![set(1)]);
     pair.sync();
@@ -281,7 +281,7 @@ fn durable_reply_waits_until_both_members_have_synced() {
 }
 
 #[test]
-fn reported_wait_reason_follows_the_progress_of_the_log() {
+fn waiting_request_names_the_sync_or_copy_that_it_waits_for() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     let reasons = |pair: &Story| -> Vec<_> {

@@ -62,7 +62,7 @@ fn waiting_request_is_dropped_if_a_newer_one_uses_its_slot() {
 /// version. A client that had read the lost change did not drop its cached pages after the next
 /// change.
 #[test]
-fn version_number_is_not_reused_after_a_power_loss() {
+fn file_version_of_a_lost_change_is_not_reused() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let kept = story.log.len();

@@ -145,7 +145,7 @@ fn session_is_notified_when_its_own_second_open_shares_a_file() {
 /// not mark the file as shared, but the reply to its second open does. Before the fix, the target
 /// replied to the next writer as if session 2 had acknowledged for both opens.
 #[test]
-fn writer_waits_until_a_session_acknowledges_for_each_open() {
+fn writer_waits_for_acknowledgements_of_all_opens_of_a_session() {
     let mut story = Story::begin();
     let session = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &session).unwrap();
@@ -254,7 +254,7 @@ fn a_poll_without_notifications_ends_after_its_time_limit() {
 /// Before the fix, a truncation by path notified no session. A client that was the only one to have
 /// the file open for writing continued to append at the old end of the file.
 #[test]
-fn a_truncation_by_path_waits_for_the_writer() {
+fn truncation_without_an_open_waits_until_the_writer_knows() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(1, 2, (0, 1), &truncate(inode));

@@ -31,7 +31,7 @@ fn a_size_recovery_restarts_after_a_truncation() {
 /// later log record. So the target still counts the open, and truncates every chunk file that the
 /// writer may have extended.
 #[test]
-fn truncation_covers_bytes_of_a_lost_size_report() {
+fn truncation_removes_bytes_of_a_write_with_a_lost_report() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let durable = story.log.len();
@@ -133,7 +133,7 @@ fn next_size_recovery_begins_after_a_failed_one() {
 
 /// docs/semantics.md 4.7: metadata stores which chunk files clients have synced.
 #[test]
-fn report_of_a_sync_stores_the_synced_chunk_files() {
+fn metadata_stores_which_chunk_files_a_client_has_synced() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let of = |pattern_generation, numbers: &[usize]| {

@@ -126,7 +126,7 @@ fn a_truncation_is_finished_after_its_client_died() {
 /// After a writer had closed the file, the list was shorter. So the target did not wait for the
 /// replies about all chunk files.
 #[test]
-fn waiting_truncation_raises_the_generation_only_once() {
+fn truncation_raises_the_generation_once_even_after_a_close() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.send(2, 2, (0, 1), &truncate(inode));
@@ -162,7 +162,7 @@ fn truncations_of_one_file_run_one_after_the_other() {
 /// If storage refuses a truncation, the client gets the error. Nevertheless, the file has the new
 /// size, and the target tries again.
 #[test]
-fn refused_truncation_is_answered_and_retried() {
+fn target_retries_a_truncation_that_storage_refused() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
@@ -347,7 +347,7 @@ fn reports_of_writes_wait_for_a_pending_truncation() {
 }
 
 #[test]
-fn trim_truncates_chunk_files_to_the_current_size() {
+fn trim_removes_chunk_file_bytes_beyond_the_file_size() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 2, (0, 1), &md::TrimFile { inode });
