@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn last_cumulative_count_has_all_durations_within_bounds() {
+    fn last_cumulative_bucket_counts_all_durations_below_its_bound() {
         let histogram = Histogram::default();
         for ns in [1, 5_000, 70_000_000, 900_000_000_000] {
             histogram.record(Duration::from_nanos(ns));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn new_trace_record_replaces_the_oldest_of_its_own_ring() {
+    fn slow_trace_records_never_displace_sampled_ones() {
         let store = TraceStore::default();
         store.keep(kept(99, Reason::Sampled));
         for number in 0..SLOW_RECORDS + 10 {

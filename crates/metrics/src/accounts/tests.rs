@@ -13,7 +13,7 @@ fn sum(accounts: &[(u64, Load)]) -> Load {
 }
 
 #[test]
-fn load_of_few_ids_is_counted_exactly() {
+fn load_of_few_users_or_jobs_is_counted_exactly() {
     let mut accounts = Accounts::default();
     for round in 1..=10 {
         accounts.record(1000, &load(round));
@@ -27,7 +27,7 @@ fn load_of_few_ids_is_counted_exactly() {
 }
 
 #[test]
-fn ids_with_high_load_keep_accounts_among_many_small_ones() {
+fn users_with_high_load_stay_listed_among_many_light_users() {
     let mut accounts = Accounts::default();
     let mut expected = Load::default();
     let mut record = |accounts: &mut Accounts, id, operations| {
@@ -51,7 +51,7 @@ fn ids_with_high_load_keep_accounts_among_many_small_ones() {
 }
 
 #[test]
-fn id_with_growing_load_replaces_an_id_without_new_load() {
+fn users_with_new_load_replace_users_without_new_load() {
     let mut accounts = Accounts::default();
     for id in 0..MAX_ACCOUNTS as u64 {
         accounts.record(id, &load(100_000));
@@ -65,7 +65,7 @@ fn id_with_growing_load_replaces_an_id_without_new_load() {
 }
 
 #[test]
-fn directories_with_little_load_never_get_accounts() {
+fn directories_with_little_load_are_counted_only_in_the_sum() {
     let mut accounts = Accounts::of(Dimension::Directory);
     let mut ids = std::collections::BTreeSet::new();
     for directory in 0..100_000_u64 {
@@ -110,7 +110,7 @@ fn busy_directories_get_and_keep_load_counters() {
 }
 
 #[test]
-fn reader_never_mixes_the_values_of_two_accounts() {
+fn reader_never_mixes_the_loads_of_two_users() {
     let mut accounts = Accounts::default();
     let published = accounts.published();
     let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
