@@ -17,110 +17,110 @@ fn check(bug: PlantedBug, bounds: Bounds, property: &'static str) {
 }
 
 #[test]
-fn reply_before_held_is_found() {
+fn checker_finds_a_reply_before_the_record_is_held() {
     check(PlantedBug::ReplyBeforeHeld, ONE_LOSS, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn durable_reply_before_safe_is_found() {
+fn checker_finds_a_durable_reply_before_the_record_is_safe() {
     check(PlantedBug::ReplyDurableBeforeSafe, ONE_LOSS, DURABLE_ON_DEVICES);
 }
 
 #[test]
-fn service_before_the_sync_of_safe_records_is_found() {
+fn checker_finds_a_member_that_serves_before_its_sync() {
     check(PlantedBug::ServeAfterAppend, ONE_LOSS, DURABLE_ON_DEVICES);
 }
 
 #[test]
-fn service_without_records_of_the_begin_is_found() {
+fn checker_finds_a_member_that_serves_without_old_records() {
     let bounds = records(3, 3, Faults { writes: 1, kills: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetBegin, bounds, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn acceptance_of_an_older_epoch_is_found() {
+fn checker_finds_a_member_that_accepts_an_older_epoch() {
     check(PlantedBug::AcceptOlderEpoch, ONE_LOSS, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn promotion_after_a_power_loss_is_found() {
+fn checker_finds_a_take_over_by_a_member_after_a_power_loss() {
     check(PlantedBug::PromoteAfterPowerLoss, ONE_LOSS, PRIMARY_HAS_RECORDS);
     check(PlantedBug::PromoteAfterPowerLoss, ONE_LOSS, COMPLETE_PRIMARY);
 }
 
 #[test]
-fn primary_that_leads_after_its_power_loss_is_found() {
+fn checker_finds_a_primary_that_leads_after_its_power_loss() {
     check(PlantedBug::LeadAfterPowerLoss, ONE_LOSS, COMPLETE_PRIMARY);
 }
 
 #[test]
-fn trust_in_requests_to_earlier_processes_is_found() {
+fn checker_finds_trust_in_requests_to_an_earlier_process() {
     let faults = Faults { writes: 1, power_losses: 1, late_messages: 1, ..NO_FAULTS };
     check(PlantedBug::TrustLateRequest, records(2, 3, faults), MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn recovery_with_a_shorter_log_is_found() {
+fn checker_finds_a_recovery_with_the_shorter_log() {
     let bounds = records(2, 3, Faults { writes: 1, power_losses: 2, ..NO_FAULTS });
     check(PlantedBug::FirstLogWins, bounds, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn unsynced_records_at_absent_members_are_found() {
+fn checker_finds_unsynced_records_sent_to_absent_members() {
     check(PlantedBug::ShipUnsynced, ONE_LOSS, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn reply_without_a_lease_is_found() {
+fn checker_finds_a_reply_without_a_lease() {
     check(PlantedBug::ReplyWithoutLease, leases(2, 3, NO_FAULTS), ONE_REPLIES);
 }
 
 #[test]
-fn reply_before_the_end_of_a_promise_is_found() {
+fn checker_finds_a_reply_before_the_end_of_a_promise() {
     check(PlantedBug::ForgetPromise, leases(2, 3, NO_FAULTS), NO_LATE_REPLY);
 }
 
 #[test]
-fn uncounted_member_that_may_serve_is_found() {
+fn checker_finds_a_serving_member_that_the_primary_ignores() {
     check(PlantedBug::StopCountingAsked, ONE_LOSS, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn restart_that_forgets_counted_members_is_found() {
+fn checker_finds_a_restart_that_forgets_counted_members() {
     let bounds = records(2, 3, Faults { old_maps: 2, ..NO_FAULTS });
     check(PlantedBug::ForgetCounted, bounds, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn deposed_primary_that_continues_is_found() {
+fn checker_finds_a_deposed_primary_that_continues() {
     check(PlantedBug::GoOnDeposed, leases(2, 3, NO_FAULTS), PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn map_that_is_older_than_the_log_is_found() {
+fn checker_finds_a_member_with_a_map_older_than_its_log() {
     let bounds = records(2, 3, Faults { old_maps: 2, ..NO_FAULTS });
     check(PlantedBug::IgnoreNewerLog, bounds, MEMBERS_HAVE_RECORDS);
 }
 
 #[test]
-fn release_of_leases_of_a_third_member_is_found() {
+fn checker_finds_a_release_of_leases_of_a_third_member() {
     check(PlantedBug::ReleaseAll, leases(3, 3, NO_FAULTS), ONE_REPLIES);
 }
 
 #[test]
-fn primary_that_leads_alone_despite_counted_members_is_found() {
+fn checker_finds_a_primary_that_ignores_counted_members() {
     let bounds = records(2, 4, Faults { writes: 1, power_losses: 1, old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::LeadDespiteCounted, bounds, PRIMARY_HAS_RECORDS);
 }
 
 #[test]
-fn start_that_forgets_the_term_of_the_primary_is_found() {
+fn checker_finds_a_restart_that_forgets_its_term() {
     let bounds = moved(2, 4, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetTerm, bounds, DURABLE_ON_DEVICES);
 }
 
 #[test]
-fn start_that_forgets_confirmed_epochs_is_found() {
+fn checker_finds_a_restart_that_forgets_confirmed_epochs() {
     let bounds = records(3, 2, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetConfirmed, bounds, MEMBERS_HAVE_RECORDS);
 }

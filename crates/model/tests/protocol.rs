@@ -19,7 +19,7 @@ fn late_messages_cause_no_wrong_reply() {
 }
 
 #[test]
-fn late_messages_to_killed_processes_do_no_harm() {
+fn late_messages_after_a_kill_lose_no_acknowledged_record() {
     check("a late message, a kill and a power loss");
 }
 
@@ -41,6 +41,6 @@ fn late_acknowledgements_extend_no_lease() {
 }
 
 #[test]
-fn third_members_keep_the_leases_of_a_former_primary() {
+fn three_members_never_have_two_replying_primaries() {
     check("leases of three members after a take-over");
 }
