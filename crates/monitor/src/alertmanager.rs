@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn current_alert_ends_later_unless_it_is_sent_again() {
+    fn sent_alert_expires_after_a_while_unless_it_is_repeated() {
         let (_directory, mut state) = state();
         assert!(alerts(&state, NOW).is_empty());
         for second in 0..10 {

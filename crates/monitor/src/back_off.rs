@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn long_interval_and_many_failures_keep_the_interval() {
+    fn pause_after_failures_never_exceeds_a_longer_interval() {
         let interval = Duration::from_secs(600);
         let mut back_off = BackOff::default();
         for _ in 0..100 {

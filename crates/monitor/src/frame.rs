@@ -301,7 +301,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn frame_without_a_reading_repeats_the_last_reading() {
+    fn second_without_a_reading_uses_the_last_reading() {
         let mut silent = frame(61, 5);
         silent.readings.clear();
         let sum = Frame::sum_with_newest_readings([&frame(60, 5), &silent]);

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_pages_of_other_hosts_get_a_reachable_address() {
+    fn address_of_a_metrics_page_is_reachable_from_the_monitor() {
         let own: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap()];
         let page = |page: &str, registered: &str| {
             reachable_page(page, &[registered.to_owned()], &own).unwrap_or_default()

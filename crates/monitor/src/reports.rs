@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_files_in_memory_is_bounded() {
+    fn number_of_report_files_sent_at_once_is_bounded() {
         let top = sample();
         let reports = Reports::new(&top.path().join("reports"));
         let status = skep_env::block_on(async move {
