@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_must_have_the_map_that_gives_up_a_target() {
+    fn requests_demand_the_map_in_which_a_target_was_given_up() {
         let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
         cell.update(map(5, Consistency::Good));
         assert_eq!(cell.needed(), MapVersion::new(0));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn early_heartbeats_are_granted_at_most_once_a_second() {
+    fn at_most_one_early_heartbeat_is_sent_in_a_second() {
         let early = EarlyHeartbeats::default();
         let granted_at = |ms| early.grant(Duration::from_millis(ms));
         assert!(granted_at(5_000));

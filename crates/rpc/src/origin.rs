@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn origin_reaches_spawned_tasks_and_the_receiver_unchanged() {
+    fn user_group_and_job_of_a_request_reach_its_receiver() {
         let of = |uid, gid, job| {
             let sent = skep_env::block_on(with_origin(Origin::of_program(uid, gid, job), async {
                 skep_env::spawn(async { Origin::current() }).await

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_logged_once_and_ends_with_a_reply() {
+    fn outage_of_a_group_is_logged_once_and_ends_with_a_reply() {
         let (group, error) = (GroupId::new(901), Error::new(ErrorCode::Disconnected, "refused"));
         let at = Duration::from_secs;
         let (mut one, mut two) = (RepeatedRequest::default(), RepeatedRequest::default());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn short_outage_is_not_logged() {
+    fn short_outage_of_a_group_is_not_logged() {
         let (group, error) = (GroupId::new(902), Error::new(ErrorCode::Disconnected, "refused"));
         let mut request = RepeatedRequest::default();
         request.failed(group, &error, Duration::from_secs(100));

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_all_threads_count_while_a_program_asks() {
+    fn request_load_is_counted_while_a_program_queries_it() {
         let load = Arc::new(RequestLoad::default());
         load.count_this_thread();
         request(1000, 7, START);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_merges_causes_and_keeps_the_sum() {
+    fn causes_over_the_limit_are_merged_and_the_sum_is_unchanged() {
         let load = Arc::new(RequestLoad::default());
         load.count_this_thread();
         counted(&load, START);
