@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_reported_at_once() {
+    fn configuration_error_lists_all_problems_of_the_settings() {
         let file = file("wdth = 8\ninner.wait = 5\nsize = 3\n");
         let overrides = [set("inner.size", "lots"), set("width", "0"), set("a.b", "1")];
         let error = load::<Sample>(Some(file.path()), &overrides).unwrap_err();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn host_knows_the_addresses_of_the_newest_map() {
+    fn host_keeps_the_management_addresses_of_the_newest_map() {
         let scratch = tempfile::tempdir().unwrap();
         let place = scratch.path().join("skep");
         let known = || read_places(std::slice::from_ref(&place), CLUSTER);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_addresses_are_ignored() {
+    fn invalid_lines_in_a_list_of_management_nodes_are_ignored() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path().to_owned();
         std::fs::create_dir_all(&place).unwrap();

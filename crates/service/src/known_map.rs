@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn host_has_the_newest_map_with_all_servers() {
+    fn host_keeps_the_newest_cluster_map_that_has_all_servers() {
         let place = tempfile::tempdir().unwrap();
         let file = file_in(place.path(), CLUSTER);
         let known = || read_file(&file, CLUSTER).map(|it| (it.map.version.raw(), it.map.nodes));
