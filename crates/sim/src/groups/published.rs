@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn other_members_in_the_same_epoch_are_reported() {
+    fn change_of_a_group_without_a_new_epoch_is_reported() {
         let mut published = PublishedMaps::default();
         assert_eq!(published.add(&map_with(3, 2)), Ok(()));
         let mut map = ClusterMap::clone(&map_with(4, 2));
