@@ -63,7 +63,7 @@ fn restarted_services_count_from_zero_and_new_ones_are_skipped() {
 }
 
 #[test]
-fn replaced_accounts_do_not_count_as_new_load() {
+fn load_that_moves_to_the_row_other_is_not_counted_again() {
     let before = vec![service(1, 1, vec![load("1000", 50), load("1001", 40), load("1002", 9)])];
     // The account of user 1001 was replaced after 5 more operations. The account of user 1002 was
     // replaced, and created again.

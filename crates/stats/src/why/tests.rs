@@ -161,7 +161,7 @@ fn target_with_larger_requests_is_not_slow() {
 }
 
 #[test]
-fn slow_log_sync_is_named_with_or_without_another_target() {
+fn slow_log_sync_is_named_even_without_a_target_to_compare() {
     let mut evidence = healthy();
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);

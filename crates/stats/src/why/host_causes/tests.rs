@@ -104,7 +104,7 @@ fn clock_that_differs_in_all_rounds_is_reported() {
 }
 
 #[test]
-fn clock_of_a_host_with_most_services_counts_once() {
+fn each_host_counts_once_in_the_comparison_of_clocks() {
     let mut map = map_with_addresses();
     let addresses = vec!["10.0.0.5:7420".into()];
     let fifth = Node { id: NodeId::new(5), addresses, ..map.nodes[3].clone() };
