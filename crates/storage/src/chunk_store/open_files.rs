@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn evicted_unsynced_files_are_still_synced() {
+    fn file_evicted_before_its_sync_is_still_synced() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         for number in 1..=3 {

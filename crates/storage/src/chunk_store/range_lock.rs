@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_exclude_overlapping_readers() {
+    fn write_excludes_reads_of_the_same_range() {
         for access in [Write, Exclusive] {
             assert_eq!(entered(1, &[(access, 0..10), (Read, 5..6)]), [true, false]);
             assert_eq!(entered(1, &[(access, 0..10), (Read, 10..20)]), [true, true]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_operation_leaves_the_queue() {
+    fn dropped_operation_does_not_block_the_queue_of_a_range_lock() {
         skep_env::block_on(async {
             let lock = Rc::new(RangeLock::default());
             let first = lock.write(0..10);

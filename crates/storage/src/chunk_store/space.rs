@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn space_gauge_reports_a_refused_write_only_once() {
+    fn each_write_refused_for_lack_of_space_is_reported_once() {
         let scratch = tempfile::tempdir().unwrap();
         let gauge = SpaceGauge::new(scratch.path()).unwrap();
         assert!(!gauge.take_refusal(), "no write was refused");

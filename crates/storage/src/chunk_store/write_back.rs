@@ -106,14 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupted_or_invalid_write_back_loses_no_pages() {
+    fn error_of_an_interrupted_write_back_is_no_loss_of_pages() {
         let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
         assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
         assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));
     }
 
     #[test]
-    fn region_is_complete_after_a_long_write_up_to_its_end() {
+    fn long_write_up_to_the_end_of_a_region_completes_the_region() {
         let end = 3 * REGION_BYTES;
         assert!(completes_region(&(end - (1 << 20)..end)));
         assert!(!completes_region(&(end - (1 << 20)..end - 4096)));

@@ -228,7 +228,7 @@ fn target_has_its_data_after_a_clean_restart() {
 }
 
 #[test]
-fn new_connection_closes_the_old_connection_of_its_channel() {
+fn reconnected_client_channel_closes_its_old_connection() {
     run(|dir| async move {
         let (thread, without) = started(&dir).await;
         let channel = Channel::random();

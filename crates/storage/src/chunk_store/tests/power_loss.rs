@@ -286,7 +286,7 @@ async fn check(store: Rc<ChunkStore>, model: Rc<RefCell<Vec<Expected>>>) {
 }
 
 #[test]
-fn synced_data_survives_and_every_byte_is_readable() {
+fn synced_chunk_data_survives_power_losses_and_is_readable() {
     let Some(mut disk) = Disk::new() else {
         eprintln!("skipped: needs root and mkfs.xfs");
         return;
