@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_stay_noted_until_the_member_is_complete() {
+    fn loss_of_records_is_remembered_until_the_member_is_complete() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut mark = MemberMarkFile::read_at(path, HOST).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_members_stay_on_disk_until_the_group_changes() {
+    fn counted_members_survive_restarts_until_a_new_group_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let counted = || MemberMarkFile::read_at(path, HOST).unwrap().counted();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_bound_is_durable_until_its_replacement() {
+    fn longest_promise_is_durable_until_it_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let bound = || MemberMarkFile::read_at(path, HOST).unwrap().promise_bound();

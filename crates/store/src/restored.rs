@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mark_of_a_restored_directory_is_set_separately() {
+    fn each_mark_of_a_restore_is_set_and_deleted_independently() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         mark(path, RESTORED_MARK).unwrap();

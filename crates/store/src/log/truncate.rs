@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_records_are_replaced_in_any_segment() {
+    fn log_truncated_in_any_segment_continues_with_new_records() {
         for last in [0, 1, 7, 8, 9, 16, 19, 20] {
             let directory = tempfile::tempdir().unwrap();
             let mut log = open(directory.path()).log;
