@@ -197,7 +197,7 @@ fn bandwidth_of_slow_targets_grows_with_their_number() {
 }
 
 #[test]
-fn allocation_and_sharing_of_slow_targets_do_not_matter() {
+fn allocation_of_slow_targets_makes_no_difference() {
     let (_, report) = study("six-targets");
     assert_eq!(report.runs_planned, 90);
     let six = experiment(&report, "six");

@@ -121,7 +121,7 @@ fn about<'a>(report: &'a Report, subject: &str) -> Vec<&'a Conclusion> {
 }
 
 #[test]
-fn a_system_with_slow_links_is_recognised() {
+fn report_names_slow_links_as_the_limit_from_4_hosts_on() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Links), false);
     assert_eq!((report.runs_planned, report.runs_done, report.runs_invalid), (360, 360, 0));
@@ -159,7 +159,7 @@ fn a_system_with_slow_links_is_recognised() {
 }
 
 #[test]
-fn a_system_of_slow_targets_is_recognised() {
+fn report_names_slow_targets_as_the_limit_from_4_hosts_on() {
     let scratch = tempfile::tempdir().expect("a directory");
     let report = analyse(&study(scratch.path(), Limit::Targets), false);
     let limit = about(&report, "limit");

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_with_equal_means_do_not_differ() {
+    fn welch_test_seldom_reports_a_difference_of_equal_means() {
         let mut random = Random::new(11);
         let mut low = 0;
         for _ in 0..400 {
