@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_file_may_not_be_found_again() {
+    fn check_refuses_a_lookup_that_finds_a_replaced_file() {
         let listed = operations(&[
             (0, 1, NameOutcome::Created(1)),
             (2, 3, NameOutcome::Removed),

@@ -97,7 +97,7 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
 
 /// A bind mount keeps the file system in use, so `skep umount` must not wait for the process.
 #[test]
-fn umount_names_the_bind_mount_that_keeps_a_process() {
+fn umount_names_a_bind_mount_that_keeps_the_file_system_in_use() {
     let cluster = small();
     let scratch = Scratch::new();
     let (path, bound) = (scratch.join("mnt"), scratch.directory("bound"));

@@ -282,7 +282,7 @@ const SCONTROL: &str = "case \"$1 $2\" in\n\
     *) exit 1 ;;\nesac";
 
 #[test]
-fn lines_of_a_script_copy_results_before_the_removal() {
+fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
     let site = SshSite::new(3);
     let shared = SharedDirectory::new("job-lines");
     let top = shared.path();

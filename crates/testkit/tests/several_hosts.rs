@@ -334,7 +334,7 @@ fn hosts_know_all_management_nodes_after_their_first_contact() {
 ///
 /// Command: skep health check.
 #[test]
-fn host_without_a_network_reports_this_first() {
+fn health_check_names_a_missing_network_of_this_host_first() {
     let network = PageNetwork::new();
     let [mut servers, mounted] = [("all", 1), ("mounted", 8)]
         .map(|(name, number)| network.host(name, &format!("10.0.0.{number}/24")));

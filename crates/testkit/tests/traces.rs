@@ -125,7 +125,7 @@ impl Drop for Follower {
 
 /// Command: skep trace.
 #[test]
-fn operations_on_a_directory_are_followed_by_user() {
+fn trace_shows_users_their_own_operations_and_root_all() {
     const USER: &str = "60001";
     let cluster = Cluster::start(Shape::small());
     let directory = cluster.path().join("run");

@@ -18,7 +18,7 @@ fn logged_kib(pair: &Pair, primary: &str) -> usize {
 }
 
 #[test]
-fn member_that_was_away_returns_by_the_log_alone() {
+fn restarted_member_catches_up_by_the_log_without_a_copy() {
     let mut pair = Pair::begin();
     let (primary, backup) = pair.roles();
     let root = pair.mount_point();
