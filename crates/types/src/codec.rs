@@ -534,7 +534,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn values_survive_a_round_trip(
+        fn decoded_value_equals_the_encoded_value(
             a: u64, b: Vec<u32>, c: Option<String>, d: Vec<u8>, e: bool,
         ) {
             let value = (((a, b), (c, Bytes(d))), e);
