@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_look_like_files_must_exist() {
+    fn file_names_in_documents_must_exist() {
         let files = [PathBuf::from("crates/rpc/src/client.rs")];
         let count = |text: &str| check_names(Path::new("docs/x.md"), text, &files).len();
         assert_eq!(count("see `client.rs`, `src/client.rs`, `rpc/client.rs`"), 1);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_found_in_lists_in_comments() {
+    fn all_commands_that_a_test_comment_lists_are_found() {
         let names = |comment| run_commands(comment).collect::<Vec<_>>();
         assert_eq!(names("/// Command: skep lock list."), ["skep lock list"]);
         assert_eq!(names("/// Command: skep up, skep down"), ["skep up", "skep down"]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_are_found_in_lists_in_comments() {
+    fn all_statement_numbers_that_a_test_comment_lists_are_found() {
         let numbers = |comment| tested(comment).collect::<Vec<_>>();
         assert_eq!(numbers("/// docs/semantics.md 1.4: also between"), ["1.4"]);
         assert_eq!(numbers("//! (docs/semantics.md 1.4, 2.10 and 3.1)."), ["1.4", "2.10", "3.1"]);
