@@ -44,7 +44,7 @@ fn first_read_of_a_small_file_after_its_open_needs_no_request() {
 
 /// docs/semantics.md 2.1.
 #[test]
-fn write_of_the_same_mount_after_an_open_is_read() {
+fn read_returns_a_write_of_the_same_mount_after_the_open() {
     with_client(|fake, client| async move {
         let (inode, other, handle) = opened(&fake, &client).await;
         let writer = other.open(inode, OpenMode::Write, false).await.unwrap();
@@ -57,7 +57,7 @@ fn write_of_the_same_mount_after_an_open_is_read() {
 
 /// docs/semantics.md 1.2: another mount truncates the file without opening it.
 #[test]
-fn truncation_by_another_mount_after_an_open_is_read() {
+fn read_after_an_open_sees_a_truncation_by_another_mount() {
     with_client(|fake, client| async move {
         let (inode, other, handle) = opened(&fake, &client).await;
         client.set_attributes(set_size(inode, 5)).await.unwrap();

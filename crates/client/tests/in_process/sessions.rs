@@ -201,7 +201,7 @@ async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
 /// docs/semantics.md 4.3. Before the fix, the client repeated the unlink in its next session and
 /// removed the file that another client had created meanwhile.
 #[test]
-fn unlink_with_a_lost_session_keeps_a_new_file_with_the_name() {
+fn unlink_with_a_lost_reply_keeps_a_newer_file_of_the_same_name() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         let (old, _) = create(&client, "lock").await;
@@ -219,7 +219,7 @@ fn unlink_with_a_lost_session_keeps_a_new_file_with_the_name() {
 
 /// docs/semantics.md 4.3.
 #[test]
-fn create_with_a_lost_session_opens_its_own_file() {
+fn create_with_a_lost_reply_opens_the_file_that_it_created() {
     with_client(|fake, client| async move {
         for (name, exclusive) in [("one", true), ("two", false)] {
             let _ = create(&client, &format!("{name} before")).await;
