@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in the range of their start")]
-    fn map_version_of_an_earlier_start_is_refused() {
+    fn map_version_of_an_earlier_management_start_is_refused() {
         let mut versions = VersionSequence::default();
         versions.next(2);
         versions.next(1);

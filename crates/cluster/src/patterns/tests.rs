@@ -167,7 +167,7 @@ fn request_overrides_directory_and_directory_overrides_cluster() {
 }
 
 #[test]
-fn files_without_a_requested_width_start_on_one_target() {
+fn file_with_the_default_pattern_begins_on_one_target() {
     let map = map();
     let policy = Policy { stripe_from: 4 * MIB, ..Policy::default() };
     let made = |asked: Option<&[ComponentRequest]>, policy: &Policy| {

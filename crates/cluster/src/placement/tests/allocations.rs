@@ -90,7 +90,7 @@ fn expected(shape: &[usize], chooser: Chooser, count: usize) -> Frequencies {
 const SHAPES: [&[usize]; 7] = [&[4, 4], &[2, 2], &[3, 5], &[1, 4], &[2, 2, 2], &[3, 3, 3, 3], &[6]];
 
 #[test]
-fn choosers_of_other_file_systems_choose_as_defined() {
+fn choosers_of_other_file_systems_follow_their_definitions() {
     let choosers = Chooser::ALL.iter().filter(|(chooser, _)| *chooser != Chooser::Balanced);
     for ((chooser, word), shape) in choosers.flat_map(|it| SHAPES.map(|shape| (it, shape))) {
         for count in 1..=8 {
