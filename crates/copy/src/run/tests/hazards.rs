@@ -53,7 +53,7 @@ fn file_that_the_kernel_generates_is_reported() {
 }
 
 #[test]
-fn file_replaced_before_its_open_is_not_read() {
+fn copy_does_not_read_a_file_that_replaced_the_one_it_listed() {
     let site = Site::new();
     fs::write(site.source("file"), "first").unwrap();
     fs::write(site.source("other"), "other").unwrap();
