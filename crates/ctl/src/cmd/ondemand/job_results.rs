@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_state_of_a_jobs_results_counts_as_pending() {
+    fn job_results_in_an_unknown_state_are_shown_as_pending() {
         for results in [
             Results::Pending("copies a, 1 of 2 files".into()),
             Results::Saved,

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_names_requests_like_the_services() {
+    fn stats_of_a_mount_name_requests_as_stats_of_services_do() {
         let map = ClusterMap::empty(ClusterId::default());
         let name = |id| object(id, Division::Operation, &map, Path::new("/"));
         assert_eq!(name(96), ("write_chunk".to_owned(), "storage".to_owned()));

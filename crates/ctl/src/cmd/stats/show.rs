@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_has_left_is_marked() {
+    fn stats_mark_a_client_that_has_left_the_cluster() {
         let names = Names::of(&ClusterMap::empty(skep_types::ClusterId::default()));
         let shown = |by, id: &str| shown_name(&line(&row(id), by, &names), by);
         assert_eq!(shown(Division::Client, "1048586"), "1048586 (left)");

@@ -99,7 +99,7 @@ fn help_fits_a_terminal_of_80_columns_and_24_lines() {
 }
 
 #[test]
-fn frame_draws_each_line_at_its_place() {
+fn screen_update_draws_each_line_and_clears_the_rest() {
     let line = |style, text: &str| ScreenLine { style, text: text.into() };
     let lines = [line(Style::Reverse, "a"), line(Style::Plain, "b"), line(Style::Bold, "c")];
     let expected = "\x1b[H\x1b[7ma\x1b[0m\x1b[K\r\nb\x1b[K\r\n\x1b[1mc\x1b[0m\x1b[K\x1b[J";
