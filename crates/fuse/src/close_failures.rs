@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_failure_of_an_open_file_is_logged_once() {
+    fn each_open_file_logs_a_repeated_failure_only_once() {
         let failures = CloseFailures::default();
         let (first, second) = (HandleId::new(1), HandleId::new(2));
         let logs = |handle, code, now: Duration| {

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_comes_from_the_first_variable_that_is_set() {
+    fn job_is_read_from_the_first_variable_that_is_set() {
         let usual = JobVariables::default();
         let own: JobVariables = "MY_JOB:SLURM_JOB_ID".parse().unwrap();
         let cases = [
