@@ -185,7 +185,7 @@ fn sync_wait_is_answered_after_the_sync_or_its_time_limit() {
 }
 
 #[test]
-fn too_many_waits_for_syncs_end_the_oldest_wait() {
+fn requests_that_wait_for_a_sync_are_bounded_in_number() {
     let mut member = Member::begin(3);
     let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
     let waits = (0..=MAX_SYNC_WAITS as u64).map(|number| arrival(number, 3, &wait));

@@ -182,7 +182,7 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
 /// target replied to the waiting open as if the first session's old acknowledgement were still
 /// valid.
 #[test]
-fn a_session_that_reopens_a_file_is_notified_again() {
+fn old_acknowledgement_is_invalid_after_a_reopen_of_the_file() {
     let mut story = Story::begin();
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &open).unwrap();
