@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn request_path_begins_with_the_path_of_the_address() {
+    fn alertmanager_url_may_have_a_path_prefix() {
         let mut settings = MonitorSettings::default().alerts;
         settings.alertmanagers = vec!["http://a:9093".into(), "http://b:9093/prefix/".into()];
         let found = of_settings(&settings).unwrap();

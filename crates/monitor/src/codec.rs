@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_stops_at_a_torn_or_damaged_record() {
+    fn history_is_read_up_to_a_torn_or_damaged_record() {
         let (first, second) = (record(&frame(1, 10)), record(&frame(2, 20)));
         let whole = [first.clone(), second.clone()].concat();
         for cut in 0..second.len() {

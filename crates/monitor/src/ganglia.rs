@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn document_has_each_server_with_its_load() {
+    fn ganglia_document_has_each_server_with_its_load() {
         let mut sum = frame(1_800_000_000, 30);
         sum.add(&frame(1_800_000_001, 50));
         sum.readings.insert((Measure::CpuPermille, 2), Level { sum: 500, max: 300 });
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn document_is_complete_without_a_cluster_map() {
+    fn ganglia_document_is_complete_without_a_cluster_map() {
         let text = document(&Frame::default(), None, 1_800_000_007_000);
         let xml = roxmltree::Document::parse(&text).unwrap();
         assert!(xml.descendants().any(|it| it.has_tag_name("CLUSTER")));

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_leads_out_of_the_directory() {
+    fn no_request_reads_a_file_outside_of_the_report_directory() {
         let top = sample();
         for path in [
             "../secret.html",

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_parameters_are_refused() {
+    fn wrong_query_parameters_of_a_graph_are_refused() {
         for wrong in [
             ("by", "moon"),
             ("span", "-1"),

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_by_their_time_after_a_restart() {
+    fn restarted_monitor_finds_stored_frames_by_their_time() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..150 {
