@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_has_only_the_newest_requests_of_the_operation() {
+    fn operation_lists_only_its_own_newest_requests() {
         let begun_at = now();
         let of = Origin::of_operation;
         for number in 0..REMEMBERED * 2 {

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_common_secret_is_chosen() {
+    fn handshake_uses_the_newest_secret_that_both_nodes_have() {
         let (new, old) = (Secret::generate(), Secret::generate());
         let held = |is_closed| HeldSecret { secret: old.clone(), is_closed };
         let server = Secrets::new(new.clone(), vec![held(false)]);
