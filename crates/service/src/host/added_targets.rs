@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_change_of_the_list_can_be_retried() {
+    fn failed_addition_to_the_target_list_can_be_retried() {
         let node = tempfile::tempdir().unwrap();
         let missing = node.path().join("missing");
         let mut added = AddedTargets::load(&missing, &[]).unwrap();
