@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn records_within_bounds_come_from_all_their_segments() {
+    fn simulated_disk_reads_records_across_all_segments() {
         let disk = filled(20);
         for (first, last) in [(1, 20), (3, 17), (9, 9), (18, 30), (21, 30)] {
             let found = disk.records_within(Lsn::new(first), Lsn::new(last));
