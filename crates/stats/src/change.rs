@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_two_replies_are_paired_in_any_order() {
+    fn series_of_two_statistics_replies_match_in_any_order() {
         for (before, now, vanished) in [
             (&[1, 2, 3][..], &[1, 2, 3][..], &[][..]),
             (&[1, 2, 3], &[1, 9, 2, 3], &[]),

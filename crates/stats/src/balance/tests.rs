@@ -140,7 +140,7 @@ fn balance_of_files_is_the_mean_divided_by_the_highest() {
 }
 
 #[test]
-fn file_systems_have_the_least_free_space_of_their_targets() {
+fn file_system_of_several_targets_has_their_least_free_space() {
     let mut map = filled(&[40, 60, 20, 30]);
     map.targets.iter_mut().for_each(|target| target.capacity.file_system %= 2);
     map.targets.iter_mut().find(|it| it.id == TargetId::new(6)).unwrap().capacity.total_bytes = 0;

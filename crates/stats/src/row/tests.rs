@@ -51,7 +51,7 @@ fn rates_use_the_clock_of_each_service() {
 }
 
 #[test]
-fn restarted_services_count_from_zero_and_new_ones_are_skipped() {
+fn operations_of_a_restarted_service_are_counted_from_zero() {
     let before = vec![service(1, 10, writes("7", 100))];
     let mut restarted = service(1, 12, writes("7", 30));
     restarted.statistics.incarnation = 6;

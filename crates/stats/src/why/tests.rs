@@ -487,7 +487,7 @@ mod rounds {
     }
 
     #[test]
-    fn service_that_has_restarted_gives_no_evidence() {
+    fn why_ignores_intervals_in_which_a_service_restarted() {
         assert_eq!(
             Evidence::between(&round(10, 1), &round(12, 2), Focus::default()),
             Evidence::default()
