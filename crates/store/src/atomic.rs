@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_replacement_names_the_path() {
+    fn error_of_replacing_a_file_names_its_path() {
         let error = replace_atomically(Path::new("/nonexistent/record"), b"x").unwrap_err();
         assert!(error.context().contains("/nonexistent/record.new"), "{error}");
     }

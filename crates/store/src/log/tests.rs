@@ -111,7 +111,7 @@ fn first_record(path: &Path, next: u64) -> Option<u64> {
 }
 
 #[test]
-fn open_does_not_read_segments_before_the_needed_records() {
+fn open_of_the_log_reads_only_segments_with_needed_records() {
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path(), 20, SEGMENT_BYTES as usize / 4);
     for (next, first) in [(1, 1), (9, 1), (10, 5), (21, 13)] {
