@@ -161,7 +161,7 @@ fn read(path: &Path) {
 }
 
 #[test]
-fn changes_of_names_cost_the_expected_requests() {
+fn changes_of_names_send_the_documented_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
     let new = |number: usize| at.join(format!("new-{number}"));
@@ -226,7 +226,7 @@ fn changes_of_names_cost_the_expected_requests() {
 }
 
 #[test]
-fn locks_of_an_unchanged_file_cost_the_expected_requests() {
+fn locks_of_an_unchanged_file_send_the_documented_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
     let path = at.join("file");
@@ -245,7 +245,7 @@ fn locks_of_an_unchanged_file_cost_the_expected_requests() {
 }
 
 #[test]
-fn reads_of_small_files_cost_the_expected_requests() {
+fn reads_of_small_files_send_the_documented_requests() {
     let counted = Counted::new();
     let at = counted.cluster.path().join("files");
     files::create_dir(&at);
@@ -269,7 +269,7 @@ fn reads_of_small_files_cost_the_expected_requests() {
 }
 
 #[test]
-fn inline_files_cost_the_expected_requests() {
+fn inline_files_send_the_documented_requests() {
     let counted = Counted::new();
     let (own, other) = (counted.directory("own"), counted.cluster.path().join("other"));
     files::create_dir(&other);
@@ -313,7 +313,7 @@ fn inline_files_cost_the_expected_requests() {
 }
 
 #[test]
-fn writes_and_syncs_cost_the_expected_requests() {
+fn writes_and_syncs_send_the_documented_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
     let path = at.join("file");
