@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pair_adds_a_ratio_to_each_workload_and_to_the_sum() {
+    fn each_pair_of_runs_adds_a_ratio_to_each_workload_and_the_sum() {
         let mut rows = Vec::new();
         for _ in 0..6 {
             let counting = [measured(3.0, 4.0), measured(1.0, 2.5)];
