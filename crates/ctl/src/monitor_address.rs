@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 /// The options that name the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorAddress {
-    /// Address of the monitor, for figures and findings of more than a moment; as https://HOST:PORT
-    /// if its page is encrypted [default: the address in the cluster's data directory, or
-    /// 127.0.0.1:7480]
+    /// Address of the monitor, for figures of past times and findings that need them; as
+    /// https://HOST:PORT if its page is encrypted [default: the address in the cluster's data
+    /// directory, or 127.0.0.1:7480]
     #[arg(long, value_name = "HOST:PORT")]
     monitor: Option<String>,
     /// File with the password of the monitor, in its first line

@@ -66,18 +66,18 @@ pub(crate) struct AdviseArgs {
     /// Directories or files in a mount [default: the working directory, without --job]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The load of this batch job only, on mounts with the option `job_accounting`
+    /// Use only the load of this batch job, on mounts with the option `job_accounting`
     #[arg(long, value_name = "ID")]
     job: Option<u32>,
     /// Measure the load for this time [default with --job: 3s]
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "history")]
     interval: Option<Duration>,
-    /// The load of this past span, as the monitor has stored it
+    /// Use the load of this past span, as the monitor has stored it
     #[arg(long, value_name = "SPAN", value_parser = interval)]
     history: Option<Duration>,
     #[command(flatten)]
     monitor: MonitorAddress,
-    /// The output of `darshan-parser` about a run of the program that uses the files
+    /// Use this output of `darshan-parser` about a run of the program that uses the files
     #[arg(long, value_name = "FILE")]
     darshan: Option<PathBuf>,
     /// Set the proposed patterns for new files. All paths must be directories

@@ -49,7 +49,7 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {
-    /// A file, or a directory whose direct entries count too, in a mount
+    /// A file or directory in a mount. For a directory, also operations on its direct entries
     #[arg(long, value_name = "PATH", default_value = ".")]
     path: PathBuf,
     /// End after this time, such as 10s
@@ -116,7 +116,7 @@ pub(crate) fn run(args: TraceArgs) -> Result<()> {
     let names = WatchedNames::of(&args.path, inode)?;
     if names.is_of_another_user() {
         warn(
-            "this user sees only the own operations on this mount; root sees the operations of \
+            "this user sees only their own operations on this mount; root sees the operations of \
              all users",
         );
     }

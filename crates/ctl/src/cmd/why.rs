@@ -88,7 +88,7 @@ pub(crate) struct WhyArgs {
     /// Explain this past span, such as 30s or 5m, as the monitor has measured it; at most 10m
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "interval")]
     since: Option<Duration>,
-    /// Explain one operation: its trace id. PATH only names the mount or the cluster
+    /// Explain the operation with this trace id; PATH then only selects its mount or cluster
     #[arg(long, value_name = "ID", value_parser = traces::trace_id)]
     #[arg(conflicts_with_all = ["client", "user", "job", "target", "interval", "since"])]
     op: Option<u128>,

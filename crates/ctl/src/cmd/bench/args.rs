@@ -25,7 +25,7 @@ pub(crate) struct HostArgs {
     /// and `skep` must be in the PATH there
     #[arg(long, default_value = "ssh -o BatchMode=yes {host}", value_name = "COMMAND")]
     pub(super) enter: String,
-    /// Stop the benchmark after this time in which no process makes progress
+    /// Stop the benchmark if no process makes progress for this time
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     pub(super) patience: u32,
 }

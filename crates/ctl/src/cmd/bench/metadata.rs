@@ -87,8 +87,8 @@ pub(crate) struct MetadataArgs {
     /// Sync each file after writing
     #[arg(short = 'y', long)]
     sync: bool,
-    /// Let each process stat items of another process, whose number is higher by this. Reads use
-    /// twice this distance, and removals three times; 1 means a process on the next host
+    /// Let each process stat items of another process, with a number that is higher by this value.
+    /// Reads use twice the value, and removals three times; 1 means a process on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
     #[command(flatten)]

@@ -59,7 +59,7 @@ pub(super) struct StorageOptions {
     /// Measure one target after the other, instead of all at the same time
     #[arg(long)]
     one_by_one: bool,
-    /// Stop the benchmark after this time in which no target makes progress
+    /// Stop the benchmark if no target makes progress for this time
     #[arg(long, default_value_t = skep_bench::limits::DEFAULT_PATIENCE_S, value_name = "SECONDS")]
     patience: u32,
     #[command(flatten)]

@@ -61,7 +61,9 @@ impl OtherHosts {
             let archives: Vec<_> = std::thread::scope(|scope| {
                 let all: Vec<_> =
                     hosts.iter().map(|host| scope.spawn(move || self.archive_of(host))).collect();
-                let failed = |_| (Vec::new(), Some("cannot get the archive: a bug".to_owned()));
+                let what =
+                    "cannot get the archive: its thread has panicked, which is a bug of skep";
+                let failed = |_| (Vec::new(), Some(what.to_owned()));
                 all.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect()
             });
             for (host, (archive, problem)) in hosts.iter().zip(archives) {

@@ -12,8 +12,8 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Unmount, stop and remove everything of Skep on one host. Then remove the host from the hosts
-/// file
+/// Unmount, stop and remove everything of Skep on one host. Afterwards, delete the host from the
+/// hosts file yourself
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {

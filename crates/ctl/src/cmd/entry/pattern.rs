@@ -23,7 +23,7 @@ pub(super) struct PatternArgs {
         conflicts_with_all = ["targets", "groups"],
     )]
     num_targets: Option<String>,
-    /// Bytes stored on one target before the next: a power of two from 64KiB to 1GiB
+    /// Bytes that go to one target before the next one follows: a power of two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE")]
     chunk_size: Option<String>,
     /// Policy that chooses the targets

@@ -19,8 +19,8 @@ const EXAMPLES: &[Example] = &[
 ///
 /// APPENDED and SYNCED are numbers of log records. A reply to a client waits until the primary and
 /// each member with the role backup or joining has appended the log records that the reply depends
-/// on. A member that lacks more than the primary keeps gets a copy of the store: COPY shows how
-/// much of it the member has, and how long the rest takes.
+/// on. If a member lacks log records that the primary has removed, it gets a copy of the store:
+/// COPY shows how much of the copy the member has, and how long the rest takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {

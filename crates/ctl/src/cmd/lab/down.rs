@@ -10,7 +10,7 @@ const EXAMPLES: &[Example] = &[
     ("show which processes, mounts and data would be removed", "skep lab down --all --dry-run"),
 ];
 
-/// Remove a lab with all its data, or the remains of one
+/// Remove a lab with all its data, even if its start or an earlier removal was interrupted
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct DownArgs {

@@ -44,7 +44,7 @@ const EXAMPLES: &[Example] = &[
         "skep mount --cluster 10.0.0.1:7400 --token-file token -o ro /mnt/skep",
     ),
     (
-        "account for load by the jobs of LSF, whose programs have the variable LSB_JOBID",
+        "count the load of each LSF job, whose programs have the variable LSB_JOBID",
         "skep mount --cluster 10.0.0.1:7400 -o job_variables=LSB_JOBID /mnt/skep",
     ),
     (
@@ -102,8 +102,8 @@ pub(crate) struct MountArgs {
     /// SKEP_PATTERN
     #[arg(long = "job-patterns")]
     has_job_patterns: bool,
-    /// Account for load by batch job: `skep stats --by job`. The mount reads SLURM_JOB_ID and
-    /// PBS_JOBID of each new program
+    /// Count the load of each batch job, for `skep stats --by job`. The mount reads SLURM_JOB_ID
+    /// and PBS_JOBID of each new program
     #[arg(long = "job-accounting")]
     has_job_accounting: bool,
     /// Like --job-accounting, but read these environment variables, with colons between them; the

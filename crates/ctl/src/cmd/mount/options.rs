@@ -83,8 +83,8 @@ pub(crate) const OWN: &[OwnOption] = &[
     OwnOption::new(
         "job_accounting",
         None,
-        "account for load by batch job: `skep stats --by job`; the mount reads SLURM_JOB_ID and \
-         PBS_JOBID of each new program",
+        "count the load of each batch job, for `skep stats --by job`; the mount reads SLURM_JOB_ID \
+         and PBS_JOBID of each new program",
     ),
     OwnOption::new(
         "job_variables",

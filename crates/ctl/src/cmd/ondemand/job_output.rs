@@ -240,7 +240,9 @@ fn wait(system: &OnDemand, state: &HostState) -> Result<()> {
             // all nodes again. The state of the first node's new attempt may come a moment later.
             Ok(Some(Results::Failed(reason))) => (reason, NEW_ATTEMPT),
             Ok(Some(Results::Pending(text))) => (text, SILENCE),
-            Ok(_) => ("no node has recorded a state".to_owned(), SILENCE),
+            Ok(_) => {
+                ("no node has recorded whether the results are staged out".to_owned(), SILENCE)
+            }
             Err(error) => (error.to_string(), SILENCE),
         };
         if last.as_ref() != Some(&shown) {

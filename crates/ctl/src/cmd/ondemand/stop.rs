@@ -38,7 +38,7 @@ pub(crate) struct StopArgs {
     /// removes nothing. Can be repeated
     #[arg(long, value_name = "[SRC:]DST", conflicts_with_all = ["job", "discard"])]
     stage_out: Vec<String>,
-    /// Also remove data of a stage-out that has not succeeded, and data that `.skep-hold` holds
+    /// Remove the data even if its stage-out has not succeeded, or if `.skep-hold` exists
     #[arg(long)]
     discard: bool,
     #[command(flatten)]

@@ -69,8 +69,8 @@ pub(crate) fn run(args: &RestoredArgs) -> Result<()> {
         let directory = directory.display();
         match removal_is_allowed {
             true => format!(
-                "Storage may remove chunk files that no inode of target {target} ({directory}) \
-                 owns.\n"
+                "Storage may now remove chunk files that no inode of target {target} \
+                 ({directory}) owns.\n"
             ),
             false => format!(
                 "From its next start on, target {target} ({directory}) assigns inode numbers above \

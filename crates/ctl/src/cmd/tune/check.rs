@@ -77,6 +77,7 @@ fn as_text(report: &CheckReport) -> String {
     for it in &report.advice {
         let _ = writeln!(text, "{}: {}\n  {} ({})", it.rule, it.command, it.why, it.source);
     }
-    let _ = writeln!(text, "{} of {} values deviate", report.deviations, report.checked);
+    let _ =
+        writeln!(text, "{} of {} values deviate from the rules", report.deviations, report.checked);
     text
 }

@@ -302,7 +302,9 @@ impl View {
         }
         if !self.has_division(by) {
             let by = by.word();
-            self.note = Some(format!("a mount does not count the load of one node by {by}"));
+            self.note = Some(format!(
+                "a mount counts its load at one service only by service or target, not by {by}"
+            ));
             return;
         }
         let level = self.level_mut();
@@ -343,7 +345,8 @@ impl View {
                 Level::new(Division::Target, scope, name.clone(), Filter::default())
             }
             (Division::Target, Ok(_)) if self.is_own => {
-                self.note = refuse("a mount does not count the kinds of requests of one target");
+                self.note =
+                    refuse("a mount does not divide its load at one target by kinds of requests");
                 return;
             }
             (Division::Target, Ok(target)) => {
