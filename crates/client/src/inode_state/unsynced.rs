@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_files_count_as_synced_until_a_truncation() {
+    fn mount_knows_chunk_files_synced_since_the_last_truncation() {
         let mut unsynced = UnsyncedWrites::default();
         unsynced.chunk_exists(key(0), 3);
         unsynced.recorded(&[key(1)], 3);

@@ -74,7 +74,7 @@ fn stat_of_a_removed_directory_returns_its_last_attributes() {
 }
 
 #[test]
-fn stat_of_the_root_works_while_metadata_is_down() {
+fn stat_of_the_root_succeeds_while_metadata_is_down() {
     with_client(|fake, client| async move {
         let seen = client.stat(InodeId::ROOT).await.unwrap().attributes;
         fake.state.borrow_mut().is_down = true;

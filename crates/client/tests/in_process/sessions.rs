@@ -362,7 +362,7 @@ fn workers_share_handles_but_have_their_own_slots() {
 }
 
 #[test]
-fn two_threads_of_one_mount_work_in_parallel() {
+fn requests_of_two_threads_of_one_mount_run_in_parallel() {
     // The fake cluster and each of the two workers run on their own threads.
     let (tokens, token) = std::sync::mpsc::channel();
     let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
