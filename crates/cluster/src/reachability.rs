@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_do_not_serve_are_marked_in_the_map() {
+    fn cluster_map_shows_the_condition_of_a_target_that_failed() {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let failed = TargetHealth::new(Condition::ReadOnly, "the disk failed\n\u{1b}[2J");

@@ -251,7 +251,7 @@ fn balanced_chooser_fills_targets_of_different_size_evenly() {
 
 proptest! {
     #[test]
-    fn choosers_return_distinct_groups_up_to_the_count(
+    fn choosers_return_distinct_groups_up_to_the_requested_count(
         shape in prop::collection::vec(1_usize..9, 1..9), count in 0_usize..40, seeds: [u64; 8],
     ) {
         let candidates = Candidates::new(&map(&shape));
