@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_parts_are_refused() {
+    fn malformed_names_of_a_part_of_the_copy_are_refused() {
         for text in ["", "4/4", "1/0", "0/1025", "x/2", "1", "-1/2", "prepared"] {
             assert!(text.parse::<Part>().is_err(), "{text}");
         }
