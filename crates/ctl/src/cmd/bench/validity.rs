@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn results_limited_by_the_processors_are_marked() {
+    fn benchmark_results_limited_by_the_processors_are_invalid() {
         let shown = |cpu| {
             let report = Report::new(serde_json::json!({"phases": []}), cpu);
             let text = report.as_text_with_cpu(|_| "PHASE\n".to_owned());

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn service_without_the_newest_token_counts_as_running() {
+    fn service_with_an_outdated_token_is_not_reported_as_stopped() {
         let map = map(&[Reachability::Online]);
         let found = found(&map, error(ErrorCode::AuthenticationFailed, "another secret"));
         let remedy = &found.problems[0].remedy;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn service_that_does_not_serve_a_target_counts_as_running() {
+    fn service_with_an_unserved_target_is_not_reported_as_stopped() {
         let map = map(&[Reachability::Online]);
         let what = "10.0.0.2:7400: target t20 is not served by node n2";
         let remedy = &found(&map, error(ErrorCode::StaleMap, what)).problems[0].remedy;
