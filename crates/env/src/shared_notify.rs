@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_survives_notifications_for_other_waits() {
+    fn wait_for_a_value_ends_only_when_the_value_is_reached() {
         let shared = Arc::new((SharedNotify::default(), AtomicU64::new(0)));
         let waiter = {
             let shared = Arc::clone(&shared);
