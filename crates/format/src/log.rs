@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_segment_is_read_back() {
+    fn complete_log_segment_is_read_back() {
         let (bytes, _) = segment(|lsn| lsn - 1);
         let scan = scan(OWNER, Lsn::new(1), &bytes).unwrap();
         assert_eq!((lsns(&scan), scan.end), (vec![1, 2, 3, 4, 5], bytes.len()));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_after_the_last_entry_are_ignored() {
+    fn zeros_after_the_last_entry_of_a_dirty_log_are_ignored() {
         let mut bytes = HEADER.to_file([region(9)].iter());
         bytes.resize(4096, 0);
         assert_eq!(read_dirty_log(&bytes, &HEADER).unwrap(), [region(9)]);

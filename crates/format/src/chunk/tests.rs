@@ -111,7 +111,7 @@ fn a_granule_of_zeros_has_checksum_zero() {
 }
 
 #[test]
-fn chunk_file_lengths_at_region_borders_are_correct() {
+fn length_of_a_chunk_file_includes_the_page_of_each_region() {
     let table = [
         (0, 4096),
         (1, 4097),
