@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_marked_or_empty_directories_are_removed() {
+    fn removal_of_a_lab_deletes_only_marked_or_empty_directories() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("data");
         assert_eq!(objection(&directory), None);
