@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_reported_in_an_earlier_epoch_does_not_count() {
+    fn watermarks_ignore_progress_reported_in_an_earlier_epoch() {
         let mut group = Watermarks::new(progress(0, 0), lsn(0), [BACKUP]);
         group.append(lsn(4));
         group.acknowledge(BACKUP, progress(4, 4));

@@ -158,7 +158,7 @@ fn restarted_member_is_not_dropped_for_its_earlier_stop() {
 }
 
 #[test]
-fn stopping_member_no_longer_counts_for_watermarks() {
+fn watermarks_ignore_a_returned_member_that_stops() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();
@@ -237,7 +237,7 @@ fn watermarks_ignore_a_returned_member_that_is_silent_again() {
 /// Regression test: the primary of a young group still had all records, so it counted a member
 /// without a store. Each reply waited for this member, and the primary sent it no copy.
 #[test]
-fn member_without_a_store_counts_only_after_a_copy() {
+fn member_without_a_store_gets_a_copy_before_it_is_counted() {
     let mut primary = Primary::begin(5);
     primary.shipper.set_members(&[], &[BACKUP]);
     let requests = primary.requests();

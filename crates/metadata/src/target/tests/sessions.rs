@@ -315,7 +315,7 @@ fn outcome_of(story: &mut Story, session: u64, at: (u32, u64)) -> Result<md::Out
 /// A client that has lost its session and a reply asks for the outcome of the request. The target's
 /// reply must be final, so it sends the reply only after the end of the session.
 #[test]
-fn outcome_of_a_request_is_known_after_its_session_has_ended() {
+fn outcome_of_a_request_is_final_after_the_end_of_its_session() {
     let mut story = Story::begin();
     story.create(1, (0, 1));
     story.ask(1, 1, (0, 2), &unlink()).unwrap();
