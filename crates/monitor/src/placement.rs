@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_on_one_file_system_count_once() {
+    fn space_of_targets_on_one_file_system_is_added_once() {
         let found = storage(&[(1, 500, 300, 11), (2, 500, 300, 11), (3, 250, 300, 12)]);
         assert_eq!((found.targets, found.file_systems), (3, 2));
         assert_eq!(found.used_share.unwrap().mean, 0.625);
