@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_programs_that_query_the_load_do_not_count() {
+    fn request_load_omits_requests_of_programs_that_query_it() {
         const ASKER: u32 = 50;
         const OTHER: u32 = 51;
         let load = Arc::new(RequestLoad::default());
