@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_that_stays_is_logged_at_long_intervals() {
+    fn unchanged_problem_of_a_target_is_logged_at_long_intervals() {
         let missing = Error::new(ErrorCode::Io, "no disk");
         let mut target = UnservedTarget::new(Path::new("/d"), &missing, None, Duration::ZERO);
         let at = |seconds| target.logged_at + Duration::from_secs(seconds);
