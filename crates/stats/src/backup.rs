@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn backup_of_any_management_node_counts() {
+    fn recent_backup_of_any_management_node_is_sufficient() {
         assert_eq!(found(2, vec![reply(1, 10, Some(20)), reply(2, 10, Some(99))]), None);
         assert_eq!(found(2, vec![reply(1, 10, None), reply(2, 10, Some(99))]), None);
         assert!(found(2, vec![reply(1, 10, None), reply(2, 99, None)]).is_some());

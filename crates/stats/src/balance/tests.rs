@@ -74,7 +74,7 @@ fn balance_of_little_work_is_not_judged() {
 }
 
 #[test]
-fn only_primaries_that_answer_count_for_the_balance_of_work() {
+fn balance_of_work_includes_only_primaries_that_answer() {
     let compared = |map: &ClusterMap| of_metadata_work(&work(&[5_000, 10], 90), map).targets;
     assert_eq!(compared(&grouped()), 2);
     let mut alone = grouped();

@@ -100,7 +100,7 @@ fn request_without_a_reply_does_not_suggest_a_slow_network() {
 }
 
 #[test]
-fn wait_for_the_other_copy_is_named_in_a_group_of_two() {
+fn why_names_a_wait_for_the_other_copy_in_a_group_of_two() {
     let mut map = map();
     let ids = [1, 2].map(TargetId::new);
     let mut group = Group::of_one(GroupId::new(5), TargetKind::Metadata, ids[0]);
@@ -163,7 +163,7 @@ fn time_of_simultaneous_requests_is_divided_among_them() {
 }
 
 #[test]
-fn time_of_a_request_after_its_operation_does_not_count() {
+fn explanation_omits_time_after_the_end_of_the_operation() {
     let calls = vec![
         call(98, 4, 500, 4_000_000_000, StageTimes::default()),
         TraceCall { stages: None, ..call(98, 4, u32::MAX, u32::MAX, StageTimes::default()) },
