@@ -313,7 +313,7 @@ fn repeated_mount_of_all_fstab_entries_mounts_once() {
 
 /// docs/semantics.md 4.10.
 #[test]
-fn umount_works_while_the_cluster_is_stopped() {
+fn umount_succeeds_while_the_cluster_is_stopped() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = small();
         let idle = cluster.mount(transport);

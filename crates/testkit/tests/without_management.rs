@@ -157,7 +157,7 @@ fn check_tree(root: &Path) {
 
 /// docs/semantics.md 4.2.
 #[test]
-fn services_start_and_mounts_work_without_management() {
+fn services_start_and_files_are_usable_without_management() {
     let mut loose = Loose::start();
     let root = loose.mount.path().to_owned();
     let (before, during) = (root.join("before"), root.join("during"));

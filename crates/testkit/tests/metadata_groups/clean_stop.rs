@@ -146,7 +146,7 @@ fn primary_that_stops_cleanly_pauses_its_group_only_briefly() {
 }
 
 #[test]
-fn primary_that_stops_in_an_idle_group_has_handed_it_over() {
+fn primary_of_an_idle_group_hands_it_over_before_it_stops() {
     let mut pair = Pair::begin();
     let root = pair.mount_point();
     files::write(root.join("before"), "x");
