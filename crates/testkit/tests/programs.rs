@@ -30,7 +30,7 @@ impl Places {
 }
 
 const CASES: &[Case<Places>] = skep_testkit::cases![programs:
-    untarred_sources_build,
+    sources_extracted_by_tar_can_be_built,
     git_clone_passes_fsck,
     rsync_copies_a_tree_in_both_directions,
     cp_copies_a_tree_unchanged,
@@ -72,7 +72,7 @@ fn c_project(directory: &Path) -> PathBuf {
     directory.join("project.tar.gz")
 }
 
-fn untarred_sources_build(places: &Places) {
+fn sources_extracted_by_tar_can_be_built(places: &Places) {
     let scratch = Scratch::new();
     let archive = c_project(scratch.path());
     places.in_both(|place| {

@@ -40,7 +40,7 @@ const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
     cached_attributes_are_stale_for_at_most_a_second,
     open_handle_reads_bytes_that_another_mount_synced,
     alternating_appends_of_both_mounts_lose_no_line,
-    exclusive_creation_works_as_a_lock,
+    counter_under_a_lock_file_loses_no_update,
     open_handle_survives_removal_by_the_other_mount,
     concurrent_renames_over_one_name_leave_one_file,
     truncation_by_the_other_mount_is_visible,
@@ -220,7 +220,7 @@ fn alternating_appends_of_both_mounts_lose_no_line(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.5.
-fn exclusive_creation_works_as_a_lock(mounts: &Mounts) {
+fn counter_under_a_lock_file_loses_no_update(mounts: &Mounts) {
     let counter = mounts.one.join("counter");
     files::write(&counter, "0");
     let work = |place: &Path| {

@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
     directory_size_is_its_number_of_entries,
     block_count_covers_files_without_holes,
     directory_removed_by_the_other_mount_is_empty,
-    stat_works_on_a_device_removed_by_the_other_mount,
+    stat_succeeds_on_a_device_removed_by_the_other_mount,
     each_piece_of_a_large_write_has_bytes_of_one_writer,
     times_are_visible_after_the_report_of_the_writer,
     close_writes_mapped_pages,
@@ -306,7 +306,7 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
 }
 
 /// docs/semantics.md 1.14.
-fn stat_works_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
+fn stat_succeeds_on_a_device_removed_by_the_other_mount(mounts: &Mounts) {
     let path = mounts.one.join("null");
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
     let open = files::open(mounts.other.join("null"));

@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![rename:
     concurrent_exchanges_never_create_a_loop,
     rename_with_whiteout_leaves_a_whiteout,
     whiteout_and_exchange_cannot_be_combined,
-    tree_works_as_upper_directory_of_overlayfs,
+    tree_can_be_the_upper_directory_of_overlayfs,
 ];
 
 fn exchange(from: &Path, to: &Path) -> rustix::io::Result<()> {
@@ -472,7 +472,7 @@ fn whiteout_and_exchange_cannot_be_combined(root: &Path) {
 }
 
 /// The tree is the upper directory of an overlay, as in container runtimes.
-fn tree_works_as_upper_directory_of_overlayfs(root: &Path) {
+fn tree_can_be_the_upper_directory_of_overlayfs(root: &Path) {
     let scratch = Scratch::new();
     let (lower, merged) = (scratch.directory("lower"), scratch.directory("merged"));
     for name in ["kept", "moved", "removed"] {
