@@ -38,7 +38,9 @@ impl Site {
         let mut hosts = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
-            host.run("rm -rf /usr/bin/skep /var/log/skep /run/skep").expect_success();
+            // Give the host its own /run, so that it does not see the networks of other programs.
+            host.run("rm -rf /usr/bin/skep /var/log/skep; mount -t tmpfs tmpfs /run")
+                .expect_success();
             host.serve_ssh(&key);
             hosts.push(host);
         }
