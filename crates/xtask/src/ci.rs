@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: the table of all steps of CI, in their order.
 
+use crate::built::{self, RELEASE_TESTS, UNIT_TESTS};
 use crate::needs::is_installed;
-use crate::repository::{Outcome, run as call};
+use crate::repository::{Outcome, root, run as call};
 use crate::{black_box, dashboards, docs, fuzz, needs, tidy, vectors};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,35 +21,31 @@ struct Step {
     name: &'static str,
     /// Whether the step needs root, or programs that do not belong to Rust's tools.
     needs_machine: bool,
+    /// Maximum time on a host with two cores, in seconds. It includes builds that begin with an
+    /// empty target directory.
+    budget: u64,
     run: fn() -> Outcome,
 }
 
-/// Arguments of the test of all crates, except the crates that have a step of their own.
-const TESTED: &[&str] = &[
-    "test",
-    "--workspace",
-    "--exclude",
-    "skep-sim",
-    "--exclude",
-    "skep-testkit",
-    "--no-fail-fast",
-];
+/// Maximum time of all steps from an empty target directory, in seconds. A step that needs a larger
+/// budget takes it from another step.
+const BUDGET: u64 = 55 * 60;
 
 #[rustfmt::skip]
 const STEPS: &[Step] = &[
-    Step { name: "format", needs_machine: false, run: || cargo(&["fmt", "--all", "--check"]) },
-    Step { name: "tidy", needs_machine: false, run: tidy::run },
-    Step { name: "docs", needs_machine: false, run: || docs::run(true) },
-    Step { name: "dashboards", needs_machine: false, run: || dashboards::run(true) },
-    Step { name: "clippy", needs_machine: false, run: clippy },
-    Step { name: "deny", needs_machine: false, run: deny },
-    Step { name: "vectors", needs_machine: false, run: check_vectors },
-    Step { name: "page", needs_machine: true, run: test_page },
-    Step { name: "test", needs_machine: true, run: || cargo(TESTED) },
-    Step { name: "fuzz", needs_machine: false, run: || fuzz::run(&fuzz::Options::default()) },
-    Step { name: "rustdoc", needs_machine: false, run: rustdoc },
-    Step { name: "simulation", needs_machine: false, run: simulation },
-    Step { name: "black-box", needs_machine: true, run: black_box::run },
+    Step { name: "format", needs_machine: false, budget: 10, run: || cargo(&["fmt", "--all", "--check"]) },
+    Step { name: "tidy", needs_machine: false, budget: 30, run: tidy::run },
+    Step { name: "dashboards", needs_machine: false, budget: 5, run: || dashboards::run(true) },
+    Step { name: "clippy", needs_machine: false, budget: 230, run: clippy },
+    Step { name: "deny", needs_machine: false, budget: 15, run: deny },
+    Step { name: "vectors", needs_machine: false, budget: 20, run: check_vectors },
+    Step { name: "page", needs_machine: true, budget: 10, run: test_page },
+    Step { name: "test", needs_machine: true, budget: 550, run: test },
+    Step { name: "docs", needs_machine: false, budget: 20, run: check_docs },
+    Step { name: "fuzz", needs_machine: false, budget: 40, run: || fuzz::run(&fuzz::Options::default()) },
+    Step { name: "rustdoc", needs_machine: false, budget: 60, run: rustdoc },
+    Step { name: "simulation", needs_machine: false, budget: 390, run: simulation },
+    Step { name: "black-box", needs_machine: true, budget: 1_920, run: black_box::run },
 ];
 
 fn names() -> Vec<&'static str> {
@@ -79,6 +76,19 @@ fn check_vectors() -> Outcome {
     call("python3", &["tools/vectors.py"], &[])
 }
 
+/// Tests all crates, except the crates that have a step of their own.
+fn test() -> Outcome {
+    cargo(&[UNIT_TESTS, &["--no-fail-fast"]].concat())
+}
+
+/// Checks the generated pages. They come from the program `skep` that the step `test` has built,
+/// because a build of this program alone would compile most crates again.
+fn check_docs() -> Outcome {
+    let programs = built::programs(UNIT_TESTS)?;
+    let skep = programs.iter().find(|it| !it.is_test && it.name == "skep");
+    docs::check(&skep.ok_or("cargo has not built the program skep")?.executable)
+}
+
 /// Tests the part of the monitor's page that needs no browser. `cargo xtask external --only page`
 /// opens the page in a browser.
 fn test_page() -> Outcome {
@@ -96,12 +106,19 @@ fn rustdoc() -> Outcome {
 /// Simulates fixed seeds, and then new seeds that depend on the clock. If a seed fails, the
 /// simulator prints the command that runs this seed again.
 fn simulation() -> Outcome {
-    cargo(&["test", "--release", "--package", "skep-sim"])?;
-    let simulate = ["run", "--quiet", "--release", "--package", "skep-sim", "--", "--keep-going"];
-    cargo(&[&simulate[..], &["--seed", "1", "--new", "200", "--seconds", "60"]].concat())?;
+    let package = root().join("crates/sim");
+    let mut programs = built::programs(RELEASE_TESTS)?;
+    programs.retain(|it| it.package == package);
+    for test in programs.iter().filter(|it| it.is_test) {
+        println!("{}", test.name);
+        call(&test.executable.display().to_string(), &[], &[])?;
+    }
+    let program = programs.iter().find(|it| !it.is_test);
+    let simulator = &program.ok_or("cargo has not built the simulator")?.executable;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = (now.as_secs() * 1_000).to_string();
-    cargo(&[&simulate[..], &["--seed", &seed, "--new", "100000", "--seconds", "30"]].concat())
+    let new = ["--keep-going", "--new", "100000", "--seconds", "30", "--seed", &seed];
+    call(&simulator.display().to_string(), &new, &[])
 }
 
 /// Runs the selected steps of CI.
@@ -115,25 +132,59 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if steps.iter().any(|step| step.needs_machine) {
         needs::check()?;
     }
-    let mut report: Vec<(&str, Duration, Outcome)> = Vec::new();
+    let mut report: Vec<(&Step, Duration, Outcome)> = Vec::new();
     for step in steps {
         println!("== {}", step.name);
         let start = Instant::now();
         let outcome = (step.run)();
         let has_failed = outcome.is_err();
-        report.push((step.name, start.elapsed(), outcome));
+        report.push((step, start.elapsed(), outcome));
         if has_failed && !options.keep_going {
             break;
         }
     }
     println!();
-    for (name, time, outcome) in &report {
+    for (step, time, outcome) in &report {
         let word = if outcome.is_ok() { "ok" } else { "FAILED" };
-        println!("{name:<12} {word:<6} {:>7.1} s", time.as_secs_f64());
+        println!("{:<12} {word:<6} {:>7.1} s", step.name, time.as_secs_f64());
+    }
+    let total: Duration = report.iter().map(|(_, time, _)| time).sum();
+    println!("{:<12} {:<6} {:>7.1} s", "all steps", "", total.as_secs_f64());
+    let warnings =
+        report.iter().filter_map(|(step, time, _)| excess(step.name, *time, step.budget));
+    for warning in warnings.chain(excess("all steps", total, BUDGET)) {
+        println!("{warning}");
     }
     let failures: Vec<_> = report
         .into_iter()
-        .filter_map(|(name, _, outcome)| outcome.err().map(|problem| format!("{name}: {problem}")))
+        .filter_map(|(step, _, outcome)| {
+            outcome.err().map(|problem| format!("{}: {problem}", step.name))
+        })
         .collect();
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Returns a warning if a time is longer than a budget in seconds.
+fn excess(name: &str, time: Duration, budget: u64) -> Option<String> {
+    let seconds = time.as_secs_f64();
+    (time > Duration::from_secs(budget))
+        .then(|| format!("warning: {name} took {seconds:.0} s, but its budget is {budget} s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_of_all_steps_fit_into_the_budget_of_ci() {
+        let sum: u64 = STEPS.iter().map(|step| step.budget).sum();
+        assert!(sum <= BUDGET, "{sum} s");
+    }
+
+    #[test]
+    fn step_that_exceeds_its_budget_gives_a_warning() {
+        let warning = excess("test", Duration::from_millis(9_600), 9);
+        assert_eq!(warning.as_deref(), Some("warning: test took 10 s, but its budget is 9 s"));
+        assert_eq!(excess("test", Duration::from_secs(9), 9), None);
+    }
 }

@@ -15,21 +15,35 @@ use skep_wire::frame::HEADER_FIELDS;
 use skep_wire::limits;
 use std::path::Path;
 
-/// Writes the pages, or (with `check`) checks that they are up to date.
+/// Writes the pages, or (with `check`) checks that they are up to date. Builds the program `skep`
+/// first.
 ///
 /// # Errors
 /// Lists the stale pages, or describes the reason why a page cannot be written.
 pub(crate) fn run(check: bool) -> Outcome {
+    write(&[env!("CARGO"), "run", "--quiet", "--package", "skep-ctl", "--"], check)
+}
+
+/// Checks that the pages are up to date. `skep` is the path of the program.
+///
+/// # Errors
+/// Lists the stale pages.
+pub(crate) fn check(skep: &Path) -> Outcome {
+    write(&[&skep.display().to_string()], true)
+}
+
+/// Writes or checks the pages. `skep` is the command that runs the program.
+fn write(skep: &[&str], check: bool) -> Outcome {
     let mut pages = vec![
         Generated { path: "docs/protocol/reference.md".into(), text: reference() },
         Generated { path: "docs/protocol/errors.md".into(), text: errors() },
         Generated { path: "docs/operations/metrics.md".into(), text: metrics() },
     ];
     for service in ["management", "metadata", "storage", "monitor"] {
-        pages.push(settings(service, "--print-manual", "md")?);
-        pages.push(settings(service, "--print-sample", "toml")?);
+        pages.push(settings(skep, service, "--print-manual", "md")?);
+        pages.push(settings(skep, service, "--print-sample", "toml")?);
     }
-    pages.extend(commands()?);
+    pages.extend(commands(skep)?);
     remove_or_report_orphans(&pages, check)?;
     write_or_check(&pages, check, "cargo xtask docs")
 }
@@ -47,15 +61,14 @@ that programs may rely on: [output](../operations/output.md).
 
 /// Returns a page for each command, with recorded output of the command, and a page with the list
 /// of all commands.
-fn commands() -> Outcome<Vec<Generated>> {
+fn commands(skep: &[&str]) -> Outcome<Vec<Generated>> {
     let folder = root().join("target/command-pages");
     let place = folder.display().to_string();
     let arguments = ["man", "--markdown", "--dir", &place];
-    let program = ["run", "--quiet", "--package", "skep-ctl", "--"];
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|error| format!("{place}: {error}"))?;
     }
-    output(env!("CARGO"), &[&program[..], &arguments].concat())?;
+    output_of(skep, &arguments)?;
     let entries = std::fs::read_dir(&folder).map_err(|error| format!("{place}: {error}"))?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -75,6 +88,12 @@ fn commands() -> Outcome<Vec<Generated>> {
     }
     pages.push(Generated { path: "docs/commands/README.md".into(), text: list });
     Ok(pages)
+}
+
+/// Runs the command `skep` with further arguments, and returns its output.
+fn output_of(skep: &[&str], arguments: &[&str]) -> Outcome<String> {
+    let (program, first) = skep.split_first().ok_or("the command for skep is empty")?;
+    output(program, &[first, arguments].concat())
 }
 
 /// Removes the pages and the recorded output of commands that do not exist any more. With `check`,
@@ -109,9 +128,8 @@ fn remove_or_report_orphans(pages: &[Generated], check: bool) -> Outcome {
 }
 
 /// Returns the page that a service prints for the option `print`.
-fn settings(service: &str, print: &str, extension: &str) -> Outcome<Generated> {
-    let program = ["run", "--quiet", "--package", "skep-ctl", "--", service, print];
-    let text = output(env!("CARGO"), &program)?;
+fn settings(skep: &[&str], service: &str, print: &str, extension: &str) -> Outcome<Generated> {
+    let text = output_of(skep, &[service, print])?;
     Ok(Generated { path: format!("docs/config/{service}.{extension}").into(), text })
 }
 

@@ -3,6 +3,7 @@
 
 mod bench;
 mod black_box;
+mod built;
 mod ci;
 mod dashboards;
 mod docs;

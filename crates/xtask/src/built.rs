@@ -1,0 +1,99 @@
+//! The builds of CI, and the programs that cargo makes in them.
+//!
+//! Cargo selects the features of libraries by the packages and targets that one call names. If two
+//! calls name different packages, cargo compiles most libraries and crates once for each of them.
+//! So the steps of CI use only the calls in this file.
+
+use crate::repository::{Outcome, root};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Arguments of the test of all crates, except the crates that have a step of their own.
+pub(crate) const UNIT_TESTS: &[&str] =
+    &["test", "--workspace", "--exclude", "skep-sim", "--exclude", "skep-testkit"];
+
+/// Arguments of the tests that run with the release profile.
+pub(crate) const RELEASE_TESTS: &[&str] =
+    &["test", "--release", "--package", "skep-sim", "--package", "skep-testkit"];
+
+/// A program that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// Name of the target of cargo.
+    pub(crate) name: String,
+    pub(crate) executable: PathBuf,
+    /// Directory of the package in the repository.
+    pub(crate) package: PathBuf,
+    /// Whether the program consists of tests.
+    pub(crate) is_test: bool,
+}
+
+/// Builds everything that cargo would run for these arguments of `cargo test`. Returns the test
+/// programs, and also the programs that they start.
+///
+/// # Errors
+/// Fails if a package cannot be compiled.
+pub(crate) fn programs(tests: &[&str]) -> Outcome<Vec<Program>> {
+    let output = Command::new(env!("CARGO"))
+        .args(tests)
+        .args(["--no-run", "--message-format", "json-render-diagnostics"])
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo {}: {}", tests.join(" "), output.status));
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| program(line).transpose())
+        .collect()
+}
+
+/// Returns the program that a message of cargo names. `None` means that the message is not about a
+/// program.
+fn program(message: &str) -> Outcome<Option<Program>> {
+    let message: Value =
+        serde_json::from_str(message).map_err(|error| format!("message of cargo: {error}"))?;
+    let Some(executable) = message["executable"].as_str() else { return Ok(None) };
+    let name = message["target"]["name"].as_str().ok_or("a program of cargo has no name")?;
+    let manifest = message["manifest_path"].as_str().ok_or("a program of cargo has no package")?;
+    let package = Path::new(manifest).parent().ok_or("a package has no directory")?;
+    Ok(Some(Program {
+        name: name.into(),
+        executable: executable.into(),
+        package: package.into(),
+        is_test: message["profile"]["test"] == Value::Bool(true),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_read_from_the_messages_of_cargo() {
+        let message = |test: bool, executable: &str| {
+            format!(
+                "{{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/top/testkit/Cargo.toml\",\
+                 \"target\":{{\"name\":\"locks\"}},\"profile\":{{\"test\":{test}}},\
+                 \"executable\":{executable}}}"
+            )
+        };
+        for is_test in [true, false] {
+            let found = program(&message(is_test, "\"/locks\"")).expect("valid");
+            let expected = Program {
+                name: "locks".into(),
+                executable: "/locks".into(),
+                package: "/top/testkit".into(),
+                is_test,
+            };
+            assert_eq!(found, Some(expected));
+        }
+        for other in [message(true, "null"), "{}".into()] {
+            assert!(program(&other).expect("valid").is_none(), "{other}");
+        }
+        assert!(program("text").is_err());
+    }
+}
