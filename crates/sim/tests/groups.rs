@@ -3,19 +3,42 @@
 
 use skep_sim::{GroupBug, GroupOptions, GroupReport, MOST_BLIND_PERCENT, run_group};
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Runs seeds on two threads, and returns all reports.
-fn reports(seeds: std::ops::Range<u64>, plant: Option<GroupBug>) -> Vec<GroupReport> {
+/// Runs seeds on two threads until `is_last` is true for a report. Returns the reports of all runs.
+fn reports_until(
+    seeds: Range<u64>,
+    plant: Option<GroupBug>,
+    is_last: impl Fn(&GroupReport) -> bool + Sync,
+) -> Vec<GroupReport> {
+    let has_ended = AtomicBool::new(false);
     let half = |parity: u64| {
-        let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
-        let run_one = move |seed| run_group(GroupOptions { seed, plant, trace: false });
-        move || seeds.map(run_one).collect::<Vec<_>>()
+        let mut reports = Vec::new();
+        for seed in seeds.clone().filter(|seed| seed % 2 == parity) {
+            if has_ended.load(Ordering::Relaxed) {
+                break;
+            }
+            let report = run_group(GroupOptions { seed, plant, trace: false });
+            if is_last(&report) {
+                has_ended.store(true, Ordering::Relaxed);
+            }
+            reports.push(report);
+        }
+        reports
     };
-    let (even, odd) = (thread::spawn(half(0)), thread::spawn(half(1)));
-    let mut all = even.join().expect("the even seeds ran");
-    all.extend(odd.join().expect("the odd seeds ran"));
-    all
+    thread::scope(|scope| {
+        let (even, odd) = (scope.spawn(|| half(0)), scope.spawn(|| half(1)));
+        let mut all = even.join().expect("the even seeds ran");
+        all.extend(odd.join().expect("the odd seeds ran"));
+        all
+    })
+}
+
+/// Runs all seeds, and returns their reports.
+fn reports(seeds: Range<u64>) -> Vec<GroupReport> {
+    reports_until(seeds, None, |_| false)
 }
 
 fn explain(reports: &[GroupReport]) -> String {
@@ -29,7 +52,7 @@ fn explain(reports: &[GroupReport]) -> String {
 
 #[test]
 fn group_of_several_members_passes_fixed_seeds() {
-    let reports = reports(1..501, None);
+    let reports = reports(1..501);
     let failed = explain(&reports);
     assert!(failed.is_empty(), "{failed}");
     let sum = |of: fn(&GroupReport) -> u64| reports.iter().map(of).sum::<u64>();
@@ -91,14 +114,8 @@ fn checks_of_a_group_find_all_planted_bugs() {
             let violation = report.violation.as_deref().unwrap_or_default();
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
-        let mut all = Vec::new();
-        // Run more seeds if necessary, because some bugs appear only after several faults at once.
-        for seeds in [1..21, 21..201, 201..2001] {
-            all.extend(reports(seeds, Some(plant)));
-            if all.iter().any(is_expected) {
-                break;
-            }
-        }
+        // Some bugs appear only after several faults at once.
+        let all = reports_until(1..2001, Some(plant), is_expected);
         assert!(all.iter().any(is_expected), "{plant:?} is not found:\n{}", explain(&all));
     }
 }

@@ -7,19 +7,42 @@ use skep_sim::{
     Report, run,
 };
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Runs seeds on two threads, and returns all reports.
-fn reports(seeds: std::ops::Range<u64>, plant: Option<PlantedBug>) -> Vec<Report> {
+/// Runs seeds on two threads until `is_last` is true for a report. Returns the reports of all runs.
+fn reports_until(
+    seeds: Range<u64>,
+    plant: Option<PlantedBug>,
+    is_last: impl Fn(&Report) -> bool + Sync,
+) -> Vec<Report> {
+    let has_ended = AtomicBool::new(false);
     let half = |parity: u64| {
-        let seeds = seeds.clone().filter(move |seed| seed % 2 == parity);
-        let run_one = move |seed| run(&Options { seed, plant, ..Options::default() });
-        move || seeds.map(run_one).collect::<Vec<_>>()
+        let mut reports = Vec::new();
+        for seed in seeds.clone().filter(|seed| seed % 2 == parity) {
+            if has_ended.load(Ordering::Relaxed) {
+                break;
+            }
+            let report = run(&Options { seed, plant, ..Options::default() });
+            if is_last(&report) {
+                has_ended.store(true, Ordering::Relaxed);
+            }
+            reports.push(report);
+        }
+        reports
     };
-    let (even, odd) = (thread::spawn(half(0)), thread::spawn(half(1)));
-    let mut all = even.join().expect("the even seeds ran");
-    all.extend(odd.join().expect("the odd seeds ran"));
-    all
+    thread::scope(|scope| {
+        let (even, odd) = (scope.spawn(|| half(0)), scope.spawn(|| half(1)));
+        let mut all = even.join().expect("the even seeds ran");
+        all.extend(odd.join().expect("the odd seeds ran"));
+        all
+    })
+}
+
+/// Runs all seeds, and returns their reports.
+fn reports(seeds: Range<u64>) -> Vec<Report> {
+    reports_until(seeds, None, |_| false)
 }
 
 /// Returns the reports of failed runs.
@@ -39,7 +62,7 @@ fn explain(failures: &[Report]) -> String {
 
 #[test]
 fn simulation_of_fixed_seeds_finds_no_violation() {
-    let reports = reports(1..2001, None);
+    let reports = reports(1..2001);
     let blind = reports.iter().filter(|report| report.is_blind).count() as u64;
     let runs = reports.len() as u64;
     println!("{blind} of {runs} runs were not judged to their end");
@@ -113,15 +136,8 @@ fn checkers_find_all_planted_bugs() {
             let violation = report.violation.as_deref().unwrap_or_default();
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
-        let mut all = Vec::new();
-        // Run more seeds if necessary, because some bugs have an effect only after several faults
-        // at the same time.
-        for seeds in [1..61, 61..401, 401..2001] {
-            all.extend(failures(reports(seeds, Some(plant))));
-            if all.iter().any(is_expected) {
-                break;
-            }
-        }
+        // Some bugs have an effect only after several faults at the same time.
+        let all = failures(reports_until(1..2001, Some(plant), is_expected));
         assert!(all.iter().any(is_expected), "{plant:?} is not found:\n{}", explain(&all));
     }
 }
