@@ -2,9 +2,10 @@
 //! operation may be lost, every byte must be correct, `skep entry info` must work on all files, and
 //! no chunk file may be left without its file.
 //!
-//! A run has at least 50 kills, half of them with FUSE over io_uring and half with /dev/fuse. The
-//! tests check the transport, and print the seed. If `SKEP_TEST_SEED` is set to this seed, a run
-//! has the same order of kills and operations, but not the same timing.
+//! Half of the kills are with FUSE over io_uring, and half with /dev/fuse. In CI, a run has 30
+//! kills. `cargo xtask external --only kills` has 200. The tests check the transport, and print the
+//! seed. If `SKEP_TEST_SEED` is set to this seed, a run has the same order of kills and operations,
+//! but not the same timing.
 
 use skep_testkit::files;
 use skep_testkit::process::Process;
@@ -15,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of kills with each transport. The total must be at least 50.
-const KILLS: usize = 30;
+/// Number of kills with each transport, unless `SKEP_KILLS` sets it.
+const KILLS: usize = 15;
 /// Of this number of kills, one hits the mount process. This kill ends a round of the workload,
 /// because the running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
@@ -139,6 +140,10 @@ fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     });
 }
 
+fn number_of_kills() -> usize {
+    std::env::var("SKEP_KILLS").map_or(KILLS, |it| it.parse().expect("a number"))
+}
+
 fn kills_on(transport: Transport) {
     let seed = Random::seed_of_run();
     println!("seed {seed} (SKEP_TEST_SEED={seed} repeats it)");
@@ -147,8 +152,8 @@ fn kills_on(transport: Transport) {
     let mut workers: Vec<_> =
         (0..WORKERS).map(|number| Worker::new(cluster.path(), number, seed)).collect();
     assert!(cluster.chunk_files().len() > 1, "the test finds the chunk files");
-    let mut kills = 0;
-    while kills < KILLS {
+    let (wanted, mut kills) = (number_of_kills(), 0);
+    while kills < wanted {
         let count = CLIENT_KILL_EVERY - 1;
         round(&cluster, &mut workers, &mut random, count);
         verify(&mut workers, &Crash::of_services(), &format!("after {count} kills of services"));

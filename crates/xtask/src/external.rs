@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// For xfstests: run only the tests of `generic` with these numbers.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', requires = "tree")]
     tests: Vec<String>,
-    /// For fsx and the model: number of operations of each test. For faults and power-losses:
-    /// number of faults. For take-over and copy-load: number of files.
+    /// For fsx and the model: number of operations of each test. For faults, power-losses and kills:
+    /// number of faults. For large, take-over and copy-load: number of files.
     #[arg(long)]
     operations: Option<u64>,
     /// For xfstests: time limit of each test in seconds.
@@ -152,6 +152,16 @@ const SUITES: &[Suite] = &[
         name: "faults", about: "200 faults of management and metadata, with shared names and locks",
         test: "faults", case: "", programs: &[],
         operations: Some(("SKEP_FAULTS", 200)), in_ci: false,
+    },
+    Suite {
+        name: "kills", about: "kills of single processes under a mixed workload, on each transport",
+        test: "kills", case: "", programs: &[],
+        operations: Some(("SKEP_KILLS", 100)), in_ci: true,
+    },
+    Suite {
+        name: "large", about: "a directory of 200,000 files, a file of 4 GiB, a sparse file of 64 GiB",
+        test: "large", case: "", programs: &[],
+        operations: Some(("SKEP_LARGE_DIRECTORY", 200_000)), in_ci: true,
     },
     Suite {
         name: "take-over", about: "the take-over of a metadata group with 100,000 open files",
