@@ -3,7 +3,9 @@
 //! the tests have separate root directories, so the tests do not change this machine.
 //!
 //! The test `external::static_program` covers the static program in the tarball, because building
-//! that program takes minutes.
+//! that program takes minutes. The test of reproducible packages compresses them as a release does.
+//! The other tests compress with the least effort (`--fast`), because that takes seconds instead of
+//! a minute.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
@@ -300,7 +302,7 @@ fn five_commands_lead_from_nothing_to_dashboards() {
     let (scratch, network) = (Scratch::new(), PageNetwork::new());
     let (small, built) = (small_program(&scratch), scratch.directory("built"));
     build(&built, &small, |command| {
-        command.args(["--forms", "deb"]);
+        command.args(["--fast", "--forms", "deb"]);
     });
     let host = host_without_program(&network, "server", "10.0.0.1/24");
     let works = |commands: &str| finish(&mut host.shell(commands), LONG).expect_success();
@@ -382,7 +384,7 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
     let packages = scratch.directory("packages");
     let publish = |web: &PageHost, revision: &str| {
         build(&scratch.directory("built"), &small, |command| {
-            command.args(["--forms", "deb,rpm", "--revision", revision, "--repository"]);
+            command.args(["--fast", "--forms", "deb,rpm", "--revision", revision, "--repository"]);
             command.arg(&packages).args(["--sign", "packages@skep.example"]);
             command.env("GNUPGHOME", keys.0.path());
         });

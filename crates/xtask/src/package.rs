@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// Sign the lists of the repository with this key of gpg.
     #[arg(long, value_name = "KEY", requires = "repository")]
     sign: Option<String>,
+    /// Compress with the least effort, for tests. The packages are larger.
+    #[arg(long)]
+    fast: bool,
 }
 
 /// The properties that all packages of a release have in common.
@@ -63,6 +66,8 @@ struct Release<'a> {
     /// Modification time of all files, in seconds since 1970.
     epoch: String,
     program: &'a Program,
+    /// Whether the packages are compressed with the least effort.
+    is_fast: bool,
 }
 
 impl Release<'_> {
@@ -124,8 +129,13 @@ fn build(
         Err(_) => output("git", &["log", "-1", "--format=%ct"])?.trim().to_owned(),
     };
     epoch.parse::<u64>().map_err(|_| format!("SOURCE_DATE_EPOCH: '{epoch}' is not a number"))?;
-    let release =
-        Release { version: env!("CARGO_PKG_VERSION"), revision: options.revision, epoch, program };
+    let release = Release {
+        version: env!("CARGO_PKG_VERSION"),
+        revision: options.revision,
+        epoch,
+        program,
+        is_fast: options.fast,
+    };
     let tree = Tree::create(&directory.join("tree"), program, &release.epoch)?;
     let mut packages = Vec::new();
     for form in forms {
@@ -162,7 +172,8 @@ fn deb(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     tree.write("DEBIAN/postrm", &script(tree::AFTER_REMOVE), 0o755)?;
     tree.set_times(&release.epoch)?;
     let (from, to) = (tree.path().display().to_string(), path.display().to_string());
-    let arguments = ["--root-owner-group", "-Zxz", "--build", &from, &to];
+    let level = if release.is_fast { "-z1" } else { "-z6" };
+    let arguments = ["--root-owner-group", "-Zxz", level, "--build", &from, &to];
     call("dpkg-deb", &arguments, &[("SOURCE_DATE_EPOCH", &release.epoch)])?;
     tree.remove_part("DEBIAN")?;
     Ok(path)
@@ -212,7 +223,9 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let name = "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm";
     let arguments =
         ["-bb", "--quiet", "--target", release.program.machine, "--define", &top, "--define", &out];
-    let arguments = [&arguments[..], &["--define", name, &spec]].concat();
+    let fast: &[&str] =
+        if release.is_fast { &["--define", "_binary_payload w1.gzdio"] } else { &[] };
+    let arguments = [&arguments[..], fast, &["--define", name, &spec]].concat();
     call("rpmbuild", &arguments, &[("SOURCE_DATE_EPOCH", &release.epoch)])?;
     fs::remove_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     let (version, revision) = (release.version, release.revision);
@@ -230,7 +243,9 @@ fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let arguments = ["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
     // `-n` omits the name and time from the compressed tarball. The tarball omits the links in
     // `usr/sbin`, because the install script creates them.
-    let more = [&time, "--use-compress-program=gzip -9n", "--exclude=usr/sbin", "--transform"];
+    let gzip = if release.is_fast { "gzip -1n" } else { "gzip -9n" };
+    let gzip = format!("--use-compress-program={gzip}");
+    let more = [time.as_str(), &gzip, "--exclude=usr/sbin", "--transform"];
     let last = [&rename, "--file", &to, "-C", &from, "usr"];
     call("tar", &[&arguments[..], &more, &last].concat(), &[])?;
     fs::remove_file(tree.path().join("usr/install.sh")).map_err(|error| error.to_string())?;
