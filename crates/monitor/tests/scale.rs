@@ -41,7 +41,7 @@ const MAX_BYTES: u64 = 512 << 20;
 /// Share of one processor that the monitor may use.
 const MAX_SHARE: f64 = 0.1;
 /// Number of rounds after which the test checks the measured values.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Name of the monitor's thread.
 const MONITOR: &str = "scale-monitor";
