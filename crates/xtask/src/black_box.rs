@@ -9,14 +9,9 @@
 
 use crate::built::{self, Program, RELEASE_TESTS};
 use crate::repository::{Outcome, root, run as call};
+use crate::runner::{Ended, Runner, failed, table};
 use crate::suites;
-use std::collections::VecDeque;
-use std::fmt::Write;
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::thread;
+use std::process::Command;
 use std::time::Instant;
 
 /// Programs that compare the contents of directories of the host before and after a test. Each of
@@ -45,24 +40,6 @@ const OTHER_SECONDS: u64 = 25;
 /// Number of programs that run at the same time.
 const WORKERS: usize = 2;
 
-/// A test program that has ended.
-struct Ended {
-    name: String,
-    is_success: bool,
-    seconds: f64,
-}
-
-impl Ended {
-    fn word(&self) -> &'static str {
-        if self.is_success { "ok" } else { "FAILED" }
-    }
-
-    /// Whether the program took at least one and a half times as long as expected.
-    fn is_slow(&self) -> bool {
-        self.seconds >= expected(&self.name) as f64 * 1.5
-    }
-}
-
 /// Returns the expected time of a program in seconds.
 fn expected(name: &str) -> u64 {
     SECONDS.iter().find(|(long, _)| *long == name).map_or(OTHER_SECONDS, |(_, seconds)| *seconds)
@@ -81,35 +58,26 @@ pub(crate) fn run() -> Outcome {
     let mut programs = built::programs(RELEASE_TESTS)?;
     programs.retain(|program| program.is_test && program.package == package);
     let (shared, of_the_host) = split(programs)?;
+    let runner = Runner { logs: "target/black-box", workers: WORKERS, command };
     let begin = Instant::now();
-    let mut ended = run_all(shared, WORKERS)?;
-    ended.extend(run_all(of_the_host, WORKERS)?);
+    let mut ended = runner.run(shared)?;
+    ended.extend(runner.run(of_the_host)?);
     println!("\n{}", table(&mut ended));
     println!("{} programs ran for {:.1} s", ended.len(), begin.elapsed().as_secs_f64());
-    let failed = ended.into_iter().filter(|program| !program.is_success);
-    let mut failed: Vec<_> = failed.map(|program| program.name).collect();
+    ended.iter().filter_map(warning).for_each(|line| println!("{line}"));
+    let mut failed = failed(&ended);
     if call(cargo, &[RELEASE_TESTS, &["--doc"]].concat(), &[]).is_err() {
         failed.push("examples in comments".into());
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Sorts the programs by their times, the slowest first. Returns a line for each program, and a
-/// warning for each program that took much longer than expected.
-fn table(ended: &mut [Ended]) -> String {
-    ended.sort_by(|one, two| two.seconds.total_cmp(&one.seconds));
-    let mut text = String::new();
-    for program in ended.iter() {
-        let Ended { name, seconds, .. } = program;
-        writeln!(text, "{name:<22} {:<6} {seconds:>7.1} s", program.word())
-            .expect("a string takes all text");
-    }
-    for Ended { name, seconds, .. } in ended.iter().filter(|program| program.is_slow()) {
-        let expected = expected(name);
-        writeln!(text, "warning: {name} took {seconds:.0} s, expected {expected} s")
-            .expect("a string takes all text");
-    }
-    text
+/// Returns a warning if a program took at least one and a half times as long as expected.
+fn warning(program: &Ended) -> Option<String> {
+    let Ended { name, seconds, .. } = program;
+    let expected = expected(name);
+    (*seconds >= expected as f64 * 1.5)
+        .then(|| format!("warning: {name} took {seconds:.0} s, expected {expected} s"))
 }
 
 /// Returns the programs that may run at the same time as all others, and the programs that check
@@ -126,61 +94,21 @@ fn split(mut programs: Vec<Program>) -> Outcome<(Vec<Program>, Vec<Program>)> {
     Ok((shared, of_the_host))
 }
 
-/// Runs programs on a number of workers.
-fn run_all(programs: Vec<Program>, workers: usize) -> Outcome<Vec<Ended>> {
-    let queue = Mutex::new(VecDeque::from(programs));
-    let work = || -> Outcome<Vec<Ended>> {
-        let mut ended = Vec::new();
-        loop {
-            let next = queue.lock().expect("no worker panics").pop_front();
-            let Some(program) = next else { return Ok(ended) };
-            ended.push(run_one(program)?);
-        }
-    };
-    let outcomes: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no worker panics")).collect()
-    });
-    Ok(outcomes.into_iter().collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
-}
-
-/// Runs one program, and prints its output when it has ended.
-fn run_one(program: Program) -> Outcome<Ended> {
-    let logs = root().join("target/black-box");
-    fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
-    let log = logs.join(format!("{}.log", program.name));
-    let begin = Instant::now();
-    let is_success = run_into(&log, &program)
-        .map_err(|error| format!("{}: {error}", program.executable.display()))?;
-    let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-    let seconds = begin.elapsed().as_secs_f64();
-    let ended = Ended { name: program.name, is_success, seconds };
-    // Print the whole text in one call, so that the lines of two programs do not mix.
-    let (name, word) = (&ended.name, ended.word());
-    println!("{}\n{name} {word} {seconds:.1} s", String::from_utf8_lossy(&text));
-    Ok(ended)
-}
-
-/// Runs a program as `cargo test` does, with both output streams in one file.
+/// Returns the command that runs a program as `cargo test` does.
 ///
 /// Each program has its own mount namespace. A mount stays until the last mount namespace with a
 /// copy of it ends, and programs create such namespaces (`ip netns exec` does). Without this, a
 /// namespace of one program could keep the mounts of another program that runs at the same time.
-fn run_into(log: &Path, program: &Program) -> std::io::Result<bool> {
-    let out = File::create(log)?;
-    let errors = out.try_clone()?;
-    let status = Command::new("unshare")
+fn command(program: &Program) -> Command {
+    let mut command = Command::new("unshare");
+    command
         .args(["--mount", "--propagation", "private", "--"])
         .arg(&program.executable)
         .args(["--test-threads", "1"])
         .env("CARGO", env!("CARGO"))
         .env("CARGO_MANIFEST_DIR", &program.package)
-        .current_dir(&program.package)
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(errors)
-        .status()?;
-    Ok(status.success())
+        .current_dir(&program.package);
+    command
 }
 
 #[cfg(test)]
@@ -223,20 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn table_begins_with_the_slowest_program_and_warns_of_slow_ones() {
-        let ended = |name: &str, is_success: bool, seconds: f64| Ended {
-            name: name.into(),
-            is_success,
-            seconds,
-        };
-        let slow = OTHER_SECONDS as f64 * 2.0;
-        let mut ended =
-            [ended("advise", true, 3.0), ended("up", false, 39.04), ended("tune", true, slow)];
-        let text = table(&mut ended);
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "tune                   ok        50.0 s");
-        assert_eq!(lines[1], "up                     FAILED    39.0 s");
-        assert_eq!(lines[2], "advise                 ok         3.0 s");
-        assert_eq!(lines[3..], ["warning: tune took 50 s, expected 25 s"]);
+    fn program_that_takes_much_longer_than_expected_gives_a_warning() {
+        let ended = |seconds: f64| Ended { name: "tune".into(), is_success: true, seconds };
+        assert_eq!(warning(&ended(OTHER_SECONDS as f64)), None);
+        let line = warning(&ended(50.0));
+        assert_eq!(line.as_deref(), Some("warning: tune took 50 s, expected 25 s"));
     }
 }

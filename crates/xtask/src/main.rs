@@ -13,6 +13,7 @@ mod miri;
 mod needs;
 mod package;
 mod repository;
+mod runner;
 mod schema;
 mod suites;
 mod tidy;

@@ -1,0 +1,151 @@
+//! Runs test programs, several at a time, and measures their times.
+//!
+//! The output of a program goes to a file, and is printed when the program has ended. So the lines
+//! of two programs do not mix.
+
+use crate::built::Program;
+use crate::repository::{Outcome, root};
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+/// The way in which test programs run.
+pub(crate) struct Runner<'a> {
+    /// Directory for the outputs of the programs, relative to the repository.
+    pub(crate) logs: &'a str,
+    /// Number of programs that run at the same time.
+    pub(crate) workers: usize,
+    /// Returns the command that runs a program.
+    pub(crate) command: fn(&Program) -> Command,
+}
+
+/// A test program that has ended.
+pub(crate) struct Ended {
+    pub(crate) name: String,
+    pub(crate) is_success: bool,
+    pub(crate) seconds: f64,
+}
+
+impl Runner<'_> {
+    /// Runs programs. Starts them in their order.
+    ///
+    /// # Errors
+    /// Fails if a program cannot be started.
+    pub(crate) fn run(&self, programs: Vec<Program>) -> Outcome<Vec<Ended>> {
+        let queue = Mutex::new(VecDeque::from(programs));
+        let work = || -> Outcome<Vec<Ended>> {
+            let mut ended = Vec::new();
+            loop {
+                let next = queue.lock().expect("no worker panics").pop_front();
+                let Some(program) = next else { return Ok(ended) };
+                ended.push(self.run_one(program)?);
+            }
+        };
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.workers).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no worker panics")).collect()
+        });
+        Ok(outcomes.into_iter().collect::<Outcome<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// Runs one program, and prints its output when it has ended.
+    fn run_one(&self, program: Program) -> Outcome<Ended> {
+        let logs = root().join(self.logs);
+        fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
+        // The name of the file has a hash, so programs of two packages have different logs.
+        let file = program.executable.file_name().ok_or("a program has no file name")?;
+        let log = logs.join(file).with_extension("log");
+        let begin = Instant::now();
+        let is_success = run_into(&log, (self.command)(&program))
+            .map_err(|error| format!("{}: {error}", program.executable.display()))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let ended = Ended { name: program.name, is_success, seconds };
+        // Print the whole text in one call, so that the lines of two programs do not mix.
+        let (name, word) = (&ended.name, ended.word());
+        println!("{}\n{name} {word} {seconds:.1} s", String::from_utf8_lossy(&text));
+        Ok(ended)
+    }
+}
+
+/// Runs a command with both output streams in one file. Returns whether it has succeeded.
+fn run_into(log: &Path, mut command: Command) -> std::io::Result<bool> {
+    let out = File::create(log)?;
+    let errors = out.try_clone()?;
+    let status = command.stdin(Stdio::null()).stdout(out).stderr(errors).status()?;
+    Ok(status.success())
+}
+
+impl Ended {
+    fn word(&self) -> &'static str {
+        if self.is_success { "ok" } else { "FAILED" }
+    }
+}
+
+/// Sorts the programs by their times, the slowest first. Returns a line for each program.
+pub(crate) fn table(ended: &mut [Ended]) -> String {
+    ended.sort_by(|one, two| two.seconds.total_cmp(&one.seconds));
+    let mut text = String::new();
+    for program in ended.iter() {
+        let Ended { name, seconds, .. } = program;
+        writeln!(text, "{name:<22} {:<6} {seconds:>7.1} s", program.word())
+            .expect("a string takes all text");
+    }
+    text
+}
+
+/// Returns the names of the programs that failed.
+pub(crate) fn failed(ended: &[Ended]) -> Vec<String> {
+    let failed = ended.iter().filter(|program| !program.is_success);
+    failed.map(|program| program.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(name: &str, is_success: bool, seconds: f64) -> Ended {
+        Ended { name: name.into(), is_success, seconds }
+    }
+
+    #[test]
+    fn table_begins_with_the_slowest_program() {
+        let mut ended =
+            [ended("advise", true, 3.0), ended("up", false, 39.04), ended("tune", true, 50.0)];
+        let text = table(&mut ended);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "tune                   ok        50.0 s",
+                "up                     FAILED    39.0 s",
+                "advise                 ok         3.0 s",
+            ]
+        );
+        assert_eq!(failed(&ended), ["up"]);
+    }
+
+    #[test]
+    fn all_programs_run_and_failures_are_reported() {
+        let logs = tempfile::tempdir().expect("a directory");
+        let runner = Runner {
+            logs: logs.path().to_str().expect("UTF-8"),
+            workers: 2,
+            command: |program| Command::new(&program.executable),
+        };
+        let programs = ["true", "false", "true"].map(|name| Program {
+            name: name.into(),
+            executable: name.into(),
+            package: "/".into(),
+            is_test: true,
+        });
+        let ended = runner.run(programs.into()).expect("both programs exist");
+        assert_eq!(ended.len(), 3);
+        assert_eq!(failed(&ended), ["false"]);
+    }
+}
