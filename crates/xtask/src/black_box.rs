@@ -1,8 +1,9 @@
-//! The step `black-box` of CI: runs the test programs of `skep-testkit`, two at a time.
+//! The step `black-box` of CI: runs the test programs of `skep-testkit`, several at a time.
 //!
 //! The tests of a program run one at a time, since each test starts a whole cluster. The tests
-//! spend most of their time waiting, so two programs can share two cores. Programs in
-//! [`OF_THE_HOST`] check the state of the whole host, so they run after all others.
+//! spend most of their time waiting, so two programs can share two cores. At the same time, one
+//! program of [`WAITING`] runs. Programs in [`OF_THE_HOST`] check the state of the whole host, so
+//! they run after all others.
 //!
 //! The step ends with a table of the programs and their times, the slowest first. [`SECONDS`] has
 //! the expected times.
@@ -12,12 +13,27 @@ use crate::repository::{Outcome, root, run as call};
 use crate::runner::{Ended, Runner, failed, table};
 use crate::suites;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 /// Programs that compare the contents of directories of the host before and after a test. Each of
 /// their hosts has its own `/run`, so these programs do not see each other's networks and can run
 /// at the same time. All other programs must have ended.
 const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
+
+/// Programs that wait for timers nearly all of the time: for the ends of leases, time limits and
+/// alerts. A worker of their own runs them, because they need little of a processor.
+const WAITING: &[&str] = &[
+    "notifications",
+    "mount_ends",
+    "monitor",
+    "administration",
+    "stalled_mounts",
+    "dead_clients",
+    "eviction",
+    "mount_waits",
+    "health",
+];
 
 /// Expected times of the programs that take long, in seconds, on a host with two cores and two
 /// programs at a time. The program with the longest time starts first, so that both workers end at
@@ -37,8 +53,16 @@ const SECONDS: &[(&str, u64)] = &[
 /// Expected time of each other program, in seconds.
 const OTHER_SECONDS: u64 = 25;
 
-/// Number of programs that run at the same time.
+/// Number of programs that run at the same time, without those of [`WAITING`].
 const WORKERS: usize = 2;
+
+/// The programs by the time at which they run. Each list begins with the program that is expected
+/// to take the longest time.
+struct Plan {
+    waiting: Vec<Program>,
+    of_the_host: Vec<Program>,
+    others: Vec<Program>,
+}
 
 /// Returns the expected time of a program in seconds.
 fn expected(name: &str) -> u64 {
@@ -57,10 +81,17 @@ pub(crate) fn run() -> Outcome {
     let package = root().join("crates/testkit");
     let mut programs = built::programs(RELEASE_TESTS)?;
     programs.retain(|program| program.is_test && program.package == package);
-    let (shared, of_the_host) = split(programs)?;
+    let Plan { waiting, of_the_host, others } = plan(programs)?;
     let runner = Runner { logs: "target/black-box", workers: WORKERS, command };
+    let one_at_a_time = Runner { workers: 1, ..runner };
     let begin = Instant::now();
-    let mut ended = runner.run(shared)?;
+    let (waiting, others) = thread::scope(|scope| {
+        let waiting = scope.spawn(|| one_at_a_time.run(waiting));
+        let others = runner.run(others);
+        (waiting.join().expect("no worker panics"), others)
+    });
+    let mut ended = waiting?;
+    ended.extend(others?);
     ended.extend(runner.run(of_the_host)?);
     println!("\n{}", table(&mut ended));
     println!("{} programs ran for {:.1} s", ended.len(), begin.elapsed().as_secs_f64());
@@ -80,18 +111,20 @@ fn warning(program: &Ended) -> Option<String> {
         .then(|| format!("warning: {name} took {seconds:.0} s, expected {expected} s"))
 }
 
-/// Returns the programs that may run at the same time as all others, and the programs that check
-/// the host. Both lists begin with the program that is expected to take the longest time.
-fn split(mut programs: Vec<Program>) -> Outcome<(Vec<Program>, Vec<Program>)> {
-    for name in OF_THE_HOST.iter().chain(SECONDS.iter().map(|(name, _)| name)) {
+/// Decides which programs run at the same time, and in which order.
+fn plan(mut programs: Vec<Program>) -> Outcome<Plan> {
+    let long = SECONDS.iter().map(|(name, _)| name);
+    for name in OF_THE_HOST.iter().chain(WAITING).chain(long) {
         if !programs.iter().any(|program| program.name == *name) {
             return Err(format!("no test program is called {name}: correct black_box.rs"));
         }
     }
     programs.sort_by_key(|program| std::cmp::Reverse(expected(&program.name)));
-    let checks_host = |program: &Program| OF_THE_HOST.contains(&program.name.as_str());
-    let (of_the_host, shared) = programs.into_iter().partition(checks_host);
-    Ok((shared, of_the_host))
+    let is_in = |list: &[&str], program: &Program| list.contains(&program.name.as_str());
+    let (waiting, others): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| is_in(WAITING, program));
+    let (of_the_host, others) = others.into_iter().partition(|program| is_in(OF_THE_HOST, program));
+    Ok(Plan { waiting, of_the_host, others })
 }
 
 /// Returns the command that runs a program as `cargo test` does.
@@ -114,6 +147,7 @@ fn command(program: &Program) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn named(name: &str) -> Program {
         Program {
@@ -128,26 +162,32 @@ mod tests {
         programs.iter().map(|program| program.name.as_str()).collect()
     }
 
-    #[test]
-    fn programs_that_check_the_host_run_after_all_others() {
+    /// Returns a program for each name in a list, and one that is in no list.
+    fn all() -> Vec<Program> {
         let long = SECONDS.iter().map(|(name, _)| *name);
-        let programs = ["advise"].into_iter().chain(long).map(named).collect();
-        let (shared, of_the_host) = split(programs).expect("all names exist");
-        assert_eq!(names(&of_the_host), OF_THE_HOST);
-        assert!(names(&shared).iter().all(|name| !OF_THE_HOST.contains(name)));
-        assert_eq!(shared.len() + of_the_host.len(), SECONDS.len() + 1);
-        assert!(split(vec![named("advise")]).is_err(), "a list names an absent program");
+        let listed = OF_THE_HOST.iter().chain(WAITING).copied().chain(long);
+        let listed: BTreeSet<_> = listed.chain(["advise"]).collect();
+        listed.into_iter().map(named).collect()
     }
 
     #[test]
-    fn programs_that_take_longest_start_first() {
-        let long = SECONDS.iter().map(|(name, _)| *name).rev();
-        let (shared, _) = split(["advise"].into_iter().chain(long).map(named).collect())
-            .expect("all names exist");
-        assert_eq!(shared[0].name, "metadata_groups");
-        assert_eq!(shared.last().expect("not empty").name, "advise");
-        let expected: Vec<_> = shared.iter().map(|program| expected(&program.name)).collect();
-        assert!(expected.is_sorted_by(|one, two| one >= two), "{expected:?}");
+    fn each_program_runs_once_and_the_longest_starts_first() {
+        let count = all().len();
+        let Plan { waiting, of_the_host, others } = plan(all()).expect("all names exist");
+        assert_eq!(waiting.len() + of_the_host.len() + others.len(), count);
+        assert_eq!(names(&of_the_host), OF_THE_HOST);
+        assert_eq!((names(&waiting)[0], waiting.len()), ("notifications", WAITING.len()));
+        assert_eq!(names(&others)[0], "metadata_groups");
+        assert_eq!(names(&others).last(), Some(&"advise"));
+        for list in [waiting, of_the_host, others] {
+            let expected: Vec<_> = list.iter().map(|program| expected(&program.name)).collect();
+            assert!(expected.is_sorted_by(|one, two| one >= two), "{expected:?}");
+        }
+    }
+
+    #[test]
+    fn name_of_an_absent_program_in_a_list_is_an_error() {
+        assert!(plan(vec![named("advise")]).is_err());
     }
 
     #[test]
