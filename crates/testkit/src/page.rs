@@ -71,6 +71,9 @@ pub fn blocks(page: &str) -> Vec<Block> {
 pub struct PageNetwork {
     scratch: Scratch,
     switch: String,
+    /// The program without symbols. Each host has its copy of the program in memory, and symbols
+    /// are most of the program.
+    program: PathBuf,
 }
 
 impl PageNetwork {
@@ -81,7 +84,11 @@ impl PageNetwork {
     pub fn new() -> Self {
         let switch = format!("skep-page-{}", std::process::id());
         run("ip", ["netns", "add", &switch]);
-        let network = Self { scratch: Scratch::new(), switch };
+        let scratch = Scratch::new();
+        let stripped = scratch.directory("stripped-program").join("skep");
+        let network = Self { scratch, switch, program: stripped };
+        let paths = [&network.program, &program()].map(|path| path.display().to_string());
+        run("strip", ["-o", &paths[0], &paths[1]]);
         run("ip", ["-n", &network.switch, "link", "add", "br0", "type", "bridge"]);
         run("ip", ["-n", &network.switch, "link", "set", "br0", "up"]);
         network
@@ -118,7 +125,7 @@ impl PageNetwork {
             exec chroot . sh -c 'echo ready >/srv/ready; exec sleep infinity'";
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network, "unshare", "--mount", "--propagation", "private"]);
-        command.args(["sh", "-ec", script, "sh"]).arg(&overlay).arg(&root).arg(program());
+        command.args(["sh", "-ec", script, "sh"]).arg(&overlay).arg(&root).arg(&self.program);
         let keeper = command.stdin(Stdio::null()).spawn().expect("unshare can be started");
         let host = PageHost {
             name: name.to_owned(),

@@ -42,7 +42,7 @@ impl SshSite {
             // Give the host its own local disk and its own /run, so that it does not use the files
             // of this machine.
             host.run(&format!(
-                "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
+                "mkdir -p /srv/local /etc/skep\n\
                  mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
                  printf '{names}' >>/etc/hosts"
             ))
