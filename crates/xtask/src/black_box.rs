@@ -53,7 +53,10 @@ const SECONDS: &[(&str, u64)] = &[
 /// Expected time of each other program, in seconds.
 const OTHER_SECONDS: u64 = 25;
 
-/// Number of programs that run at the same time, without those of [`WAITING`].
+/// Directory for the outputs of the programs, relative to the repository.
+pub(crate) const LOGS: &str = "target/black-box";
+
+/// Number of programs that run at the same time, without the program of [`WAITING`].
 const WORKERS: usize = 2;
 
 /// The programs by the time at which they run. Each list begins with the program that is expected
@@ -82,7 +85,7 @@ pub(crate) fn run() -> Outcome {
     let mut programs = built::programs(RELEASE_TESTS)?;
     programs.retain(|program| program.is_test && program.package == package);
     let Plan { waiting, of_the_host, others } = plan(programs)?;
-    let runner = Runner { logs: "target/black-box", workers: WORKERS, command };
+    let runner = Runner { logs: LOGS, workers: WORKERS, command };
     let one_at_a_time = Runner { workers: 1, ..runner };
     let begin = Instant::now();
     let (waiting, others) = thread::scope(|scope| {
