@@ -61,9 +61,11 @@ rm -rf /srv/read-by-$2
 cp -r $settings /srv/read-by-$2
 "#;
 
-/// Runs `cargo xtask package` with the program `program`.
+/// Runs `cargo xtask package` with the program `program`. `SKEP_XTASK` is the path of `xtask`. By
+/// default, it is beside the program `skep`.
 fn build(directory: &Path, program: &Path, set: impl FnOnce(&mut Command)) {
-    let xtask = crate::program().with_file_name("xtask");
+    let beside = || crate::program().with_file_name("xtask");
+    let xtask = std::env::var_os("SKEP_XTASK").map_or_else(beside, PathBuf::from);
     assert!(xtask.exists(), "{} is not built: run `cargo build -p xtask`", xtask.display());
     let mut command = Command::new(xtask);
     command.arg("package").arg("--program").arg(program).arg("--directory").arg(directory);

@@ -78,9 +78,8 @@ fn expected(name: &str) -> u64 {
 /// Lists the programs that had a failed test.
 pub(crate) fn run() -> Outcome {
     suites::run()?;
-    // The tests run the programs `skep` and `xtask`.
     let cargo = env!("CARGO");
-    call(cargo, &["build", "--release", "--package", "skep-ctl", "--package", "xtask"], &[])?;
+    call(cargo, &["build", "--release", "--package", "skep-ctl"], &[])?;
     let package = root().join("crates/testkit");
     let mut programs = built::programs(RELEASE_TESTS)?;
     programs.retain(|program| program.is_test && program.package == package);
@@ -144,6 +143,10 @@ fn command(program: &Program) -> Command {
         .env("CARGO", env!("CARGO"))
         .env("CARGO_MANIFEST_DIR", &program.package)
         .current_dir(&program.package);
+    // The tests of packages run this program.
+    if let Ok(xtask) = std::env::current_exe() {
+        command.env("SKEP_XTASK", xtask);
+    }
     command
 }
 
