@@ -8,8 +8,8 @@
 //! The step ends with a table of the programs and their times, the slowest first. [`SECONDS`] has
 //! the expected times.
 
-use crate::built::{self, Program, RELEASE_TESTS};
-use crate::repository::{Outcome, root, run as call};
+use crate::built::{self, BLACK_BOX, Program};
+use crate::repository::{Outcome, run as call};
 use crate::runner::{Ended, Runner, failed, table};
 use crate::suites;
 use std::process::Command;
@@ -80,9 +80,8 @@ pub(crate) fn run() -> Outcome {
     suites::run()?;
     let cargo = env!("CARGO");
     call(cargo, &["build", "--release", "--package", "skep-ctl"], &[])?;
-    let package = root().join("crates/testkit");
-    let mut programs = built::programs(RELEASE_TESTS)?;
-    programs.retain(|program| program.is_test && program.package == package);
+    let mut programs = built::programs(BLACK_BOX)?;
+    programs.retain(|program| program.is_test);
     let Plan { waiting, of_the_host, others } = plan(programs)?;
     let runner = Runner { logs: LOGS, workers: WORKERS, command };
     let one_at_a_time = Runner { workers: 1, ..runner };
@@ -99,7 +98,7 @@ pub(crate) fn run() -> Outcome {
     println!("{} programs ran for {:.1} s", ended.len(), begin.elapsed().as_secs_f64());
     ended.iter().filter_map(warning).for_each(|line| println!("{line}"));
     let mut failed = failed(&ended);
-    if call(cargo, &[RELEASE_TESTS, &["--doc"]].concat(), &[]).is_err() {
+    if call(cargo, &[BLACK_BOX, &["--doc"]].concat(), &[]).is_err() {
         failed.push("examples in comments".into());
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }

@@ -1,8 +1,9 @@
 //! The builds of CI, and the programs that cargo makes in them.
 //!
 //! Cargo selects the features of libraries by the packages and targets that one call names. If two
-//! calls name different packages, cargo compiles most libraries and crates once for each of them.
-//! So the steps of CI use only the calls in this file.
+//! calls select different features of one library, cargo compiles this library and all crates above
+//! it once for each call. So all steps of CI that need the same programs use the same call, and this
+//! file has all calls that build tests.
 
 use crate::repository::{Outcome, root};
 use serde_json::Value;
@@ -13,9 +14,11 @@ use std::process::{Command, Stdio};
 pub(crate) const UNIT_TESTS: &[&str] =
     &["test", "--workspace", "--exclude", "skep-sim", "--exclude", "skep-testkit"];
 
-/// Arguments of the tests that run with the release profile.
-pub(crate) const RELEASE_TESTS: &[&str] =
-    &["test", "--release", "--package", "skep-sim", "--package", "skep-testkit"];
+/// Arguments of the tests of the simulator.
+pub(crate) const SIMULATION: &[&str] = &["test", "--release", "--package", "skep-sim"];
+
+/// Arguments of the black-box tests.
+pub(crate) const BLACK_BOX: &[&str] = &["test", "--release", "--package", "skep-testkit"];
 
 /// A program that cargo has built.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: the table of all steps of CI, in their order.
 
-use crate::built::{self, Program, RELEASE_TESTS, UNIT_TESTS};
+use crate::built::{self, Program, SIMULATION, UNIT_TESTS};
 use crate::needs::is_installed;
 use crate::repository::{Outcome, root, run as call};
 use crate::runner::{Runner, failed, table};
@@ -137,13 +137,12 @@ fn rustdoc() -> Outcome {
 /// Simulates fixed seeds, and then new seeds that depend on the clock. If a seed fails, the
 /// simulator prints the command that runs this seed again.
 fn simulation() -> Outcome {
-    let package = root().join("crates/sim");
-    let mut programs = built::programs(RELEASE_TESTS)?;
-    programs.retain(|it| it.package == package);
+    let programs = built::programs(SIMULATION)?;
     for test in programs.iter().filter(|it| it.is_test) {
         println!("{}", test.name);
         call(&test.executable.display().to_string(), &[], &[])?;
     }
+    cargo(&[SIMULATION, &["--doc"]].concat())?;
     let program = programs.iter().find(|it| !it.is_test);
     let simulator = &program.ok_or("cargo has not built the simulator")?.executable;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
