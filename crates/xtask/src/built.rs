@@ -1,9 +1,9 @@
 //! The builds of CI, and the programs that cargo makes in them.
 //!
 //! Cargo selects the features of libraries by the packages and targets that one call names. If two
-//! calls select different features of one library, cargo compiles this library and all crates above
-//! it once for each call. So all steps of CI that need the same programs use the same call, and this
-//! file has all calls that build tests.
+//! calls select different features of one library, cargo compiles this library, and all crates that
+//! depend on it, once for each call. So all steps of CI that need the same programs use the same
+//! call, and this file has all calls that build tests.
 
 use crate::repository::{Outcome, root};
 use serde_json::Value;
