@@ -26,13 +26,12 @@ const OF_THE_HOST: &[&str] = &["deploy", "ondemand", "staging"];
 const WAITING: &[&str] = &[
     "notifications",
     "mount_ends",
-    "monitor",
     "administration",
+    "debug_bundle",
     "stalled_mounts",
     "dead_clients",
     "eviction",
     "mount_waits",
-    "health",
 ];
 
 /// Expected times of the programs that take long, in seconds, on a host with two cores and two
