@@ -141,6 +141,10 @@ pub struct HostState {
     /// Whether the host runs management and metadata.
     #[serde(skip)]
     pub is_first: bool,
+    /// The storage servers that do not answer management, with their addresses. Only the first host
+    /// lists them, and only while data must be copied out of the file system.
+    #[serde(skip)]
+    pub lost: Vec<String>,
     /// The hosts of the file system, for messages.
     #[serde(skip)]
     pub hosts: String,
@@ -468,6 +472,7 @@ fn state(host: String, text: &str) -> HostState {
         hold: values("held").pop(),
         job_user: values("user").pop().and_then(|it| it.parse().ok()),
         is_first: !values("first").is_empty(),
+        lost: values("lost"),
         hosts: values("hosts").pop().unwrap_or_default(),
         address: values("address").pop(),
     }

@@ -327,29 +327,44 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
             (third.run(reader).stdout == "waits").then_some(())
         });
         assert!(third.run("mountpoint -q /mnt/ondemand").status.success());
-        // The first node waits until the second node has read the result too.
-        let late = scope.spawn(|| finish(&mut epilog_of(second, 21), LONG));
-        finish(&mut epilog_of(first, 21), LONG).expect_success();
-        for epilog in [early, late] {
-            epilog.join().expect("no panic").expect_success();
-        }
+        // slurmd kills the epilog of the first node while it waits for the second node.
+        let mut killed = epilog_of(first, 21).spawn().expect("nsenter can be started");
+        wait_for("the results are copied", LONG, || {
+            let results = "getfattr -n trusted.skep.results --only-values /mnt/ondemand";
+            second.run(results).stdout.starts_with("saved").then_some(())
+        });
+        killed.kill().expect("our own child");
+        killed.wait().expect("our own child");
+        finish(&mut epilog_of(second, 21), LONG).expect_success();
+        early.join().expect("no panic").expect_success();
     });
+    // The other nodes have removed their parts, so this epilog must not copy again.
+    finish(&mut epilog_of(first, 21), LONG).expect_success();
     site.expect_unchanged(&before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
     assert_eq!(copied.expect_success(), format!("65534\n{sum}"));
 
-    // The user may not write to the destination, so all nodes keep the data.
+    // First the destination is full. Then its file system is gone, and the mount point belongs to
+    // root. All nodes keep the data.
     begin(22, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
     let sum = second.run(&as_user(results)).expect_success();
-    let words = ["cannot stage out /mnt/ondemand/out", "on /mnt/ondemand of n1, n2, n3"];
-    for result in on_all(&site, "epilog", 22, "skep") {
-        let text = result.expect_failure();
-        assert!(words.iter().all(|it| text.contains(it)), "{text}");
+    let full = format!("mount -t tmpfs -o size=1m full {top}/closed");
+    let cases = [(full, "the destination is full"), (format!("umount {top}/closed"), "ermission")];
+    for (change, reason) in &cases {
+        first.run(change).expect_success();
+        let words =
+            ["cannot stage out /mnt/ondemand/out", "on /mnt/ondemand of n1, n2, n3", *reason];
+        let has_all = |text: &str| words.iter().all(|it| text.contains(it));
+        for result in on_all(&site, "epilog", 22, "skep") {
+            let text = result.expect_failure();
+            assert!(has_all(&text), "{reason}: {text}");
+        }
+        let shown = first.run(&format!("cat {top}/out/output")).expect_success();
+        assert!(has_all(&shown), "{reason}: {shown}");
+        let shown = status(third, 22);
+        assert!(shown.contains("Copies of the job: cannot stage out"), "{reason}: {shown}");
+        assert!(has_all(&shown), "{reason}: {shown}");
     }
-    let shown = first.run(&format!("cat {top}/out/output")).expect_success();
-    assert!(words.iter().all(|it| shown.matches(it).count() == 1), "{shown}");
-    let shown = status(third, 22);
-    assert!(shown.contains("Copies of the job: cannot stage out /mnt/ondemand/out"), "{shown}");
     let look = "sha256sum </mnt/ondemand/out/file";
     assert_eq!(third.run(look).expect_success(), sum);
     first.run(&format!("chown 65534 {top}/closed")).expect_success();

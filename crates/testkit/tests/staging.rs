@@ -267,11 +267,24 @@ fn data_that_was_not_staged_out_is_not_removed() {
     refused("stop", &["cannot stage out /mnt/ondemand", "nothing was removed"]);
     let text = site.hosts[2].run(epilog).expect_failure();
     assert!(text.contains("not staged out (/mnt/ondemand:/proc/none/output)"), "{text}");
-    // A host without the mount could neither serve its part nor copy it.
+    // A host without its storage service, or without the mount, cannot take part in a copy. `stop`
+    // refuses at once, because the copy would wait for ever.
+    let stop = format!("stop --stage-out {}/output", shared.path());
+    let refused_without_host = |reason: &str| {
+        let text = site.ondemand(&stop, &ALL).expect_failure();
+        assert!(text.contains(reason) && text.contains("nothing was removed"), "{reason}: {text}");
+        site.hosts[1].run("mountpoint /mnt/ondemand").expect_success();
+    };
+    kill(&site.hosts[2], "skep storage ");
+    wait_for("the status names the lost storage server", LONG, || {
+        let shown = site.ondemand("status", &ALL).stdout;
+        (shown.contains("Not staged out: the storage servers") && shown.contains("10.0.0.3:7602"))
+            .then_some(())
+    });
+    refused_without_host("their part of the data cannot be copied");
     kill(&site.hosts[2], "skep mount ");
     site.hosts[2].run("umount -l /mnt/ondemand || true").expect_success();
-    let stop = format!("stop --stage-out {}/output", shared.path());
-    refused(&stop, &["this file system is not mounted on 10.0.0.3"]);
+    refused_without_host("this file system is not mounted on 10.0.0.3");
     site.ondemand("stop --discard", &ALL).expect_success();
     site.expect_unchanged(&before);
 }

@@ -469,6 +469,14 @@ stop() {
     esac
   fi
 }
+# Prints the storage servers that do not answer, if management runs here and data must be copied.
+lost_servers() { # directory of a run
+  [ -s "$1/stage-out" ] || return 0
+  timeout 10 skep node list --cluster "$1" --output ndjson 2>/dev/null 8>&- |
+    awk -F '"' '/"kind":"storage"/ && /"reachability":"Offline"/ {
+      for (i = 1; i < NF; i++) if ($i ~ /^(host|addresses)$/ && $(i + 1) ~ /^:/) of[$i] = $(i + 2)
+      print "lost\t" of["host"] " (" of["addresses"] ")"; split("", of) }'
+}
 # Prints one fact per line: name, tab, value.
 status() {
   for found in $(runs); do
@@ -481,7 +489,7 @@ status() {
     fact "$found" job-user | awk 'NF { print "user\t" $0 }'
     fact "$found" hosts | awk 'NF { print "hosts\t" $0 }'
     fact "$found" address | awk 'NF { print "address\t" $0 }'
-    if [ -d "$found/metadata-target" ]; then printf 'first\tyes\n'; fi
+    if [ -d "$found/metadata-target" ]; then printf 'first\tyes\n'; lost_servers "$found"; fi
     if text=$(hold_of "$found"); then printf 'held\t%s\n' "${text:-no reason}"; fi
   done
 }

@@ -13,6 +13,7 @@
 
 use super::job_copy::{JobCopy, STALL};
 use super::job_results::{Record, Results};
+use super::staging;
 use crate::account::Account;
 use crate::cmd::copy::hosts_as_text;
 use crate::output::warn;
@@ -112,30 +113,52 @@ pub(super) fn save(system: &mut OnDemand, reach: &Reach) -> Result<()> {
 
 fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
     let record = Record::at(&system.mount);
-    if !matches!(record.read(), Ok(Some(Results::NeverBegun))) {
-        record.write(&Results::Pending("the first node begins to stage out".into()))?;
-        // A program on another node may have written just before its end.
-        sleep(CACHED);
-        for it in state.stage_out.iter().filter_map(|it| StageOut::parse(it)) {
-            copy(state, job, &record, &it).map_err(|error| {
-                let reason = error.context();
-                let what =
-                    format!("cannot stage out {}: {reason}; {}", it.source, place(system, state));
-                job.report(&what);
-                if let Err(error) = record.write(&Results::Failed(what.clone())) {
-                    warn(&format!(
-                        "cannot record for the other nodes of the job that the stage-out of {} \
-                         failed: {error}; these nodes wait for a time limit, and then keep their \
-                         parts of the file system",
-                        it.source
-                    ));
-                }
-                Error::new(error.code(), what)
-            })?;
-        }
-        // If this fails, the other nodes keep their parts.
-        record.write(&Results::Saved)?;
+    // After `Saved`, other nodes remove their parts. If this epilog is killed then and runs again,
+    // another copy would wait for these parts.
+    if !matches!(record.read(), Ok(Some(Results::NeverBegun | Results::Saved))) {
+        copy_outputs(system, state, job, &record)?;
     }
+    await_readers(&record)
+}
+
+fn copy_outputs(system: &OnDemand, state: &HostState, job: &Job, record: &Record) -> Result<()> {
+    let fail = |source: &str, error: &Error| {
+        let reason = error.context();
+        let what = format!(
+            "cannot stage out {source}: {reason}; {}; repair the cause, and run the epilogs of all \
+             nodes again at the same time, or delete the data with --discard",
+            place(system, state)
+        );
+        job.report(&what);
+        if let Err(error) = record.write(&Results::Failed(what.clone())) {
+            warn(&format!(
+                "cannot record for the other nodes of the job that the stage-out of {source} \
+                 failed: {error}; these nodes wait for a time limit, and then keep their parts of \
+                 the file system"
+            ));
+        }
+        Error::new(error.code(), what)
+    };
+    let begun = Results::Pending("the first node begins to stage out".into());
+    record.write(&begun).map_err(|error| fail(&system.mount, &error))?;
+    // A program on another node may have written just before its end.
+    sleep(CACHED);
+    for it in state.stage_out.iter().filter_map(|it| StageOut::parse(it)) {
+        copy(system, state, job, record, &it).map_err(|error| fail(&it.source, &error))?;
+    }
+    // If this fails, the other nodes keep their parts.
+    record.write(&Results::Saved).map_err(|error| {
+        error.within(format!(
+            "the results of {} are staged out, but the other nodes of the job may not know this, \
+             and then keep their parts of the file system; run the epilogs of all nodes again at \
+             the same time",
+            system.name
+        ))
+    })
+}
+
+/// Waits until the other nodes have read the final state.
+fn await_readers(record: &Record) -> Result<()> {
     let begun = Instant::now();
     loop {
         let readers = record.readers()?;
@@ -156,11 +179,18 @@ fn copy_all(system: &OnDemand, state: &HostState, job: &Job) -> Result<()> {
     }
 }
 
-fn copy(state: &HostState, job: &Job, record: &Record, output: &StageOut) -> Result<()> {
+fn copy(
+    system: &OnDemand,
+    state: &HostState,
+    job: &Job,
+    record: &Record,
+    output: &StageOut,
+) -> Result<()> {
     if !state.is_mounted {
         let what = format!("the file system is not mounted on {}", state.host);
         return Err(Error::new(ErrorCode::Disconnected, what));
     }
+    check_servers(system, &state.host)?;
     let account = Account::of(job.user())?;
     if is_missing(account, &output.source)? {
         if job.has_succeeded() {
@@ -183,10 +213,23 @@ fn copy(state: &HostState, job: &Job, record: &Record, output: &StageOut) -> Res
     };
     let outcome = copy.run(&mut |progress| {
         show_progress(record, "staging out", &output.source, progress);
-        Ok(())
+        check_servers(system, &state.host)
     })?;
     warn(&format!("staged out {}: {}", output.source, hosts_as_text(&outcome)));
     Ok(())
+}
+
+/// Checks that no storage server is lost. Without this check, the copy would wait for a lost server
+/// until [`STALL`].
+///
+/// # Errors
+/// `Disconnected` with the names of the lost servers.
+fn check_servers(system: &OnDemand, here: &str) -> Result<()> {
+    let status = system.run(Command::Status, None, &Reach::Here(here.to_owned()))?;
+    match staging::lost_servers(&status.hosts) {
+        Some(lost) => Err(Error::new(ErrorCode::Disconnected, lost)),
+        None => Ok(()),
+    }
 }
 
 /// Shows the progress of a copy to `skep ondemand status` and to the other nodes.

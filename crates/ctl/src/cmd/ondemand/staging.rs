@@ -12,7 +12,7 @@ use crate::cmd::copy::{failure, hosts_as_text};
 use crate::output::is_for_people;
 use skep_copy::context::Options;
 use skep_copy::hosts::HostsOutcome;
-use skep_deploy::ondemand::{OnDemand, OnDemandOutcome, StageOut, shown};
+use skep_deploy::ondemand::{HostState, OnDemand, OnDemandOutcome, StageOut, shown};
 use skep_s3::location::{Location, is_location};
 use skep_types::{Error, ErrorCode, Result};
 use std::io::Write;
@@ -172,6 +172,21 @@ pub(super) fn pending(status: &OnDemandOutcome, new: &[StageOut]) -> Vec<StageOu
     all
 }
 
+/// Describes the storage servers of a file system that do not answer. `None` if all answer, or if
+/// no host knows it. Nothing restarts these servers, and a copy of data that only they have would
+/// wait until the end of the host.
+pub(super) fn lost_servers(states: &[HostState]) -> Option<String> {
+    let lost: Vec<_> = states.iter().flat_map(|it| it.lost.iter().cloned()).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "the storage servers on these hosts do not answer, so their part of the data cannot be \
+         copied: {}; if the servers have ended, copy by hand the files that can still be read",
+        shown(&lost)
+    ))
+}
+
 /// Copies files out of a file system before its removal.
 pub(super) fn run_out(
     system: &OnDemand,
@@ -199,6 +214,10 @@ pub(super) fn run_out(
         );
         return Err(Error::new(ErrorCode::Disconnected, what));
     }
+    if let Some(lost) = lost_servers(&status.hosts) {
+        let what = format!("cannot stage out {}: {lost}; {place}", system.name);
+        return Err(Error::new(ErrorCode::Disconnected, what));
+    }
     for it in copies {
         let result = copy(&system.hosts, (&it.source, &it.destination), true, stores);
         let outcome = result.map_err(|error| {
@@ -213,7 +232,6 @@ pub(super) fn run_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_deploy::ondemand::HostState;
 
     #[test]
     fn staged_paths_are_below_the_mount_point() {

@@ -1,7 +1,7 @@
 //! `skep ondemand status`: shows the processes and mounts of a file system on demand on each host.
 
 use super::args::{OndemandArgs, problems};
-use super::job_results::{Record, Results};
+use super::job_results::Record;
 use super::staging;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
@@ -27,23 +27,30 @@ pub(crate) struct StatusArgs {
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (system, reach) = args.ondemand.existing()?;
     let outcome = system.run(Command::Status, None, &reach)?;
-    let results = match reach {
-        Reach::Here(_) => stage_out_of_job(&system, &outcome),
+    let copies = match reach {
+        Reach::Here(_) => copies_of_job(&system, &outcome),
         Reach::Ssh => None,
     };
     print(&outcome, |outcome| {
-        let results = results.as_ref().map(|it| format!("\nCopies of the job: {it}"));
-        as_text(outcome) + &results.unwrap_or_default()
+        let copies = copies.as_ref().map(|it| format!("\nCopies of the job: {it}"));
+        as_text(outcome) + &copies.unwrap_or_default()
     })?;
     let is_complete = outcome.problems.is_empty() && outcome.hosts.iter().all(|it| it.is_mounted);
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the state of the copies that lines of the job's script ask for. `None` if there is no
-/// such copy, or if the file system does not reply.
-fn stage_out_of_job(system: &OnDemand, outcome: &OnDemandOutcome) -> Option<Results> {
-    let is_mounted = outcome.hosts.iter().any(|it| it.is_mounted);
-    if is_mounted { Record::at(&system.mount).read().ok()? } else { None }
+/// such copy, or if the file system is not mounted here.
+fn copies_of_job(system: &OnDemand, outcome: &OnDemandOutcome) -> Option<String> {
+    if !outcome.hosts.iter().any(|it| it.is_mounted) {
+        return None;
+    }
+    match Record::at(&system.mount).read() {
+        Ok(results) => results.map(|it| it.to_string()),
+        // Only a job with copies has a record, so the error matters to no other job.
+        Err(_) if outcome.hosts.iter().all(|it| it.stage_out.is_empty()) => None,
+        Err(error) => Some(format!("their state is not known: {}", error.context())),
+    }
 }
 
 fn as_text(outcome: &OnDemandOutcome) -> String {
@@ -59,6 +66,9 @@ fn as_text(outcome: &OnDemandOutcome) -> String {
     let mut text = text.trim_end().to_owned();
     for it in staging::pending(outcome, &[]) {
         let _ = write!(text, "\nTo stage out before the removal: {}", it.shown());
+    }
+    if let Some(lost) = staging::lost_servers(&outcome.hosts) {
+        let _ = write!(text, "\nNot staged out: {lost}");
     }
     if let Some(hold) = outcome.hosts.iter().find_map(|it| it.hold.as_ref()) {
         let _ = write!(text, "\nNot removed while {}/.skep-hold exists: {hold}", outcome.mount);
