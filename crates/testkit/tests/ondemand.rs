@@ -281,22 +281,38 @@ const SCONTROL: &str = "case \"$1 $2\" in\n\
     requeuehold*) ;;\n\
     *) exit 1 ;;\nesac";
 
-#[test]
-fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
-    let site = SshSite::new(3);
-    let shared = SharedDirectory::new("job-lines");
-    let top = shared.path();
-    install_scripts(&site, &SCONTROL.replace("TOP", top));
-    for host in &site.hosts {
-        host.run(
-            "mkdir /run/skep-refused-jobs; umask 077\n\
-             printf %032d 7 >/etc/skep/ondemand.secret",
-        )
-        .expect_success();
+/// Commands that create results of a job, and print their checksum.
+const RESULTS: &str = "mkdir -p /mnt/ondemand/out; cd /mnt/ondemand/out; \
+    head -c 3M /dev/urandom >file; sha256sum <file";
+
+/// Nodes whose jobs have lines for Skep in their scripts.
+struct JobSite {
+    site: SshSite,
+    shared: SharedDirectory,
+    /// The contents of the nodes without a file system on demand.
+    before: Vec<String>,
+}
+
+impl JobSite {
+    fn new() -> Self {
+        let (site, shared) = (SshSite::new(3), SharedDirectory::new("job-lines"));
+        install_scripts(&site, &SCONTROL.replace("TOP", shared.path()));
+        for host in &site.hosts {
+            host.run(
+                "mkdir /run/skep-refused-jobs; umask 077\n\
+                 printf %032d 7 >/etc/skep/ondemand.secret",
+            )
+            .expect_success();
+        }
+        let make = "mkdir out closed; chown 65534 out";
+        site.hosts[0].run(&format!("cd {}; {make}", shared.path())).expect_success();
+        let before = site.contents();
+        Self { site, shared, before }
     }
-    let before = site.contents();
-    let [first, second, third] = &site.hosts[..] else { panic!("three hosts") };
-    let begin = |job: u32, lines: &str, exit_code: &str| {
+
+    /// Runs the prologs of a job whose script has these lines. The job has ended afterwards.
+    fn begin(&self, job: u32, lines: &str, exit_code: &str) {
+        let (first, top) = (&self.site.hosts[0], self.shared.path());
         first
             .run(&format!(
                 "printf '#!/bin/sh\\n{lines}\\ntrue\\n' >{top}/script\n\
@@ -304,22 +320,33 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
                  StdOut={top}/out/output\\n' >{top}/facts"
             ))
             .expect_success();
-        succeed(on_all(&site, "prolog", job, "skep"));
+        succeed(on_all(&self.site, "prolog", job, "skep"));
         first.run(&format!("sed -i s/CONFIGURING/COMPLETING/ {top}/facts")).expect_success();
-    };
-    let status = |host: &PageHost, job: u32| {
-        host.run(&format!("SLURM_JOB_ID={job} skep ondemand status --job")).expect_success()
-    };
-    let results = "mkdir -p /mnt/ondemand/out; head -c 3M /dev/urandom >/mnt/ondemand/out/file; \
-        sha256sum </mnt/ondemand/out/file";
-    let as_user = |line: &str| format!("setpriv --reuid 65534 --clear-groups sh -c '{line}'");
-    first.run(&format!("mkdir {top}/out {top}/closed; chown 65534 {top}/out")).expect_success();
+    }
+
+    /// Creates results as the user of the job, and returns their checksum.
+    fn compute(&self, node: usize) -> String {
+        let line = format!("setpriv --reuid 65534 --clear-groups sh -c '{RESULTS}'");
+        self.site.hosts[node].run(&line).expect_success()
+    }
+
+    fn status(&self, node: usize, job: u32) -> String {
+        let line = format!("SLURM_JOB_ID={job} skep ondemand status --job");
+        self.site.hosts[node].run(&line).expect_success()
+    }
+}
+
+#[test]
+fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
+    let jobs = JobSite::new();
+    let (site, before, top) = (&jobs.site, &jobs.before, jobs.shared.path());
+    let [first, second, third] = &site.hosts[..] else { panic!("three hosts") };
 
     // The results of the third node are copied, even if its epilog runs long before the others.
-    begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
-    let shown = status(second, 21);
+    jobs.begin(21, &format!("#SKEP stage-out out:{top}/out/run-%%j"), "0:0");
+    let shown = jobs.status(1, 21);
     assert!(shown.contains("Copies of the job: the job has not ended"), "{shown}");
-    let sum = third.run(&as_user(results)).expect_success();
+    let sum = jobs.compute(2);
     std::thread::scope(|scope| {
         let early = scope.spawn(|| finish(&mut epilog_of(third, 21), LONG));
         wait_for("the epilog waits for the results", LONG, || {
@@ -340,54 +367,60 @@ fn stage_lines_of_a_job_script_copy_its_results_before_the_end() {
     });
     // The other nodes have removed their parts, so this epilog must not copy again.
     finish(&mut epilog_of(first, 21), LONG).expect_success();
-    site.expect_unchanged(&before);
+    site.expect_unchanged(before);
     let copied = first.run(&format!("cd {top}/out/run-21; stat -c %u file; sha256sum <file"));
     assert_eq!(copied.expect_success(), format!("65534\n{sum}"));
 
+    // A job that has succeeded must have made its results. One that has failed may have none.
+    jobs.begin(22, &format!("#SKEP stage-out none:{top}/out/none"), "0:0");
+    let text = finish(&mut epilog_of(first, 22), LONG).expect_failure();
+    assert!(text.contains("although the job has succeeded"), "{text}");
+    first.run(&format!("sed -i s/ExitCode=0:0/ExitCode=1:0/ {top}/facts")).expect_success();
+    succeed(on_all(site, "epilog", 22, "skep"));
+    site.expect_unchanged(before);
+
+    // A job whose input is missing never begins, so no node waits for its results.
+    let lines = format!("#SKEP stage-in {top}/missing\\n#SKEP stage-out out:{top}/out/none");
+    jobs.begin(23, &lines, "0:0");
+    let comment = first.run(&format!("cat {top}/comment")).expect_success();
+    assert!(comment.contains("cannot stage in"), "{comment}");
+    succeed(on_all(site, "epilog", 23, "skep"));
+    site.expect_unchanged(before);
+}
+
+#[test]
+fn results_stay_until_their_destination_is_repaired() {
+    let jobs = JobSite::new();
+    let (site, top) = (&jobs.site, jobs.shared.path());
+    let first = &site.hosts[0];
+    jobs.begin(31, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
+    let sum = jobs.compute(1);
     // First the destination is full. Then its file system is gone, and the mount point belongs to
     // root. All nodes keep the data.
-    begin(22, &format!("#SKEP stage-out out:{top}/closed/run"), "0:0");
-    let sum = second.run(&as_user(results)).expect_success();
     let full = format!("mount -t tmpfs -o size=1m full {top}/closed");
     let cases = [(full, "the destination is full"), (format!("umount {top}/closed"), "ermission")];
-    for (change, reason) in &cases {
-        first.run(change).expect_success();
+    for (change, reason) in cases {
+        first.run(&change).expect_success();
         let words =
-            ["cannot stage out /mnt/ondemand/out", "on /mnt/ondemand of n1, n2, n3", *reason];
+            ["cannot stage out /mnt/ondemand/out", "on /mnt/ondemand of n1, n2, n3", reason];
         let has_all = |text: &str| words.iter().all(|it| text.contains(it));
-        for result in on_all(&site, "epilog", 22, "skep") {
+        for result in on_all(site, "epilog", 31, "skep") {
             let text = result.expect_failure();
             assert!(has_all(&text), "{reason}: {text}");
         }
         let shown = first.run(&format!("cat {top}/out/output")).expect_success();
         assert!(has_all(&shown), "{reason}: {shown}");
-        let shown = status(third, 22);
+        let shown = jobs.status(2, 31);
         assert!(shown.contains("Copies of the job: cannot stage out"), "{reason}: {shown}");
         assert!(has_all(&shown), "{reason}: {shown}");
     }
     let look = "sha256sum </mnt/ondemand/out/file";
-    assert_eq!(third.run(look).expect_success(), sum);
+    assert_eq!(site.hosts[2].run(look).expect_success(), sum);
     first.run(&format!("chown 65534 {top}/closed")).expect_success();
-    succeed(on_all(&site, "epilog", 22, "skep"));
-    site.expect_unchanged(&before);
+    succeed(on_all(site, "epilog", 31, "skep"));
+    site.expect_unchanged(&jobs.before);
     let copied = first.run(&format!("sha256sum <{top}/closed/run/file"));
     assert_eq!(copied.expect_success(), sum);
-
-    // A job that has succeeded must have made its results. One that has failed may have none.
-    begin(23, &format!("#SKEP stage-out none:{top}/out/none"), "0:0");
-    let text = finish(&mut epilog_of(first, 23), LONG).expect_failure();
-    assert!(text.contains("although the job has succeeded"), "{text}");
-    first.run(&format!("sed -i s/ExitCode=0:0/ExitCode=1:0/ {top}/facts")).expect_success();
-    succeed(on_all(&site, "epilog", 23, "skep"));
-    site.expect_unchanged(&before);
-
-    // A job whose input is missing never begins, so no node waits for its results.
-    let lines = format!("#SKEP stage-in {top}/missing\\n#SKEP stage-out out:{top}/out/none");
-    begin(24, &lines, "0:0");
-    let comment = first.run(&format!("cat {top}/comment")).expect_success();
-    assert!(comment.contains("cannot stage in"), "{comment}");
-    succeed(on_all(&site, "epilog", 24, "skep"));
-    site.expect_unchanged(&before);
 }
 
 /// Installs the prolog, the epilog and a program in the place of `scontrol` on all hosts.
