@@ -547,6 +547,14 @@ mod tests {
     }
 
     #[test]
+    fn lost_storage_servers_are_read_from_the_first_host() {
+        let facts = "first\tyes\nlost\tn2 (10.0.0.2:7602)\nlost\tn3 (10.0.0.3:7602)";
+        let state = state("n1".into(), facts);
+        assert!(state.is_first);
+        assert_eq!(state.lost, ["n2 (10.0.0.2:7602)", "n3 (10.0.0.3:7602)"]);
+    }
+
+    #[test]
     fn secret_files_with_access_for_other_users_are_refused() {
         use std::os::unix::fs::{PermissionsExt, chown};
         let directory = tempfile::tempdir().unwrap();

@@ -89,9 +89,12 @@ DAEMON_SET = {
     "updateStrategy": {"type": re.compile("OnDelete|RollingUpdate")},
     "template": {"metadata": META, "spec": POD},
 }
+SELECTED = {"scopeName": re.compile("PriorityClass"), "operator": str, "values": [str]}
+QUOTA = {"hard": {"pods": QUANTITY}, "scopeSelector": {"matchExpressions": [SELECTED]}}
 # The version of the API and the fields of each kind.
 KINDS = {
     "Namespace": ("v1", {}),
+    "ResourceQuota": ("v1", {"spec": QUOTA}),
     "Secret": ("v1", {"type": re.compile("Opaque"), "stringData": LABELS}),
     "DaemonSet": ("apps/v1", {"spec": DAEMON_SET}),
     "PersistentVolume": ("v1", {"spec": VOLUME}),
@@ -146,7 +149,10 @@ def check_references(objects):
     labels = daemon["spec"]["selector"]["matchLabels"]
     assert labels == daemon["spec"]["template"]["metadata"]["labels"], "labels of the DaemonSet"
     space = objects["Namespace"]
-    assert daemon["metadata"]["namespace"] == space["metadata"]["name"]
+    for kind in ["DaemonSet", "ResourceQuota", "Secret"]:
+        assert objects[kind]["metadata"]["namespace"] == space["metadata"]["name"], kind
+    selected = objects["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"][0]
+    assert selected["values"] == [daemon["spec"]["template"]["spec"]["priorityClassName"]]
     assert space["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "privileged"}
     volume = objects["PersistentVolume"]["spec"]
     assert (volume["claimRef"]["namespace"], volume["claimRef"]["name"]) == name(claim)
