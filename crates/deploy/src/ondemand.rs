@@ -122,8 +122,7 @@ pub enum Reach {
 pub struct HostState {
     /// Address of the host.
     pub host: String,
-    /// The processes of the file system that run on the host, in the order of their start. They are
-    /// the services and `mount`.
+    /// The services and `mount` that run on the host, in the order of their start.
     pub running: Vec<String>,
     /// Whether the file system is mounted on the host.
     pub is_mounted: bool,
@@ -131,18 +130,15 @@ pub struct HostState {
     pub since: Option<String>,
     /// Copies that must succeed before the removal, in the form `SOURCE:DESTINATION`.
     pub stage_out: Vec<String>,
-    /// The text in the file `.skep-hold`. A user creates this file to protect the data from
-    /// removal. `None` if the file does not exist.
+    /// The text in the file `.skep-hold`, by which a user protects the data. `None` without it.
     pub hold: Option<String>,
-    /// The user of the job whose script asks for the copies in `stage_out`. `None` if a command
-    /// asks for them.
+    /// The user of the job whose script asks for `stage_out`. `None` if a command asks for it.
     #[serde(skip)]
     pub job_user: Option<u32>,
     /// Whether the host runs management and metadata.
     #[serde(skip)]
     pub is_first: bool,
-    /// The storage servers that do not answer management, with their addresses. Only the first host
-    /// lists them, and only while data must be copied out of the file system.
+    /// The storage servers that do not answer, from the first host, while data must be copied out.
     #[serde(skip)]
     pub lost: Vec<String>,
     /// The hosts of the file system, for messages.

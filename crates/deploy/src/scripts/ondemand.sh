@@ -474,7 +474,7 @@ lost_servers() { # directory of a run
   [ -s "$1/stage-out" ] || return 0
   timeout 10 skep node list --cluster "$1" --output ndjson 2>/dev/null 8>&- |
     awk -F '"' '/"kind":"storage"/ && /"reachability":"Offline"/ {
-      for (i = 1; i < NF; i++) if ($i ~ /^(host|addresses)$/ && $(i + 1) ~ /^:/) of[$i] = $(i + 2)
+      for (i = 1; i < NF; i++) if ($i ~ /^(host|addresses)$/ && $(i+1) ~ /^:\[?$/) of[$i] = $(i+2)
       print "lost\t" of["host"] " (" of["addresses"] ")"; split("", of) }'
 }
 # Prints one fact per line: name, tab, value.
