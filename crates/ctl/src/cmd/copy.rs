@@ -2,11 +2,12 @@
 //! parses the arguments, and prints the output. The crate `skep_copy` copies the files.
 
 pub(in crate::cmd) mod several;
+mod stall;
 pub(in crate::cmd) mod store;
 mod worker;
 
 use crate::help::{Example, examples};
-use crate::output::{count, counted, is_for_people, print, size, span};
+use crate::output::{count, counted, is_for_people, print, size, span, warn};
 use skep_copy::context::Options;
 use skep_copy::hosts::HostsOutcome;
 use skep_copy::outcome::{Outcome, Progress};
@@ -15,6 +16,8 @@ use skep_copy::run::copy;
 use skep_copy::shares::Part;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
+use stall::StallWatch;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
@@ -162,19 +165,26 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
     failure(&outcome).map_or(Ok(()), Err)
 }
 
-/// Runs `copy`, which reports its progress, and shows the progress on a terminal.
+/// Runs `copy`, which reports its progress, and shows the progress on a terminal. Warns if there is
+/// no progress.
 fn with_progress<T>(copy: impl FnOnce(&dyn Fn(&Progress)) -> Result<T>) -> Result<T> {
     let shows_progress = is_for_people() && std::io::stderr().is_terminal();
-    let report = |progress: &Progress| {
+    // If standard error is closed, the copy continues without this output.
+    let show = |text: &str| {
         if shows_progress {
-            // If standard error is closed, the copy continues without this output.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(progress));
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
         }
     };
+    let watch = RefCell::new(StallWatch::default());
+    let report = |progress: &Progress| {
+        if let Some(warning) = watch.borrow_mut().observe(progress) {
+            show("");
+            warn(&warning);
+        }
+        show(&line(progress));
+    };
     let result = copy(&report);
-    if shows_progress {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    show("");
     result
 }
 

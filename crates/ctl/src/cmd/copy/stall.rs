@@ -1,0 +1,60 @@
+//! Notices that a copy makes no progress, for example because a file server does not answer. The
+//! copy itself goes on, because a file server may need minutes to restart.
+
+use skep_copy::outcome::Progress;
+use std::time::Duration;
+
+/// Time without progress after which a warning is due, and after which the next one is due.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// The last progress of a copy.
+#[derive(Debug, Default)]
+pub(super) struct StallWatch {
+    /// Numbers of entries found, of complete entries, of bytes and of problems.
+    last: [u64; 4],
+    /// Duration of the copy at its last progress.
+    changed: Duration,
+    /// Duration of the copy at its last progress or at the last warning, the later of the two.
+    warned: Duration,
+}
+
+impl StallWatch {
+    /// Returns a warning if there was neither progress nor a warning for [`SILENCE`].
+    pub(super) fn observe(&mut self, progress: &Progress) -> Option<String> {
+        let Progress { found, done, bytes, problems, elapsed, .. } = *progress;
+        let counts = [found, done, bytes, problems];
+        if counts != self.last {
+            *self = Self { last: counts, changed: elapsed, warned: elapsed };
+            return None;
+        }
+        if elapsed.saturating_sub(self.warned) < SILENCE {
+            return None;
+        }
+        self.warned = elapsed;
+        Some(format!(
+            "the copy has made no progress for {} s: check whether the file systems of the source \
+             and of the destination answer; the copy continues when they do, and --resume \
+             continues it after an interruption",
+            elapsed.saturating_sub(self.changed).as_secs()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warning_is_due_once_per_minute_without_progress() {
+        let mut watch = StallWatch::default();
+        let mut observe = |seconds: u64, bytes: u64| {
+            let elapsed = Duration::from_secs(seconds);
+            watch.observe(&Progress { bytes, elapsed, ..Progress::default() })
+        };
+        assert_eq!((observe(59, 0), observe(60, 1), observe(119, 1)), (None, None, None));
+        assert!(observe(120, 1).unwrap().contains("no progress for 60 s"));
+        assert_eq!((observe(121, 1), observe(179, 1)), (None, None));
+        assert!(observe(180, 1).unwrap().contains("no progress for 120 s"));
+        assert_eq!((observe(240, 2), observe(299, 2)), (None, None));
+    }
+}
