@@ -130,7 +130,7 @@ pub struct HostState {
     pub since: Option<String>,
     /// Copies that must succeed before the removal, in the form `SOURCE:DESTINATION`.
     pub stage_out: Vec<String>,
-    /// The text in the file `.skep-hold`, by which a user protects the data. `None` without it.
+    /// The text in the file `.skep-hold` of a user who protects the data. `None` without the file.
     pub hold: Option<String>,
     /// The user of the job whose script asks for `stage_out`. `None` if a command asks for it.
     #[serde(skip)]
