@@ -43,7 +43,7 @@ fn volumes(container: &Value) -> String {
             let _ = write!(
                 script,
                 "mkdir -p {path}; mount -t tmpfs tmpfs {path}; mkdir {path}/..v1\n\
-                 install -m {mode:o} /srv/data/management/join-token {path}/..v1/token\n\
+                 install -m {mode:o} /srv/token {path}/..v1/token\n\
                  ln -s ..v1 {path}/..data; ln -s ..data/token {path}/token\n"
             );
             continue;
@@ -82,7 +82,8 @@ impl Node {
              mount --bind {mounts} {mounts}; mount --make-rshared {mounts}"
         ))
         .expect_success();
-        let up = "skep up --detach --no-mount --no-monitor --data-dir /srv/data";
+        let up = "skep up --detach --no-mount --no-monitor --data-dir /srv/data\n\
+            skep cluster token --cluster /srv/data >/srv/token";
         finish(&mut host.shell(up), LONG).expect_success();
         Self { host, _network: network }
     }
