@@ -9,6 +9,7 @@ mod outcome;
 pub(crate) mod pattern;
 pub(crate) mod plan;
 mod run;
+mod samples;
 mod stamp;
 mod work;
 

@@ -15,6 +15,11 @@ pub const MAX_PROCESSES_PER_HOST: u32 = 1024;
 pub const MAX_REPETITIONS: u32 = 10_000;
 /// Maximum size of a transfer in bytes. Each worker allocates a buffer of this size.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 30;
+/// Maximum number of samples that a process keeps in one phase. A worker sends all of them in one
+/// line, which is much shorter than `MAX_LINE_BYTES` then.
+pub const MAX_SAMPLES: usize = 1024;
+/// Maximum length of a sample in the JSON of a result, in bytes.
+pub const SAMPLE_BYTES: u64 = 64;
 /// Maximum number of directories in a tree. Each process has the paths of all directories in
 /// memory.
 pub const MAX_DIRECTORIES: u64 = 1 << 20;

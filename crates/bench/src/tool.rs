@@ -114,7 +114,7 @@ pub(crate) struct Placed {
 impl Runner {
     /// Returns an error if the program does not support an option of the plan.
     fn check(&self, work: &Work) -> Result<()> {
-        let problems = match (self.tool, work) {
+        let mut problems = match (self.tool, work) {
             (Tool::Ior, Work::Io(plan)) => ior::problems(plan),
             (Tool::Fio, Work::Io(plan)) => fio::problems(plan),
             (Tool::Iozone, Work::Io(plan)) => iozone::problems(plan),
@@ -125,6 +125,9 @@ impl Runner {
                 vec!["the program has no benchmark of metadata operations".into()]
             }
         };
+        if matches!(work, Work::Io(plan) if plan.sample_interval_ms.is_some()) {
+            problems.push("--sample-interval, because the program does not report samples".into());
+        }
         if problems.is_empty() {
             return Ok(());
         }

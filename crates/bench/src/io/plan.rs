@@ -1,7 +1,7 @@
 //! The plan of a run, which has the same options as IOR, and the check of a plan.
 
 use crate::launcher::Host;
-use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_TRANSFER_BYTES};
+use crate::limits::{DEFAULT_PATIENCE_S, MAX_REPETITIONS, MAX_SAMPLES, MAX_TRANSFER_BYTES};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
@@ -58,6 +58,9 @@ pub struct Plan {
     pub signature: Option<u32>,
     /// Seed of the random order of transfers.
     pub seed: u64,
+    /// Minimum time in milliseconds between two samples of the progress of a process. `None` means
+    /// that the results have no samples.
+    pub sample_interval_ms: Option<u64>,
     /// Whether the hosts keep their page caches between phases.
     pub keep_caches: bool,
     /// Maximum bandwidth of the hardware in bytes per second. Results are also shown as a fraction
@@ -96,6 +99,7 @@ impl Default for Plan {
             direct: false,
             signature: None,
             seed: 0,
+            sample_interval_ms: None,
             keep_caches: false,
             limit_bytes_per_s: None,
             limit_operations_per_s: None,
@@ -174,6 +178,10 @@ impl Plan {
             self.limit_bytes_per_s != Some(0) && self.limit_operations_per_s != Some(0),
             "a rate limit must not be 0",
         );
+        must(
+            self.sample_interval_ms != Some(0),
+            "invalid interval of 0 ms for samples: expected at least 1 ms",
+        );
         let total = self.total_bytes(processes);
         must(
             total.is_some_and(|it| i64::try_from(it).is_ok()),
@@ -209,6 +217,16 @@ impl Plan {
     /// Returns the number of bytes that all processes transfer in a phase, or `None` on overflow.
     pub fn total_bytes(&self, processes: u32) -> Option<u64> {
         self.bytes_per_process()?.checked_mul(u64::from(processes))
+    }
+
+    /// Returns the maximum number of samples in the record of one process in one phase.
+    pub fn samples_per_process(&self) -> u64 {
+        let transfers = self.bytes_per_process().and_then(|it| it.checked_div(self.transfer_bytes));
+        let bound = MAX_SAMPLES as u64;
+        match self.sample_interval_ms {
+            Some(_) => transfers.unwrap_or(bound).min(bound),
+            None => 0,
+        }
     }
 
     /// Returns the phases of one repetition, in order.
@@ -261,6 +279,7 @@ mod tests {
         };
         assert!(problem(direct).contains("512"));
         assert!(problem(|plan| plan.limit_bytes_per_s = Some(0)).contains("limit"));
+        assert!(problem(|plan| plan.sample_interval_ms = Some(0)).contains("samples"));
         assert!(problem(|plan| (plan.segments, plan.repetitions) = (0, 0)).contains("; "));
     }
 

@@ -3,6 +3,7 @@
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};
+use super::samples::Sampler;
 use super::stamp::Stamp;
 use crate::launcher::{Control, Engine, Measure, Seat, Step};
 use rustix::fs::{Advice, OFlags};
@@ -11,6 +12,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Alignment of buffers in memory that direct I/O requires, in bytes.
 const ALIGNMENT: usize = 4096;
@@ -152,6 +154,8 @@ impl IoEngine {
         let is_stamped = phase == Phase::Write && self.plan.is_stamped();
         let is_compared = phase == Phase::Check || (phase == Phase::Read && self.plan.verify_read);
         let path = self.file_of(data_of);
+        let interval = self.plan.sample_interval_ms.map(Duration::from_millis);
+        let mut sampler = interval.map(Sampler::new);
         for offset in Transfers::of(&self.plan, data_of, self.seat.of).offsets() {
             if control.is_aborted() {
                 return Err("aborted, since another process failed".into());
@@ -178,6 +182,12 @@ impl IoEngine {
             measure.operations += 1;
             measure.bytes += self.plan.transfer_bytes;
             control.move_on(self.plan.transfer_bytes);
+            if let Some(sampler) = &mut sampler {
+                sampler.add(skep_env::now(), measure.bytes);
+            }
+        }
+        if let Some(sampler) = sampler {
+            measure.samples = sampler.finish(skep_env::now(), measure.bytes);
         }
         Ok(())
     }
@@ -318,6 +328,21 @@ mod tests {
             perform(&mut engines, Phase::Remove).unwrap();
             assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn samples_have_the_bytes_of_each_transfer_in_order() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = small_plan(place.path());
+        let mut unsampled = engines(&plan, 1);
+        assert!(perform(&mut unsampled, Phase::Write).unwrap()[0].samples.is_empty());
+        perform(&mut unsampled, Phase::Remove).unwrap();
+        let plan = Plan { sample_interval_ms: Some(1), ..plan };
+        let measure = perform(&mut engines(&plan, 1), Phase::Write).unwrap().remove(0);
+        let (first, last) = (measure.samples[0], measure.samples[measure.samples.len() - 1]);
+        assert_eq!((first.1, last.1), (4096, measure.bytes));
+        assert!(measure.samples.is_sorted(), "{:?}", measure.samples);
+        assert!(measure.samples.len() as u64 <= plan.samples_per_process());
     }
 
     #[test]

@@ -131,6 +131,11 @@ pub struct Measure {
     pub errors: u64,
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
+    /// The progress of the process, if the plan asks for it: times in seconds, and the number of
+    /// bytes that the process had transferred by then. In the records of a run, the times are
+    /// converted to the clock of the controller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<(f64, u64)>,
     /// The command line of the external program, if one was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,

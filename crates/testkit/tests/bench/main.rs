@@ -60,7 +60,8 @@ fn io_bench_compares_data_between_two_mounts() {
     assert_eq!(second.path().file_name().expect("a name"), "mnt-1");
     let place = place.display().to_string();
     let common = ["io", "-o", &place, "-b", "1m", "-C", "-e", "-W", "-R", "-i", "2"];
-    for pattern in [&["-t", "64k", "-s", "2"][..], &["-t", "4k", "-z", "-F"]] {
+    let sampled = ["-t", "4k", "-z", "-F", "--sample-interval", "1ms"];
+    for pattern in [&["-t", "64k", "-s", "2"][..], &sampled] {
         for format in ["json", "ndjson"] {
             let output = ["--output", format];
             let all = [&common[..], pattern, &hosts, &ENTER, &output].concat();
@@ -76,6 +77,11 @@ fn io_bench_compares_data_between_two_mounts() {
                 let processes = phase["processes"].list();
                 let places: Vec<_> = processes.iter().map(|it| it["host"].as_str()).collect();
                 assert_eq!(places, [Some("mnt"), Some("mnt-1"), Some("mnt"), Some("mnt-1")]);
+                for process in processes {
+                    let last = process["samples"].as_array().and_then(|it| it.last());
+                    let expected = (pattern == sampled).then_some(&process["bytes"]);
+                    assert_eq!(last.map(|sample| &sample[1]), expected, "{process}");
+                }
             }
             assert_eq!(value["hosts"][1]["environment"]["mount"]["kind"], "fuse.skep");
             assert_eq!(names(cluster.path()), Vec::<String>::new());

@@ -65,6 +65,7 @@ impl Fleet {
             let record = &self.records[rank % hosts];
             measure.begin_s -= record.clock_offset_s;
             measure.end_s -= record.clock_offset_s;
+            measure.samples.iter_mut().for_each(|(at, _)| *at -= record.clock_offset_s);
             for (begin, end) in measure.links.iter_mut().flat_map(|link| &mut link.streams) {
                 *begin -= record.clock_offset_s;
                 *end -= record.clock_offset_s;

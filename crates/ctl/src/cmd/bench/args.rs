@@ -2,6 +2,7 @@
 
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The options that select the hosts and processes of a benchmark.
 #[derive(Debug, Clone, Default, Args)]
@@ -72,4 +73,9 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
             skep_types::size::SUFFIXES
         )
     })
+}
+
+/// Parses a time such as 1s or 100ms.
+pub(super) fn parse_span(text: &str) -> Result<Duration, String> {
+    text.parse::<skep_service::Interval>().map(|span| span.0)
 }

@@ -1,6 +1,6 @@
 //! `skep bench io`: writes and reads files in the access patterns of IOR.
 
-use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size};
+use super::args::{CacheArgs, HostArgs, ResultArgs, RunnerArgs, parse_size, parse_span};
 use super::results::Size;
 use super::witness::Witness;
 use super::{by, end_on_signals, hosts, named, path_on_hosts, runner};
@@ -11,6 +11,7 @@ use skep_bench::launcher::PhaseRecord;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     (
@@ -25,6 +26,10 @@ const EXAMPLES: &[Example] = &[
         "random transfers of 4 KiB that bypass the page cache, five times, with all results as \
          JSON",
         "skep bench io -F -z -B -t 4k -b 64m -i 5 -o /mnt/skep/test --output json",
+    ),
+    (
+        "write 100 GiB, with the progress of each second in the results",
+        "skep bench io -w -b 100g -t 1m --sample-interval 1s -o /mnt/skep/test --output json",
     ),
     (
         "run the installed program IOR with the same options",
@@ -112,6 +117,10 @@ pub(crate) struct IoArgs {
     /// Random seed of the order of transfers
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     seed: u64,
+    /// Add the progress of each process to the results: the bytes at the end of a transfer, at most
+    /// once in this time, such as 1s or 100ms
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    sample_interval: Option<Duration>,
     #[command(flatten)]
     results: ResultArgs,
 }
@@ -126,6 +135,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
     let size = Size {
         lines: each * u64::from(plan.repetitions),
         parts: hosts.len() as u64 * u64::from(processes),
+        samples: plan.samples_per_process(),
         is_reported: runner.is_some(),
     };
     let witness = Witness::new(&args.place);
@@ -170,6 +180,9 @@ fn plan(args: &IoArgs) -> Result<Plan> {
         direct: args.direct,
         signature: args.signature,
         seed: args.seed,
+        sample_interval_ms: args
+            .sample_interval
+            .map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
         keep_caches: args.caches.keep_caches,
         limit_bytes_per_s: args.limit,
         limit_operations_per_s: args.limit_iops,

@@ -104,6 +104,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
     let size = Size {
         lines: OPERATIONS.len() as u64 * u64::from(plan.repetitions),
         parts: hosts.len() as u64 * u64::from(processes),
+        samples: 0,
         is_reported: runner.is_some(),
     };
     let witness = Witness::new(&args.place);

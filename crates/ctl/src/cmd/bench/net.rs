@@ -111,6 +111,7 @@ fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
     Size {
         lines: pairs * Measured::ALL.len() as u64 * u64::from(plan.repetitions),
         parts: each * u64::from(processes),
+        samples: 0,
         is_reported: false,
     }
 }

@@ -11,6 +11,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
+use skep_bench::limits::SAMPLE_BYTES;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::File;
 use std::io::Write;
@@ -32,6 +33,8 @@ pub(super) struct Size {
     pub(super) lines: u64,
     /// Maximum number of records in one result.
     pub(super) parts: u64,
+    /// Maximum number of samples of the progress in one record.
+    pub(super) samples: u64,
     /// Whether an external program runs the benchmark. Its records are longer.
     pub(super) is_reported: bool,
 }
@@ -39,6 +42,7 @@ pub(super) struct Size {
 impl Size {
     fn bytes(self) -> u64 {
         let part = if self.is_reported { REPORT_BYTES } else { PART_BYTES };
+        let part = part.saturating_add(self.samples.saturating_mul(SAMPLE_BYTES));
         self.lines.saturating_mul(LINE_BYTES.saturating_add(self.parts.saturating_mul(part)))
     }
 }
@@ -168,7 +172,7 @@ impl Drop for ResultFile {
 mod tests {
     use super::*;
 
-    const SIZE: Size = Size { lines: 4, parts: 2, is_reported: false };
+    const SIZE: Size = Size { lines: 4, parts: 2, samples: 0, is_reported: false };
 
     fn lines(path: &Path) -> Vec<Value> {
         let text = std::fs::read_to_string(path).expect("a file");

@@ -111,6 +111,7 @@ pub(super) fn measure(args: &StorageOptions, query: &ClusterArgs) -> Result<(Out
         let size = Size {
             lines: 2 * targets.len() as u64 * u64::from(plan.repetitions),
             parts: plan.threads.into(),
+            samples: 0,
             is_reported: false,
         };
         let mut witness = witness.keep(&results, ("storage", &plan), size)?;
