@@ -1,5 +1,6 @@
 //! Gets the figures of all services, as nearly as possible at the same moment.
 
+use super::moment::Moment;
 use crate::access::Access;
 use skep_rpc::CallOptions;
 use skep_stats::{Round, ServiceFigures};
@@ -18,6 +19,8 @@ const PREFIX: &str = "skep_";
 pub(crate) struct Fetched {
     pub(crate) map: ClusterMap,
     pub(crate) round: Round,
+    /// When the services have counted.
+    pub(super) moment: Moment,
     /// Services that did not reply, each with the reason.
     pub(crate) unreachable: Vec<String>,
     /// The nodes of these services.
@@ -49,6 +52,7 @@ async fn fetch_without(
     let map = access.map().await?;
     let is_asked = |node: &&Node| node.kind != NodeKind::Client && !silent.contains(&node.id);
     let services = map.nodes.iter().filter(is_asked);
+    let began = skep_env::now();
     let asked: Vec<_> = services
         .map(|node| {
             let (access, node) = (access.clone(), node.clone());
@@ -65,7 +69,7 @@ async fn fetch_without(
             }
         }
     }
-    Ok(Fetched { map, round, unreachable, silent })
+    Ok(Fetched { map, round, moment: Moment::since(began), unreachable, silent })
 }
 
 async fn ask(access: &Access, node: &Node) -> Result<ServiceFigures> {

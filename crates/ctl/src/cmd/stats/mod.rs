@@ -10,6 +10,7 @@ mod fetch;
 mod history;
 mod live;
 mod measure;
+mod moment;
 mod own;
 mod selection;
 mod show;
@@ -22,8 +23,10 @@ pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
 pub(crate) use history::load as past_rows;
 pub(crate) use measure::{measure, measured_rows};
+use moment::Moment;
 pub(crate) use own::mount_of_user;
 use selection::SelectionArgs;
+use serde::Serialize;
 use show::Names;
 use skep_stats::{By, Row, rows_within};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
@@ -259,10 +262,21 @@ struct Report {
     /// from services.
     is_own: bool,
     unreachable: Vec<String>,
+    /// When the figures were counted.
+    moment: Moment,
     /// Whether there is no load at all, regardless of the filter.
     is_empty: bool,
     /// A sentence about the filter if it matches no object.
     unmatched: Option<String>,
+}
+
+/// A line for programs, with the end of its interval.
+#[derive(Serialize)]
+struct TimedLine<'a> {
+    #[serde(flatten)]
+    line: &'a show::Line,
+    #[serde(flatten)]
+    moment: Moment,
 }
 
 impl Report {
@@ -279,7 +293,12 @@ impl Report {
         let scope = selection.scope(&now.map)?;
         let rows = rows_within(scope, by.into(), before.map(|it| &it.round), &now.round);
         let report = Self::of_rows(by, &rows, &now.map, selection);
-        Ok(Self { is_total: before.is_none(), unreachable: now.unreachable.clone(), ..report })
+        Ok(Self {
+            is_total: before.is_none(),
+            unreachable: now.unreachable.clone(),
+            moment: now.moment,
+            ..report
+        })
     }
 
     /// Returns the report about `rows`, whose rates are means over a span of time.
@@ -294,6 +313,7 @@ impl Report {
             is_total: false,
             is_own: false,
             unreachable: Vec::new(),
+            moment: Moment::default(),
             is_empty: rows.is_empty(),
             unmatched,
         }
@@ -304,7 +324,7 @@ impl Report {
         if let (Some(problem), false) = (&self.unmatched, is_for_people()) {
             warn(problem);
         }
-        print(&self.lines, |_| self.as_text())?;
+        print(&self.timed_lines(), |_| self.as_text())?;
         self.check_reached()
     }
 
@@ -317,8 +337,13 @@ impl Report {
                 say(&format!("\x1b[H\x1b[J{}", self.as_text()))
             }
             OutputFormat::Table => say(&(self.as_text() + "\n")),
-            _ => print(&self.lines, |_| String::new()),
+            _ => print(&self.timed_lines(), |_| String::new()),
         }
+    }
+
+    /// Returns the lines for programs.
+    fn timed_lines(&self) -> Vec<TimedLine<'_>> {
+        self.lines.iter().map(|line| TimedLine { line, moment: self.moment }).collect()
     }
 
     fn as_text(&self) -> String {

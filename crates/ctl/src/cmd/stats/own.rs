@@ -4,6 +4,7 @@
 //! Unlike the figures of services, these figures include only the requests of one mount, and the
 //! times include the network. The mount itself counts the requests, in `skep_fuse`.
 
+use super::moment::Moment;
 use super::selection::is_within;
 use super::{Division, Report, SpanArgs, announce_series};
 use crate::access::entry_at;
@@ -59,11 +60,13 @@ pub(super) async fn follow(path: &Path, by: Division, span: &SpanArgs) -> Result
     }
     loop {
         skep_env::sleep(span.interval).await;
+        let asked = skep_env::now();
         let now = ask()?;
+        let moment = Moment::since(asked);
         let mut rows = rows((&before, &now), by, &map, &place);
         rows.retain(|row| is_within(scope, by, &row.id, &map));
         let report = Report::of_rows(by, &rows, &map, &span.selection);
-        let report = Report { is_own: true, ..report };
+        let report = Report { is_own: true, moment, ..report };
         if is_once {
             return report.print();
         }
