@@ -1,16 +1,66 @@
 //! Compares the figures of the services, of the live output and of the monitor with the results of
 //! `skep bench io`.
+//!
+//! # Each second
+//! The live output and the benchmarks run in different processes, so their seconds begin at
+//! different times. Therefore the test compares sums since the start. A benchmark reports the exact
+//! time of the end of each transfer. A live figure has the time at which the services have counted,
+//! with its error. A service counts a transfer just before it replies, and a benchmark has one
+//! transfer in progress. So a live figure is at least the bytes of the benchmarks at the earliest
+//! possible time, and at most their bytes at the latest possible time plus the transfers in
+//! progress. The test allows 3 % of the bytes of one second beyond these bounds, and checks that
+//! the bounds are as narrow as that in several seconds.
 
+use super::live_figures::{LiveFigures, LiveSample};
 use super::*;
+use rustix::time::{ClockId, clock_gettime};
 
 /// The fields of figures that count bytes, in the order of the phases of `skep bench io`.
-const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
+pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
+
+/// Largest difference between two figures, as a fraction.
+const TOLERANCE: f64 = 0.03;
+
+/// Number of bytes in one transfer of a benchmark.
+const TRANSFER: u64 = 32 << 10;
+
+/// Error of the difference between two clocks of this host, in seconds.
+const CLOCK_ERROR: f64 = 0.001;
 
 /// A phase of one `skep bench io`.
 struct BenchPhase {
     bytes: u64,
     seconds: f64,
     mib_per_s: f64,
+    /// The end of each transfer in seconds since 1970, and the bytes of all transfers until then.
+    progress: Vec<(f64, u64)>,
+}
+
+impl BenchPhase {
+    /// Returns the bytes of all transfers that had ended at `time`.
+    fn bytes_at(&self, time: f64) -> u64 {
+        let count = self.progress.partition_point(|(at, _)| *at <= time);
+        count.checked_sub(1).map_or(0, |last| self.progress[last].1)
+    }
+}
+
+/// Returns the time of a clock in seconds.
+fn seconds_by(clock: ClockId) -> f64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Returns the time of the boot in seconds since 1970. Uses the attempt in which the test was
+/// suspended for the shortest time.
+fn booted_at() -> f64 {
+    let attempt = || {
+        let before = seconds_by(ClockId::Boottime);
+        let wall = seconds_by(ClockId::Realtime);
+        let after = seconds_by(ClockId::Boottime);
+        (after - before, wall - before)
+    };
+    let best = (0..10).map(|_| attempt()).min_by(|one, other| one.0.total_cmp(&other.0));
+    best.expect("ten attempts").1
 }
 
 /// One `skep bench io` that an ordinary user runs as a job.
@@ -30,14 +80,17 @@ fn bench_as_users(program: &Path, directories: &[PathBuf]) -> Vec<BenchRun> {
         command.args([format!("--reuid={user}"), format!("--regid={user}")]);
         command.arg("--clear-groups").arg(program).args(["bench", "io", "--keep-caches", "-o"]);
         command.arg(directory.join(format!("file-{user}")));
-        let mib = (8 * (number + 1)).to_string() + "m";
+        let mib = (4 * (number + 4)).to_string() + "m";
         // Use direct I/O. Otherwise the kernel would read from its page cache.
-        command.args(["-w", "-r", "-B", "-e", "-k", "-t", "1m", "-b", &mib, "--output", "json"]);
+        command.args(["-w", "-r", "-B", "-e", "-k", "-b", &mib, "--output", "json"]);
+        // Each transfer takes longer than the interval, so each one has a sample.
+        command.args(["-t", &TRANSFER.to_string(), "--sample-interval", "1ms"]);
         command.env("SLURM_JOB_ID", job.to_string()).current_dir("/");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         (user, job, child.expect("setpriv can be started"))
     };
     let running: Vec<_> = (0..).zip(directories).map(start).collect();
+    let booted_at = booted_at();
     let finish = |(user, job, child): (u32, u32, Child)| {
         let output = child.wait_with_output().expect("ours");
         assert!(output.status.success(), "{output:?}");
@@ -45,10 +98,12 @@ fn bench_as_users(program: &Path, directories: &[PathBuf]) -> Vec<BenchRun> {
         let phase = |number: usize, name: &str| {
             let phase = &outcome["phases"][number];
             assert_eq!(phase["phase"], name, "{outcome}");
+            let samples = phase["processes"][0]["samples"].list().iter();
             BenchPhase {
                 bytes: phase["bytes"].number(),
                 seconds: phase["seconds"].float(),
                 mib_per_s: phase["bandwidth_mib_per_s"].float(),
+                progress: samples.map(|it| (booted_at + it[0].float(), it[1].number())).collect(),
             }
         };
         BenchRun { user, job, phases: [phase(0, "write"), phase(1, "read")] }
@@ -67,98 +122,99 @@ fn seconds_of(address: &str, query: &str, field: &str) -> BTreeMap<u64, f64> {
 
 /// Whether two figures differ by at most 3 %.
 fn is_near(found: f64, expected: f64) -> bool {
-    (found - expected).abs() <= expected * 0.03
+    (found - expected).abs() <= expected * TOLERANCE
 }
 
-/// Written and read bytes by the id of an object.
-type BytesById = BTreeMap<String, [u64; 2]>;
+/// The benchmarks that cause the load of an object, by the id of the object.
+type RunsById<'a> = BTreeMap<String, Vec<&'a BenchRun>>;
 
-/// A `skep stats` that prints the load of each second, while a test causes load.
-struct LiveFigures {
-    by: &'static str,
-    child: Child,
-    lines: Receiver<String>,
-    /// The sums over all intervals.
-    sums: BytesById,
+/// Returns the written and the read bytes of benchmarks.
+fn bytes_of(runs: &[&BenchRun]) -> [u64; 2] {
+    [0, 1].map(|phase| runs.iter().map(|run| run.phases[phase].bytes).sum())
 }
 
-impl LiveFigures {
-    /// Starts the command, and waits until its first interval has begun.
-    fn start(cluster: &Cluster, by: &'static str) -> Self {
-        let mut command = Command::new(cluster::program());
-        command.args(["stats", "--by", by, "--interval", "1s", "--output", "ndjson"]);
-        command.arg("--cluster").arg(cluster.data());
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
-        // The command prints this line after its first question to the services.
-        let mut announcement = String::new();
-        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-        errors.read_line(&mut announcement).expect("the command prints a line");
-        assert!(announcement.contains("--once prints one interval"), "{announcement}");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let (sender, lines) = channel();
-        // A thread reads the lines, so that the test does not wait for them without a limit.
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line).ok())
-        });
-        Self { by, child, lines, sums: BytesById::new() }
+/// Compares the live figures of one object with the benchmarks that cause its load. Returns the
+/// number of figures whose time is known so exactly that their bounds are 3 % of a second apart.
+fn check_each_second(what: &str, samples: &[LiveSample], runs: &[&BenchRun]) -> usize {
+    let mut exact = 0;
+    for (phase, field) in FIELDS.iter().enumerate() {
+        let phases = || runs.iter().map(move |run| &run.phases[phase]);
+        let bytes_at = |time| phases().map(|it| it.bytes_at(time)).sum::<u64>() as f64;
+        let each_second: f64 = phases().map(|it| it.bytes as f64 / it.seconds).sum();
+        let in_progress = (TRANSFER * runs.len() as u64) as f64;
+        let total = bytes_of(runs)[phase];
+        for sample in samples {
+            let (error, bytes) = (sample.error + CLOCK_ERROR, sample.bytes[phase]);
+            let least = bytes_at(sample.at - error);
+            let most = bytes_at(sample.at + error) + in_progress;
+            let allowed = each_second * TOLERANCE;
+            let is_right = (least - allowed..=most + allowed).contains(&(bytes as f64));
+            assert!(is_right, "{what} {field}: {bytes} is not in {least}..{most}, {sample:?}");
+            exact += usize::from(most - least <= allowed && bytes > 0 && bytes < total);
+        }
+        for pair in samples.windows(2) {
+            let [one, next] = pair else { unreachable!("windows of two") };
+            let bytes = (next.bytes[phase] - one.bytes[phase]) as f64;
+            let (span, error) = (next.at - one.at, next.error + one.error + CLOCK_ERROR);
+            let least = bytes / (span + error) * (1.0 - TOLERANCE);
+            let most = bytes / (span - error).max(CLOCK_ERROR) * (1.0 + TOLERANCE);
+            let rate = next.rates[phase];
+            let is_right = (least..=most).contains(&rate);
+            assert!(is_right, "{what} {field}: {rate} is not in {least}..{most}, {one:?} {next:?}");
+        }
     }
+    exact
+}
 
-    /// Adds up the intervals until they contain nearly all bytes of `expected`. Then the sums must
-    /// be near `expected`, so they must not be much larger either.
-    fn check(mut self, expected: &BytesById) {
-        let has_all = |sums: &BytesById| {
-            expected.iter().all(|(id, bytes)| {
-                let found = sums.get(id).copied().unwrap_or_default();
-                found.iter().zip(bytes).all(|(it, all)| *it as f64 >= *all as f64 * 0.97)
-            })
-        };
-        let deadline = Instant::now() + PATIENCE;
-        while !has_all(&self.sums) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => self.add(&line),
-                Err(error) => panic!("by {}: {:?} only: {error}", self.by, self.sums),
-            }
+/// Checks that the sums of all divisions agree: a sum that was counted later than another one is
+/// not smaller.
+fn check_sums(sums: &[(&str, Vec<LiveSample>)]) {
+    let all = || sums.iter().flat_map(|(by, samples)| samples.iter().map(move |it| (by, it)));
+    for (by, earlier) in all() {
+        for (other, later) in all() {
+            let is_earlier = earlier.at + earlier.error < later.at - later.error;
+            let is_right = earlier.bytes.iter().zip(&later.bytes).all(|(one, next)| one <= next);
+            assert!(!is_earlier || is_right, "by {by}: {earlier:?}, later by {other}: {later:?}");
         }
-        self.child.kill().expect("our own child");
-        self.child.wait().expect("our own child");
-        while let Ok(line) = self.lines.recv() {
-            self.add(&line);
-        }
-        for (id, bytes) in expected {
-            let found = self.sums[id];
+    }
+}
+
+/// Reads the live figures until they contain the whole load, and compares them with the benchmarks.
+/// `runs` has the benchmarks by the ids of each division.
+fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
+    let ended = seconds_by(ClockId::Realtime);
+    let mut sums = Vec::new();
+    for (figures, runs) in live.into_iter().zip(runs) {
+        let by = figures.by;
+        let (objects, sum) = figures.read_until(ended);
+        let mut exact = 0;
+        for (id, runs) in runs {
+            let samples = &objects[id];
+            let what = format!("by {by} {id}");
+            exact += check_each_second(&what, samples, runs);
+            let found = samples.last().expect("a sample").bytes;
+            let expected = bytes_of(runs);
             let is_right =
-                found.iter().zip(bytes).all(|(it, all)| is_near(*it as f64, *all as f64));
-            assert!(is_right, "by {} {id}: {found:?} instead of {bytes:?}", self.by);
+                found.iter().zip(&expected).all(|(it, all)| is_near(*it as f64, *all as f64));
+            assert!(is_right, "{what}: {found:?} instead of {expected:?}");
         }
+        assert!(exact >= 4, "by {by}: the times of only {exact} figures are known exactly");
+        let all: Vec<&BenchRun> = runs.values().flatten().copied().collect();
+        check_each_second(&format!("sum by {by}"), &sum, &all);
+        sums.push((by, sum));
     }
-
-    fn add(&mut self, line: &str) {
-        let line: Value = serde_json::from_str(line).unwrap_or_else(|it| panic!("{it}: {line}"));
-        let sums = self.sums.entry(line["id"].text().to_owned()).or_default();
-        for (sum, field) in sums.iter_mut().zip(FIELDS) {
-            *sum += line[field].number();
-        }
-    }
-}
-
-impl Drop for LiveFigures {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+    check_sums(&sums);
 }
 
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
-/// numbers of the services, of the live output and of the monitor must differ by less than 3 %. In
-/// each second, the sums over all users, all jobs and all clients must be equal.
+/// numbers of the services, of the live output and of the monitor must differ by less than 3 %, also
+/// in each second. In each second, the sums over all users, all jobs and all clients must be equal.
 ///
 /// Command: skep stats.
 #[test]
 fn figures_by_user_job_and_client_agree_with_bench_io() {
     let shape = Shape { targets_per_service: 2, metadata_targets: 1, ..Shape::default() };
-    let rate = ["--set", "storage:emulation.rate=16MB"].map(String::from).to_vec();
+    let rate = ["--set", "storage:emulation.rate=8MB"].map(String::from).to_vec();
     let mut cluster = Cluster::start(Shape { monitor: true, more: rate, ..shape });
     let mounts = [(); 2].map(|()| cluster.mount_with(Transport::Device, "job_accounting"));
     let address = address_of(&cluster);
@@ -170,11 +226,10 @@ fn figures_by_user_job_and_client_agree_with_bench_io() {
         (0..4).map(|number: usize| mounts[number % 2].path().join("all")).collect();
     fs::create_dir(&directories[0]).unwrap();
     fs::set_permissions(&directories[0], fs::Permissions::from_mode(0o777)).unwrap();
-    let live = ["user", "job", "client"].map(|by| LiveFigures::start(&cluster, by));
+    let live = Vec::from(["user", "job", "client"].map(|by| LiveFigures::start(&cluster, by)));
     let runs = bench_as_users(&program, &directories);
-    let bytes = |run: &BenchRun| [run.phases[0].bytes, run.phases[1].bytes];
-    let all = runs.iter().map(bytes).fold([0, 0], |sum, it| [sum[0] + it[0], sum[1] + it[1]]);
-    assert_eq!(all, [80 * MIB as u64; 2]);
+    let all = bytes_of(&runs.iter().collect::<Vec<_>>());
+    assert_eq!(all, [88 * MIB as u64; 2]);
 
     let total = |by: &str, id: &str, field: &str| -> u64 {
         let lines = cluster.skep_json(&["stats", "--by", by, "--total"]);
@@ -205,14 +260,13 @@ fn figures_by_user_job_and_client_agree_with_bench_io() {
         let found = clients.list().iter().find(|client| client["mount_point"] == path);
         found.expect("the mount is listed")["id"].to_string()
     };
-    let mut by_client = BytesById::new();
+    let mut by_client = RunsById::new();
     for (number, run) in runs.iter().enumerate() {
-        let sums = by_client.entry(id_of(&mounts[number % 2])).or_default();
-        sums.iter_mut().zip(bytes(run)).for_each(|(sum, bytes)| *sum += bytes);
+        by_client.entry(id_of(&mounts[number % 2])).or_default().push(run);
     }
-    let by_user = runs.iter().map(|run| (run.user.to_string(), bytes(run))).collect();
-    let by_job = runs.iter().map(|run| (run.job.to_string(), bytes(run))).collect();
-    live.into_iter().zip([by_user, by_job, by_client]).for_each(|(it, bytes)| it.check(&bytes));
+    let by_user = runs.iter().map(|run| (run.user.to_string(), vec![run])).collect();
+    let by_job = runs.iter().map(|run| (run.job.to_string(), vec![run])).collect();
+    check_live(live, &[by_user, by_job, by_client]);
 
     let sums_of = |field: &str| {
         let load = get(&address, "/api/load?by=user&span=300");
