@@ -34,6 +34,9 @@ pub struct ClusterOptions {
     pub map_observer: MapObserver,
     /// Directory of the socket on which the mount shows its metrics. `None` means no socket.
     pub metrics_directory: Option<PathBuf>,
+    /// Address at which the mount also shows its metrics, as `host:port`. `None` means only on the
+    /// socket.
+    pub metrics_address: Option<String>,
 }
 
 /// Mounts a cluster and serves the mount until a program or a signal unmounts it. Then deregisters
@@ -70,7 +73,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     describe(&metrics, &mount, &cluster.version, &mount_point);
     let traces = Arc::clone(metrics.traces());
     let directory = cluster.metrics_directory.as_deref();
-    let _socket = directory.and_then(|directory| metrics_socket::start(directory, metrics));
+    let address = cluster.metrics_address.as_deref();
+    let _socket = metrics_socket::start(directory, address, metrics);
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
         skep_env::block_on(async move {

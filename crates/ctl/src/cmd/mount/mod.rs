@@ -110,6 +110,10 @@ pub(crate) struct MountArgs {
     /// first one that a program has names its job
     #[arg(long, value_name = "NAMES")]
     job_variables: Option<JobVariables>,
+    /// Also serve the figures of the mount at this address, for Prometheus on other hosts, such as
+    /// 0.0.0.0:7490
+    #[arg(long, value_name = "ADDRESS", value_parser = options::metrics_address)]
+    metrics: Option<String>,
     /// Log level, or a filter such as `info,skep_client=debug`
     #[arg(long, default_value = DEFAULT_LOG, value_parser = values::levels())]
     log: String,
@@ -200,6 +204,7 @@ fn mount(
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),
         map_observer: learned::observer(access),
         metrics_directory: metrics_directory(),
+        metrics_address: args.metrics.clone(),
     };
     let shown = absolute(&args.directory)?.display().to_string();
     let in_background = args.in_background;
@@ -358,6 +363,9 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     }
     if let Some(names) = job_variables(args) {
         command.args(["--job-variables", &names.to_string()]);
+    }
+    if let Some(address) = &args.metrics {
+        command.args(["--metrics", address]);
     }
     command.arg(&directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     readiness.set_variable(&mut command);

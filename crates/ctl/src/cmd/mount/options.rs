@@ -100,6 +100,12 @@ pub(crate) const OWN: &[OwnOption] = &[
          SKEP_PATTERN",
     ),
     OwnOption::new(
+        "metrics",
+        Some("ADDRESS"),
+        "also serve the figures of the mount at this address, such as 0.0.0.0:7490, for Prometheus \
+         on other hosts; it asks for no password",
+    ),
+    OwnOption::new(
         "remount",
         None,
         "change the flags of an existing mount, as in `mount -o remount,ro`; `transport` and \
@@ -215,6 +221,11 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
                 let names = names.map_err(|why| refused(format!("option {option}: {why}")))?;
                 args.job_variables = Some(names);
             }
+            ("metrics", address) => {
+                let address = metrics_address(address);
+                let address = address.map_err(|why| refused(format!("option {option}: {why}")))?;
+                args.metrics = Some(address);
+            }
             ("remount", "") => options.is_remount = true,
             (ALLOW_OTHER, "") => options.allows_others = true,
             ("token_file", file) if !file.is_empty() => {
@@ -253,6 +264,17 @@ pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> R
         }
     }
     Ok(options)
+}
+
+/// Parses the address of a page with metrics.
+pub(super) fn metrics_address(text: &str) -> Result<String, String> {
+    let has_port = |(host, port): (&str, &str)| {
+        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    match text.rsplit_once(':').is_some_and(has_port) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("invalid address '{text}': expected HOST:PORT, as in 0.0.0.0:7490")),
+    }
 }
 
 /// Parses a number of seconds with an optional fraction.
@@ -299,6 +321,7 @@ mod tests {
                     "SECONDS" => format!("{name}=1.5"),
                     "SIZE" => format!("{name}=16MiB"),
                     "LEVEL" => format!("{name}=debug"),
+                    "ADDRESS" => format!("{name}=0.0.0.0:7490"),
                     _ => word.to_owned(),
                 };
                 // These words are values of the option `transport=`. They are in the table row of
@@ -337,6 +360,7 @@ mod tests {
                 None => (*name).to_owned(),
                 Some("SIZE") => format!("{name}=1MiB"),
                 Some("LEVEL") => format!("{name}=debug"),
+                Some("ADDRESS") => format!("{name}=0.0.0.0:7490"),
                 Some(value) => match value.split('|').next().unwrap() {
                     "SECONDS" => format!("{name}=1"),
                     word => format!("{name}={word}"),
@@ -372,6 +396,17 @@ mod tests {
             let error = read(&[wrong.to_owned()], true, &mut args).unwrap_err();
             let text = format!("option {wrong}: invalid name of an environment variable");
             assert!(error.to_string().contains(&text), "{error}");
+        }
+    }
+
+    #[test]
+    fn address_of_the_metrics_has_a_host_and_a_port() {
+        let mut args = MountArgs::default();
+        read(&["metrics=[::]:7490,ro".to_owned()], false, &mut args).unwrap();
+        assert_eq!(args.metrics.as_deref(), Some("[::]:7490"));
+        for wrong in ["metrics", "metrics=7490", "metrics=:7490", "metrics=a:0", "metrics=a:b"] {
+            let error = read(&[wrong.to_owned()], true, &mut args).unwrap_err();
+            assert!(error.to_string().contains("expected HOST:PORT"), "{error}");
         }
     }
 
