@@ -107,7 +107,10 @@ impl Clusters {
     ) -> Reply {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         let wanted = routes::parameters(query).ok().and_then(|mut it| it.remove("cluster"));
-        let has_all = matches!(path, "/api/clusters" | "/metrics" | "/api/prometheus");
+        let has_all = matches!(
+            path,
+            "/api/clusters" | "/metrics" | "/api/prometheus" | "/api/prometheus/mounts"
+        );
         if has_all && wanted.is_none() {
             if let Some(refusal) = routes::refusal(request, access) {
                 return refusal;
@@ -117,6 +120,7 @@ impl Clusters {
             return match path {
                 "/metrics" => routes::metrics_of(&states, registry, now_ms),
                 "/api/prometheus" => routes::discovery(&states, now_ms),
+                "/api/prometheus/mounts" => routes::discovery_of_mounts(&states),
                 _ => routes::as_json(&self.list(&states)),
             };
         }
@@ -216,7 +220,13 @@ mod tests {
     #[test]
     fn password_protects_the_names_of_the_clusters() {
         let (_directory, clusters) = two();
-        for path in ["/api/clusters", "/metrics", "/api/prometheus", "/api/live?cluster=other"] {
+        for path in [
+            "/api/clusters",
+            "/metrics",
+            "/api/prometheus",
+            "/api/prometheus/mounts",
+            "/api/live?cluster=other",
+        ] {
             let (status, text) = get(&clusters, path, Some("correct horse"));
             assert_eq!(status, "401 Unauthorized", "{path}: {text}");
             assert!(!text.contains("main"), "{text}");

@@ -8,8 +8,8 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`, `group_rounds`: what it shows of targets and of background work. `reports`: the
-//!   reports of studies.
+//!   `background`, `group_rounds`: what it shows of targets and of background work. `metrics_pages`:
+//!   the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -40,6 +40,7 @@ pub mod http_client;
 mod influx;
 pub mod limits;
 mod live;
+mod metrics_pages;
 pub mod names;
 mod notify;
 mod observe;
@@ -127,7 +128,8 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
         let place = history_of(directory, number, &cluster.name);
         claim_history(&place, cluster.token.cluster).map_err(named)?;
         let history = History::open(&place, settings.history.0).map_err(named)?;
-        let state = MonitorState::new(history, settings.alerts.clone());
+        let mut state = MonitorState::new(history, settings.alerts.clone());
+        state.mount_metrics_port = settings.mount_metrics_port;
         let (name, id) = (cluster.name.clone(), cluster.token.cluster.to_string());
         states.push(Choice { name, id, state: Rc::new(RefCell::new(state)) });
     }

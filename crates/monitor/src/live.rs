@@ -10,6 +10,7 @@ use crate::evidence::EvidenceBook;
 use crate::findings::{Finding, Situation, findings, thresholds};
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
+use crate::metrics_pages::{HiddenPage, reachable_page};
 use crate::names::{Names, clients, printable};
 use crate::observe::Observer;
 use crate::placement::{placement, storage_space};
@@ -27,7 +28,7 @@ use skep_types::map::{CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target};
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// Maximum number of clients, users, jobs and operations in the description of the current state.
 const TOP: usize = 20;
@@ -75,30 +76,6 @@ fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
     }
 }
 
-/// Error: the metrics page listens on the loopback address of another host.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct HiddenPage;
-
-/// Returns the address at which this host can read the metrics page of a service. `page` is the
-/// address on which the page listens, and `registered` are the addresses of the service for other
-/// nodes. `own` are the addresses of this host.
-fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<String, HiddenPage> {
-    let Ok(bound) = page.parse::<SocketAddr>() else { return Ok(page.to_owned()) };
-    if bound.ip().is_unspecified() {
-        let host = registered.first().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
-        return Ok(host.map_or_else(|| page.to_owned(), |host| format!("{host}:{}", bound.port())));
-    }
-    let is_here = |address: &String| match address.parse::<SocketAddr>() {
-        Ok(address) => address.ip().is_loopback() || own.contains(&address.ip()),
-        // Treat a host name as a name of this host, because it may be one.
-        Err(_) => true,
-    };
-    match bound.ip().is_loopback() && !registered.iter().any(is_here) {
-        true => Err(HiddenPage),
-        false => Ok(page.to_owned()),
-    }
-}
-
 /// Length of the time span whose slowest operations the description of the current state shows.
 const SLOWEST_SPAN_MS: u64 = 600_000;
 /// Maximum number of slowest operations in the description of the current state.
@@ -125,6 +102,8 @@ pub(crate) struct MonitorState {
     own_addresses: Vec<IpAddr>,
     /// Time of the last request of Prometheus for the list of metrics pages of the services.
     pub(crate) discovery_at_ms: Cell<Option<u64>>,
+    /// Port of the metrics pages of mounts. Zero means that Prometheus gets no list of them.
+    pub(crate) mount_metrics_port: u16,
     /// Time between the last two rounds, in milliseconds.
     pub(crate) interval_ms: u64,
 }
@@ -150,6 +129,7 @@ impl MonitorState {
                 .map(|it| it.address)
                 .collect(),
             discovery_at_ms: Cell::new(None),
+            mount_metrics_port: 0,
             interval_ms: 0,
         }
     }
@@ -480,19 +460,5 @@ mod tests {
         assert_eq!(found(Some(vec![7]), 120_000), [what]);
         assert!(found(Some(vec![8]), 120_000).is_empty(), "another target");
         assert!(found(None, 30_000).is_empty(), "the problem ended before the time span");
-    }
-
-    #[test]
-    fn address_of_a_metrics_page_is_reachable_from_the_monitor() {
-        let own: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap()];
-        let page = |page: &str, registered: &str| {
-            reachable_page(page, &[registered.to_owned()], &own).unwrap_or_default()
-        };
-        assert_eq!(page("0.0.0.0:7421", "10.0.0.2:7420"), "10.0.0.2:7421");
-        assert_eq!(page("[::]:7421", "[2001:db8::2]:7420"), "[2001:db8::2]:7421");
-        assert_eq!(page("10.0.0.2:7421", "10.0.0.2:7420"), "10.0.0.2:7421");
-        assert_eq!(page("127.0.0.1:7421", "10.0.0.2:7420"), "", "another host");
-        assert_eq!(page("127.0.0.1:7421", "10.0.0.1:7420"), "127.0.0.1:7421", "this host");
-        assert_eq!(page("127.0.0.1:7421", "127.0.0.1:7420"), "127.0.0.1:7421");
     }
 }

@@ -9,6 +9,7 @@ use crate::consequences::service_of_object;
 use crate::export;
 use crate::limits::EXPORTED_ALERTS;
 use crate::live::MonitorState;
+use crate::metrics_pages::mount_pages;
 use crate::page::FILES;
 use crate::reports::Reports;
 use crate::series::{self, Parameters, SeriesQuery};
@@ -132,6 +133,7 @@ pub(crate) fn reply(
             "ended": state.alerts.ended(),
         })),
         "/api/prometheus" => return discovery(&[state], now_ms),
+        "/api/prometheus/mounts" => return discovery_of_mounts(&[state]),
         "/metrics" => return metrics_of(&[state], registry, now_ms),
         _ => return plain("404 Not Found", "The monitor has no page at this address.\n"),
     };
@@ -165,6 +167,15 @@ pub(crate) fn discovery(states: &[&MonitorState], now_ms: u64) -> Reply {
         all.extend(prometheus_targets(state));
     }
     as_json(&Value::Array(all))
+}
+
+/// Returns the reply with the metrics pages of the mounts of the clusters.
+pub(crate) fn discovery_of_mounts(states: &[&MonitorState]) -> Reply {
+    let pages = |state: &&MonitorState| {
+        let map = state.collected.map.as_ref();
+        map.map_or_else(Vec::new, |map| mount_pages(map, state.mount_metrics_port))
+    };
+    as_json(&Value::Array(states.iter().flat_map(pages).collect()))
 }
 
 /// Adds the balances and the alerts of a cluster to the metrics, so that Prometheus and

@@ -37,6 +37,10 @@ pub struct MonitorSettings {
     /// as the directories of `skep study`. The page shows them in a sandbox, and follows no
     /// symbolic links. Empty: no reports.
     pub reports: PathBuf,
+    /// Port at which mounts serve their figures: the port of the mount option `metrics` on all
+    /// hosts with clients. Prometheus gets a list of these hosts with this port. Zero: Prometheus
+    /// gets no figures of mounts.
+    pub mount_metrics_port: u16,
     /// Maximum size of the history of each cluster on disk. If the history reaches this size, the
     /// oldest files are removed.
     pub history: ByteSize,
@@ -164,6 +168,7 @@ impl Default for MonitorSettings {
             listen: format!("127.0.0.1:{DEFAULT_PORT}"),
             password_file: PathBuf::new(),
             reports: PathBuf::new(),
+            mount_metrics_port: 0,
             history: ByteSize(2 << 30),
             interval: Interval(Duration::from_secs(1)),
             log: "info".into(),

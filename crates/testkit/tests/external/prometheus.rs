@@ -9,7 +9,7 @@ use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, EndGuard, Scratch, Shape, Transport, wait_for};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -200,6 +200,13 @@ pub(crate) fn under_load(mount: &Path, check: impl FnOnce()) {
     });
 }
 
+/// Returns a port on which no program listens. The monitor gets the port before the mount exists, so
+/// the mount cannot choose it.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("0.0.0.0:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
 fn check_files() {
     let place = dashboards().join("prometheus");
     for arguments in [
@@ -213,8 +220,11 @@ fn check_files() {
 
 pub(crate) fn shows_a_cluster_on_every_panel(_: &()) {
     check_files();
-    let mut cluster = Cluster::start(Shape { monitor: true, ..Shape::default() });
-    let mount = cluster.mount_with(Transport::Device, "job_accounting");
+    let port = free_port();
+    let more = vec!["--set".to_owned(), format!("monitor:mount_metrics_port={port}")];
+    let mut cluster = Cluster::start(Shape { monitor: true, more, ..Shape::default() });
+    let options = format!("job_accounting,metrics=0.0.0.0:{port}");
+    let mount = cluster.mount_with(Transport::Device, &options);
     cluster.hand_down(mount.path(), "count=all");
     let monitor = files::read_to_string(cluster.data().join("monitor/address"));
     let targets: Vec<u64> =

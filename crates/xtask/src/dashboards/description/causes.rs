@@ -102,6 +102,28 @@ pub(super) const CAUSES: &[Panel] = &[
             "uid {{id}} {{service}}",
         )],
     ),
+    lines(
+        "Mounts: requests served from caches",
+        "percentunit",
+        "Share of the requests that the caches of mounts answered. Pages: opens of files whose \
+         pages the kernel kept from an earlier open. Only mounts with the option metrics.",
+        &[query(
+            "sum by (cache) (rate(skep_mount_cache_hits_total{CLUSTER}[RATE])) / (sum by (cache) \
+             (rate(skep_mount_cache_hits_total{CLUSTER}[RATE])) + sum by (cache) \
+             (rate(skep_mount_cache_misses_total{CLUSTER}[RATE])) > 0)",
+            "{{cache}}",
+        )],
+    ),
+    lines(
+        "Mounts: opens of files that were not in the cache",
+        "ops",
+        "The ten hosts whose mounts open most files without pages in the cache.",
+        &[query(
+            "topk(10, sum by (skep_name) (rate(skep_mount_cache_misses_total{CLUSTER,\
+             cache=\"pages\"}[RATE])))",
+            "{{skep_name}}",
+        )],
+    ),
 ];
 
 /// The panels of the dashboard about the network.
