@@ -62,6 +62,7 @@ mod trace_source;
 pub use clusters::{WatchedCluster, is_name};
 pub use settings::{DEFAULT_PORT, MonitorSettings};
 
+use alerts::Alert;
 use clusters::{Choice, Clusters, claim_history, history_of};
 use collect::Collector;
 use history::History;
@@ -165,7 +166,8 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
     let _polled = ganglia.map(|it| skep_env::spawn(ganglia::serve(it, Rc::clone(&own[0]))));
     let mut watching = Vec::new();
     for (cluster, state) in clusters.iter().zip(own) {
-        watching.extend(watch(settings, &cluster.token, &state, &notifications)?);
+        let name = (clusters.len() > 1).then(|| cluster.name.clone());
+        watching.extend(watch(settings, &cluster.token, name, &state, &notifications)?);
     }
     skep_service::notify::ready();
     for task in watching {
@@ -175,10 +177,12 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
 }
 
 /// Starts the tasks for one cluster: its rounds, the questions for records and for background work,
-/// and the copies for other programs. The tasks end when they are dropped.
+/// and the copies for other programs. The tasks end when they are dropped. `name` is the name of the
+/// cluster for the log, or `None` if the monitor watches only one cluster.
 fn watch(
     settings: &MonitorSettings,
     token: &JoinToken,
+    name: Option<String>,
     state: &Rc<RefCell<MonitorState>>,
     notifications: &Rc<Notifications>,
 ) -> Result<Vec<Task<()>>> {
@@ -198,7 +202,10 @@ fn watch(
     tasks.push(skep_env::spawn(group_rounds::follow(collector.identity(), Rc::clone(state))));
     let interval = settings.interval.0;
     let (state, notifications) = (Rc::clone(state), Rc::clone(notifications));
-    tasks.push(skep_env::spawn(collect_for_ever(interval, collector, state, notifications)));
+    let notify = move |cluster: &str, alert: &Alert| {
+        notifications.add(cluster, name.as_deref(), alert);
+    };
+    tasks.push(skep_env::spawn(collect_for_ever(interval, collector, state, notify)));
     Ok(tasks)
 }
 
@@ -221,12 +228,13 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     }
 }
 
-/// Asks the services of one cluster in rounds, until this future is dropped.
+/// Asks the services of one cluster in rounds, until this future is dropped. Calls `notify` with the
+/// id of the cluster and each alert that begins or ends.
 async fn collect_for_ever(
     interval: Duration,
     mut collector: Collector,
     state: Rc<RefCell<MonitorState>>,
-    notifications: Rc<Notifications>,
+    notify: impl Fn(&str, &Alert),
 ) {
     let mut before = skep_env::now();
     let mut due = before;
@@ -241,7 +249,7 @@ async fn collect_for_ever(
             let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
             let changes = state.take(collected, now_ms(), span_ms);
             let cluster = state.cluster();
-            changes.iter().for_each(|alert| notifications.add(&cluster, alert));
+            changes.iter().for_each(|alert| notify(&cluster, alert));
             changes.len()
         };
         if changes > 0 {

@@ -80,14 +80,15 @@ impl Notifications {
     }
 
     /// Logs that an alert of a cluster begins or ends, and adds a notification of it to each queue.
-    pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
+    /// `cluster` is the id of the cluster. `name` is its name for the log, or `None` if the monitor
+    /// watches only one cluster.
+    pub(crate) fn add(&self, cluster: &str, name: Option<&str>, alert: &Alert) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
+        let line = log_line(alert, name);
         match alert.ended_ms {
-            None if alert.severity == "critical" => {
-                tracing::error!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy);
-            }
-            None => tracing::warn!("alert {}: {}; {}", alert.rule, alert.what, alert.remedy),
-            Some(_) => tracing::info!("alert {} ended: {}", alert.rule, alert.what),
+            None if alert.severity == "critical" => tracing::error!("{line}"),
+            None => tracing::warn!("{line}"),
+            Some(_) => tracing::info!("{line}"),
         }
         let value = serde_json::json!({ "state": state, "cluster": cluster, "alert": alert });
         let text: Rc<str> = value.to_string().into();
@@ -97,6 +98,16 @@ impl Notifications {
     /// Returns the queues. The caller runs each of them as a task.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Rc<Queue>> + '_ {
         self.queues.iter().map(Rc::clone)
+    }
+}
+
+/// Returns the line of the log about an alert that begins or ends. `cluster` is the name of its
+/// cluster, if the monitor watches several.
+fn log_line(alert: &Alert, cluster: Option<&str>) -> String {
+    let of = cluster.map_or_else(String::new, |name| format!(" of cluster {name}"));
+    match alert.ended_ms {
+        None => format!("alert {}{of}: {}; {}", alert.rule, alert.what, alert.remedy),
+        Some(_) => format!("alert {}{of} ended: {}", alert.rule, alert.what),
     }
 }
 
@@ -270,6 +281,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn log_names_the_cluster_if_there_are_several() {
+        let (begun, ended) = (alert(), Alert { ended_ms: Some(9), ..alert() });
+        assert_eq!(log_line(&begun, None), "alert target-slow: <script>; wait");
+        let of_second = "alert target-slow of cluster archive: <script>; wait";
+        assert_eq!(log_line(&begun, Some("archive")), of_second);
+        assert_eq!(log_line(&ended, None), "alert target-slow ended: <script>");
+        let of_second = "alert target-slow of cluster archive ended: <script>";
+        assert_eq!(log_line(&ended, Some("archive")), of_second);
+    }
+
     fn shell(script: &str) -> [String; 2] {
         ["-c".to_owned(), script.to_owned()]
     }
@@ -349,7 +371,7 @@ mod tests {
         settings.command = vec!["mail".into(), "ada".into()];
         let notifications = Notifications::of_settings(&settings).unwrap();
         for _ in 0..2 * MAX_PENDING {
-            notifications.add("c", &alert());
+            notifications.add("c", None, &alert());
         }
         assert_eq!(notifications.queues().count(), 2);
         for queue in notifications.queues() {
