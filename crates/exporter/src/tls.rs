@@ -9,7 +9,7 @@
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{Connection, ServerConfig, ServerConnection};
-use skep_env::{Buf, MessagePart, TcpStream};
+use skep_env::{Buf, Mailbox, MessagePart, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
 use std::fs::{File, Metadata};
@@ -50,6 +50,12 @@ pub fn provider() -> Result<Arc<rustls::crypto::CryptoProvider>> {
 /// The identity of a file's contents: device, inode, size and time of the last change.
 type FileMark = (u64, u64, u64, i64, i64);
 
+/// The identities of the certificate and of the key. `None` for a file that cannot be read.
+type FileMarks = [Option<FileMark>; 2];
+
+/// The identities of changed files, and the settings of the server with them.
+type Changed = (FileMarks, Result<Arc<ServerConfig>>);
+
 fn mark(metadata: &Metadata) -> FileMark {
     let changed = (metadata.ctime(), metadata.ctime_nsec());
     (metadata.dev(), metadata.ino(), metadata.size(), changed.0, changed.1)
@@ -62,7 +68,7 @@ pub struct ServerTls {
     key: PathBuf,
     config: RefCell<Arc<ServerConfig>>,
     /// The identities of both files at the last attempt to read them.
-    read: RefCell<[Option<FileMark>; 2]>,
+    read: RefCell<FileMarks>,
 }
 
 impl ServerTls {
@@ -95,18 +101,36 @@ impl ServerTls {
         // Retry: looks for changed files every ten seconds, without limit.
         loop {
             skep_env::sleep(EVERY).await;
-            self.read_changed();
+            if let Err(error) = self.read_changed().await {
+                tracing::warn!("cannot look for a renewed certificate of the page: {error}");
+            }
         }
     }
 
-    /// Reads the files again if one of them has changed.
-    fn read_changed(&self) {
-        let marks = marks(&self.certificate, &self.key);
-        if *self.read.borrow() == marks {
-            return;
+    /// Reads the files again if one of them has changed. A separate thread reads them, because the
+    /// event loop must serve the page even if their file system hangs. At most one thread waits for
+    /// the file system, because the next attempt begins after the end of this one.
+    ///
+    /// # Errors
+    /// The error of starting the thread.
+    async fn read_changed(&self) -> io::Result<()> {
+        let (certificate, key) = (self.certificate.clone(), self.key.clone());
+        let known = *self.read.borrow();
+        let (sender, done) = Mailbox::new(1)?;
+        skep_env::spawn_thread("skep-tls".into(), None, move || {
+            // If the server has ended, the receiver does not exist any more.
+            let _ = sender.send(changed(&certificate, &key, known));
+        })?;
+        if let Some((marks, loaded)) = done.receive().await? {
+            *self.read.borrow_mut() = marks;
+            self.renew(loaded);
         }
-        *self.read.borrow_mut() = marks;
-        match load(&self.certificate, &self.key) {
+        Ok(())
+    }
+
+    /// Uses the new files for the next connections, unless they are invalid.
+    fn renew(&self, loaded: Result<Arc<ServerConfig>>) {
+        match loaded {
             Ok(config) => {
                 *self.config.borrow_mut() = config;
                 tracing::info!("new connections use the new certificate of {}", self.shown());
@@ -122,7 +146,14 @@ impl ServerTls {
     }
 }
 
-fn marks(certificate: &Path, key: &Path) -> [Option<FileMark>; 2] {
+/// Reads the files if their identities are no longer `known`. Returns the new identities, and the
+/// settings with the new files. `None` means that the files have not changed.
+fn changed(certificate: &Path, key: &Path, known: FileMarks) -> Option<Changed> {
+    let marks = marks(certificate, key);
+    (marks != known).then(|| (marks, load(certificate, key)))
+}
+
+fn marks(certificate: &Path, key: &Path) -> FileMarks {
     [certificate, key].map(|path| std::fs::metadata(path).ok().as_ref().map(mark))
 }
 

@@ -195,13 +195,18 @@ fn unusable_certificate_and_key_files_are_refused_with_a_reason() {
     assert!(found.contains("all users of this host") && found.contains("chmod 600"), "{found}");
 }
 
+fn read_changed(tls: &Rc<ServerTls>) {
+    let tls = Rc::clone(tls);
+    skep_env::block_on(async move { tls.read_changed().await }).unwrap().unwrap();
+}
+
 #[test]
 fn new_certificate_is_used_only_if_it_is_valid() {
     let (directory, certificate, key) = files();
     let tls = ServerTls::open(&certificate, &key).unwrap();
     let config = || Arc::clone(&tls.config.borrow());
     let first = config();
-    tls.read_changed();
+    read_changed(&tls);
     assert!(Arc::ptr_eq(&config(), &first), "nothing has changed");
     let replace = |text: &str| {
         let new = directory.path().join("new");
@@ -209,9 +214,9 @@ fn new_certificate_is_used_only_if_it_is_valid() {
         fs::rename(&new, &certificate).unwrap();
     };
     replace("half of a cert");
-    tls.read_changed();
+    read_changed(&tls);
     assert!(Arc::ptr_eq(&config(), &first), "the former certificate stays");
     replace(CERTIFICATE);
-    tls.read_changed();
+    read_changed(&tls);
     assert!(!Arc::ptr_eq(&config(), &first));
 }
