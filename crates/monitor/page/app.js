@@ -1,7 +1,7 @@
 // The start of the page. Chooses the view by the address, requests figures from the monitor each
 // second, and draws them.
 import { h, setText } from "./format.js";
-import { ago, bytes, partsOf } from "./values.mjs";
+import { ago, bytes, entryOf, partsOf } from "./values.mjs";
 import * as views from "./views.js";
 
 const VIEWS = [["overview", "Overview"], ["servers", "Servers"], ["load/user", "Load"], ["latency", "Latency"], ["operations", "Operations"],
@@ -18,17 +18,18 @@ function keep(name, value) { try { localStorage.setItem(`skep-${name}`, value); 
 
 function open() {
   const [name, first, second] = partsOf(location.hash);
-  const make = {
+  const make = entryOf({
     servers: () => views.servers(), server: () => views.server(first), target: () => views.target(first),
     load: () => views.load(first, second), latency: () => views.latencies(),
     operations: () => views.operations(), operation: () => views.operation(first), alerts: () => views.alerts(),
     placement: () => views.placement(), work: () => views.work(),
     reports: () => views.reports(), report: () => views.report(first),
-  }[name];
+  }, name);
   view = make ? make() : views.overview();
   document.title = `${view.title} - Skep monitor`;
   main.replaceChildren(...view.elements);
-  const current = { server: "servers", target: "servers", operation: "operations", report: "reports" }[name] ?? (name || "overview");
+  const listed = entryOf({ server: "servers", target: "servers", operation: "operations", report: "reports" }, name);
+  const current = listed ?? (name || "overview");
   for (const link of byId("views").children) {
     const own = link.getAttribute("href").slice(2).split("/")[0] === current;
     if (own) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");

@@ -63,6 +63,9 @@ export const partsOf = (hash) => hash.replace(/^#\//, "").split("/").map((part) 
   try { return decodeURIComponent(part); } catch { return ""; }
 });
 
+/** Returns the entry of a table with this name. The names that each object has from JavaScript itself, such as `constructor`, are no entries. */
+export const entryOf = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
+
 /** Returns a round number that is at least `value`. `base` is the factor between units: 1024 or 1000. */
 export function ceiling(value, base) {
   if (!(value > 0)) return 1;

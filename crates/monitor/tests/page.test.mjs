@@ -71,6 +71,14 @@ test("hostile ids stay one parameter and one part of an address", () => {
   assert.deepEqual(values.partsOf(""), [""]);
 });
 
+test("tables have no entries besides their own", () => {
+  const table = { servers: 1, none: 0 };
+  check((name) => values.entryOf(table, name), [
+    ["servers", 1], ["none", 0], ["", undefined], ["constructor", undefined], ["toString", undefined],
+    ["__proto__", undefined], ["hasOwnProperty", undefined],
+  ]);
+});
+
 test("scale of a chart holds its highest value and is not far above it", () => {
   const factors = [0.97, 1, 1.01, 1.3, 2.5, 7, 9.9];
   for (const [base, step] of [[1000, 10], [1024, 16]]) {
