@@ -7,7 +7,7 @@
 //! All services of a round reply at about the same time, so the rule compares the clocks in their
 //! replies with the median of the hosts. A late reply makes a clock seem to differ. Therefore a
 //! clock counts as different only if it differs in every round of the time span, and by more than a
-//! reply may take.
+//! reply may take. If there are only two hosts, the finding names both.
 
 use super::cause::Cause;
 use super::evidence::Evidence;
@@ -51,6 +51,11 @@ impl Host<'_> {
     /// Whether a storage service runs on the host. Only hosts of one kind are peers.
     fn has_storage(&self) -> bool {
         self.services.iter().any(|node| node.kind == NodeKind::Storage)
+    }
+
+    /// Whether a management service runs on the host.
+    fn has_management(&self) -> bool {
+        self.services.iter().any(|node| node.kind == NodeKind::Management)
     }
 
     fn finding(&self, map: &ClusterMap, rule: &'static str, what: String, remedy: &str) -> Cause {
@@ -136,10 +141,13 @@ fn memory(host: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
 /// cluster whose other hosts have one.
 pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
     let hosts = hosts(evidence, map);
-    let others = match hosts.len() {
-        2 => "the clock of the other host",
-        _ => "the clocks of most other hosts",
-    };
+    let clocks: Vec<&Host<'_>> =
+        hosts.iter().filter(|host| host.evidence.clock_offset_ns.is_some()).collect();
+    if let [one, other] = clocks[..]
+        && let Some(finding) = two_clocks(one, other, map)
+    {
+        return vec![finding];
+    }
     let kept = hosts.iter().filter(|host| host.evidence.is_synchronised == Some(true)).count();
     // A host with many services must not count as many clocks. If it has more services than all
     // other hosts, its clock is the median of the services, also if it is wrong.
@@ -150,7 +158,7 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
         let offset = host.evidence.clock_offset_ns.map_or(0, |own| own.saturating_sub(middle));
         if offset.unsigned_abs() >= CLOCK_OFFSET_NS {
             let what = format!(
-                "the clock of {} is {} {} {others}",
+                "the clock of {} is {} {} the clocks of most other hosts",
                 host.described(),
                 names::time(offset.unsigned_abs()),
                 if offset < 0 { "behind" } else { "ahead of" }
@@ -167,6 +175,40 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
         }
     }
     found
+}
+
+/// Returns a finding if the clocks of the only two hosts differ. Two clocks do not show which one is
+/// wrong. Only if a time service adjusts just one of them, the other one is probably wrong.
+fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
+    let (first, second) = (one.evidence.clock_offset_ns?, other.evidence.clock_offset_ns?);
+    let difference = first.saturating_sub(second);
+    let (behind, ahead) = if difference < 0 { (one, other) } else { (other, one) };
+    let suspect = match [behind, ahead].map(|host| host.evidence.is_synchronised) {
+        [Some(true), Some(false)] => Some(ahead),
+        [Some(false), Some(true)] => Some(behind),
+        _ => None,
+    };
+    let conclusion = match suspect {
+        Some(host) => format!(
+            "no time service adjusts the clock of {}, so this clock is probably wrong",
+            host.name
+        ),
+        None => "one of these two clocks is wrong".into(),
+    };
+    let what = format!(
+        "the clock of {} is {} behind the clock of {}; {conclusion}",
+        behind.described(),
+        names::time(difference.unsigned_abs()),
+        ahead.described()
+    );
+    let remedy = format!(
+        "compare both clocks with another one: `date -u` and `timedatectl` on each of the two \
+         hosts show the time, and whether a time service adjusts it. Then {CLOCK_REMEDY}"
+    );
+    // The finding needs one host as its object. Without a suspect, it is the one without management.
+    let object = suspect.unwrap_or(if behind.has_management() { ahead } else { behind });
+    (difference.unsigned_abs() >= CLOCK_OFFSET_NS)
+        .then(|| object.finding(map, "clock-differs", what, &remedy))
 }
 
 const CLOCK_REMEDY: &str = "run a time service such as `chronyd` on all hosts; `chronyc tracking` \

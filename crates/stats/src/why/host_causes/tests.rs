@@ -123,6 +123,49 @@ fn each_host_counts_once_in_the_comparison_of_clocks() {
 }
 
 #[test]
+fn two_clocks_that_differ_are_named_both() {
+    let mut map = map_with_addresses();
+    for index in [1, 2] {
+        map.nodes[index].addresses = map.nodes[0].addresses.clone();
+    }
+    map.nodes[0].kind = NodeKind::Management;
+    let found = |shift: i64, kept: [bool; 2]| {
+        let state = move |node: u32, _: u64| match node {
+            4 | 5 => State {
+                clock_ns: GOOD.clock_ns.saturating_add_signed(shift),
+                is_synchronised: kept[1],
+                ..GOOD
+            },
+            _ => State { is_synchronised: kept[0], ..GOOD },
+        };
+        clock_findings(&evidence(state), &map)
+    };
+    let ahead = 7 * SECOND as i64;
+    for kept in [[true, true], [false, false]] {
+        for shift in [ahead, -ahead] {
+            let found = found(shift, kept);
+            let [finding] = &found[..] else { panic!("{found:?}") };
+            let what = &finding.what;
+            assert!(what.contains("host 10.0.0.1 (") && what.contains("host 10.0.0.4 ("), "{what}");
+            assert!(what.contains(" is 7.0 s behind the clock of "), "{what}");
+            let of_fourth = what.starts_with("the clock of host 10.0.0.4 (");
+            assert_eq!(of_fourth, shift < 0, "{what}");
+            assert!(what.ends_with("; one of these two clocks is wrong"), "{what}");
+            assert_eq!(finding.object, "host 10.0.0.4", "the host without management");
+            assert!(finding.remedy.contains("`timedatectl`"), "{}", finding.remedy);
+        }
+    }
+    for (kept, suspect) in [([false, true], "host 10.0.0.1"), ([true, false], "host 10.0.0.4")] {
+        let found = found(ahead, kept);
+        let [finding] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((finding.rule, finding.object.as_str()), ("clock-differs", suspect));
+        assert!(finding.what.contains("so this clock is probably wrong"), "{}", finding.what);
+    }
+    assert!(found(SECOND as i64, [true, true]).is_empty(), "within the time of a reply");
+    assert_eq!(found(0, [true, false])[0].rule, "clock-unsynchronised");
+}
+
+#[test]
 fn host_without_the_time_service_of_the_others_is_reported() {
     let state = |node: u32, _: u64| State { is_synchronised: node != 2, ..GOOD };
     assert_eq!(found(state), one("clock-unsynchronised", "host 10.0.0.2"));
