@@ -43,6 +43,14 @@ pub struct Problem {
     pub remedy: &'static str,
 }
 
+/// Returns the name of a severity.
+pub fn severity_word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Warning => "warning",
+        Severity::Critical => "critical",
+    }
+}
+
 /// Returns the name of a reachability state.
 pub fn reachability_word(state: Reachability) -> &'static str {
     match state {

@@ -97,6 +97,18 @@ impl Default for HistogramValue {
 }
 
 impl HistogramValue {
+    /// Returns the histogram with the given buckets, as other programs send or store them: the
+    /// index of a bucket, and the number of durations in it. A newer program may have more buckets.
+    /// Durations in the additional buckets are counted in the last bucket.
+    pub fn of_buckets(sum_ns: u64, buckets: impl IntoIterator<Item = (usize, u64)>) -> Self {
+        let mut value = Self { sum_ns, ..Self::default() };
+        for (bucket, count) in buckets {
+            let own = &mut value.buckets[bucket.min(BUCKETS - 1)];
+            *own = own.saturating_add(count);
+        }
+        value
+    }
+
     /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -212,6 +224,13 @@ mod tests {
         assert_eq!((between.count(), between.sum_ns), (1, 3_000_000));
         // After a restart, the counts are lower than the counts before the restart.
         assert_eq!(before.since(&histogram.value()), before);
+    }
+
+    #[test]
+    fn unknown_buckets_of_other_programs_count_as_the_last_one() {
+        let found = HistogramValue::of_buckets(9, [(0, 2), (BUCKETS - 1, 1), (BUCKETS + 7, 3)]);
+        assert_eq!((found.count(), found.sum_ns), (6, 9));
+        assert_eq!((found.buckets[0], found.buckets[BUCKETS - 1]), (2, 4));
     }
 
     #[test]

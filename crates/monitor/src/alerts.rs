@@ -13,7 +13,7 @@
 use crate::findings::{Finding, FindingKey};
 use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES};
 use serde::Serialize;
-use skep_cluster::problems::Severity;
+use skep_cluster::problems::severity_word;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An alert.
@@ -121,14 +121,6 @@ pub(crate) struct AlertBook {
 
 fn ms(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Returns the name of a severity.
-pub(crate) fn severity_word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Warning => "warning",
-        Severity::Critical => "critical",
-    }
 }
 
 impl AlertBook {
@@ -274,6 +266,7 @@ impl AlertBook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_cluster::problems::Severity;
 
     fn finding() -> Finding {
         Finding {

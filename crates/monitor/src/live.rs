@@ -1,7 +1,7 @@
 //! The state of the monitor, and the description of the current state of the cluster, which the web
 //! page shows.
 
-use crate::alerts::{Alert, AlertBook, severity_word};
+use crate::alerts::{Alert, AlertBook};
 use crate::background::{self, Groups};
 use crate::collect::Collected;
 use crate::consequences::{self, HOST};
@@ -19,7 +19,7 @@ use crate::settings::AlertSettings;
 use crate::slow_operations::SlowOperationBook;
 use crate::target_figures::TargetFigures;
 use serde_json::{Value, json};
-use skep_cluster::problems::{reachability_word, target_kind_word};
+use skep_cluster::problems::{reachability_word, severity_word, target_kind_word};
 use skep_cluster::state::kind_word;
 use skep_stats::balance::{Balance, of_metadata_work};
 use skep_stats::operation::{OperationReport, SlowOperation};

@@ -6,7 +6,7 @@
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use skep_stats::operation::Usual;
 use skep_stats::why::Evidence;
-use skep_stats::{By, Round, Row, ServiceFigures, tables};
+use skep_stats::{By, Round, Row, ServiceFigures, label, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 
@@ -114,10 +114,6 @@ fn load_of(row: &Row) -> Load {
         busy: Level::of(row.busy),
         buckets: buckets.map(|(bucket, count)| (bucket as u16, *count)).collect(),
     }
-}
-
-fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
-    series.labels.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
 }
 
 fn find<'a>(figures: &'a ServiceFigures, like: &StatisticsSeries) -> Option<&'a StatisticsSeries> {

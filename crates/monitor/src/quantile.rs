@@ -8,13 +8,8 @@ pub(crate) const HEAT_ROWS: usize = 28;
 
 /// Returns the histogram for stored buckets. Each has its index, and the number of durations in it.
 pub(crate) fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
-    let mut value = HistogramValue::default();
-    for (bucket, count) in buckets {
-        // A newer program may have stored more buckets. Durations in the additional buckets are
-        // counted in the last bucket.
-        value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
-    }
-    value
+    let buckets = buckets.iter().map(|(bucket, count)| (usize::from(*bucket), *count));
+    HistogramValue::of_buckets(0, buckets)
 }
 
 /// Returns a duration in nanoseconds such that the share `share` of all operations takes at most

@@ -1,7 +1,7 @@
 //! The change of each series of one service between two replies to `GetStatistics`.
 
 use crate::ServiceFigures;
-use skep_metrics::{BUCKETS, HistogramValue};
+use skep_metrics::HistogramValue;
 use skep_wire::node::{Statistics, StatisticsSeries};
 use std::collections::HashMap;
 
@@ -25,18 +25,14 @@ impl Change<'_> {
     }
 }
 
-fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
+/// Returns the value of a label of a series. The value is empty if the series has no such label.
+pub fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
     series.labels.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
 }
 
 fn histogram(series: &StatisticsSeries) -> HistogramValue {
-    let mut value = HistogramValue { sum_ns: series.value as u64, ..HistogramValue::default() };
-    for (bucket, count) in &series.buckets {
-        // A newer service may have more buckets. Durations in the additional buckets are counted in
-        // the last bucket.
-        value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
-    }
-    value
+    let buckets = series.buckets.iter().map(|(bucket, count)| (usize::from(*bucket), *count));
+    HistogramValue::of_buckets(series.value as u64, buckets)
 }
 
 /// Returns the time between two replies of one service, in seconds. Returns `None` if there is no

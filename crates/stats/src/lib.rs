@@ -23,7 +23,7 @@ mod row;
 pub mod why;
 pub mod xml;
 
-pub use change::LEFT_OUT;
+pub use change::{LEFT_OUT, label};
 pub use row::{By, LoadScope, Row, rows, rows_within, sum, tables};
 
 use skep_wire::node::Statistics;

@@ -7,7 +7,7 @@ use super::phases::{Phase, phases};
 use super::scope::Scope;
 use crate::operation::SlowOperation;
 use serde::{Deserialize, Serialize};
-use skep_cluster::problems::{Problem, Severity, problems_of_map};
+use skep_cluster::problems::{Problem, problems_of_map, severity_word};
 use skep_types::{ClusterMap, TargetId};
 
 /// A cause of slowness, or a problem of a target.
@@ -36,7 +36,7 @@ pub(crate) fn findings_of_map(
     of_map
         .map(|problem| Finding {
             rule: problem.rule.into(),
-            severity: severity_word(problem.severity),
+            severity: severity_word(problem.severity).into(),
             object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
             what: problem.what,
             remedy: problem.remedy.into(),
@@ -69,13 +69,6 @@ pub struct Report {
     pub unreachable: Vec<String>,
 }
 
-fn severity_word(severity: Severity) -> String {
-    match severity {
-        Severity::Warning => "warning".into(),
-        Severity::Critical => "critical".into(),
-    }
-}
-
 /// Explains where the requests in a scope spent their time.
 pub fn explain(
     evidence: &Evidence,
@@ -88,7 +81,7 @@ pub fn explain(
     let mut findings: Vec<Finding> = found
         .map(|cause| Finding {
             rule: cause.rule.into(),
-            severity: severity_word(cause.severity),
+            severity: severity_word(cause.severity).into(),
             object: cause.object,
             what: cause.what,
             remedy: cause.remedy,

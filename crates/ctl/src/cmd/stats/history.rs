@@ -77,12 +77,10 @@ fn row(value: &Value) -> Option<Row> {
 }
 
 fn durations(buckets: &Value) -> Option<skep_metrics::HistogramValue> {
-    let mut value = skep_metrics::HistogramValue::default();
-    for pair in buckets.as_array()? {
-        let bucket = usize::try_from(pair[0].as_u64()?).ok()?.min(skep_metrics::BUCKETS - 1);
-        value.buckets[bucket] = value.buckets[bucket].saturating_add(pair[1].as_u64()?);
-    }
-    Some(value)
+    let of_pair =
+        |pair: &Value| Some((usize::try_from(pair[0].as_u64()?).ok()?, pair[1].as_u64()?));
+    let buckets: Option<Vec<(usize, u64)>> = buckets.as_array()?.iter().map(of_pair).collect();
+    Some(skep_metrics::HistogramValue::of_buckets(0, buckets?))
 }
 
 #[cfg(test)]

@@ -173,13 +173,8 @@ pub(super) fn rows(
 }
 
 fn durations(row: &UserLoadRow) -> HistogramValue {
-    let mut value = HistogramValue { sum_ns: row.busy_ns, ..HistogramValue::default() };
-    for (bucket, count) in &row.buckets {
-        if let Some(place) = value.buckets.get_mut(usize::from(*bucket)) {
-            *place = *count;
-        }
-    }
-    value
+    let buckets = row.buckets.iter().map(|(bucket, count)| (usize::from(*bucket), *count));
+    HistogramValue::of_buckets(row.busy_ns, buckets)
 }
 
 fn growth(before: &UserLoadRow, now: &UserLoadRow) -> Row {
