@@ -16,7 +16,7 @@ use skep_testkit::{
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -118,6 +118,39 @@ fn monitor_history_has_all_operations_and_survives_a_kill() {
             .then_some(())
     });
     assert_eq!(written(&address, "user", "0"), bytes, "the history is on disk");
+    cluster.stop();
+}
+
+/// A mount in the background serves its figures at the address of its option, and the monitor lists
+/// the page for Prometheus.
+///
+/// Command: skep mount, skep monitor.
+#[test]
+fn monitor_lists_the_pages_of_hosts_with_mounts() {
+    // The port of this listener is free again after the drop.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let page = free.local_addr().unwrap();
+    drop(free);
+    let setting = format!("monitor:mount_metrics_port={}", page.port());
+    let cluster = Cluster::start(Shape { more: vec!["--set".into(), setting], ..monitored() });
+    let directory = cluster.data().with_file_name("mnt-page");
+    fs::create_dir(&directory).unwrap();
+    let options = format!("metrics={page}");
+    cluster.skep(&["mount", "-o", &options, directory.to_str().expect("UTF-8")]);
+    fs::write(directory.join("file"), "text").unwrap();
+    let (status, metrics) = request(&page.to_string(), "/metrics", "").expect("the mount's page");
+    assert_eq!(status, "HTTP/1.1 200 OK", "{metrics}");
+    assert!(metrics.contains("\nskep_mount_operations_total{"), "{metrics}");
+    let address = address_of(&cluster);
+    let pages = wait_for("the monitor knows the mounts", PATIENCE, || {
+        let pages = get(&address, "/api/prometheus/mounts");
+        (!pages.list().is_empty()).then_some(pages)
+    });
+    // Both mounts of the cluster are on this host, so it has one page.
+    assert_eq!(pages.list().len(), 1, "{pages}");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(pages[0]["targets"][0], format!("{}:{}", host.trim(), page.port()));
+    finish(Command::new("umount").arg(&directory), PATIENCE).expect_success();
     cluster.stop();
 }
 
