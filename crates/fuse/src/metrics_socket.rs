@@ -1,9 +1,9 @@
 //! Serves the page with the metrics of a mount on a Unix socket: `mount-PID.sock` in a directory of
-//! the host. An HTTP client reads the page (`curl --unix-socket`). If the user names an address, the
-//! page is also served there, for Prometheus on other hosts.
+//! the host. An HTTP client reads the page (`curl --unix-socket`). If the user names an address,
+//! the page is also served there, for Prometheus on other hosts.
 //!
-//! A failure here never prevents a mount. If the mount cannot listen, it logs the reason, and serves
-//! no page.
+//! A failure here never prevents a mount. If the mount cannot listen, it logs the reason, and
+//! serves no page.
 
 use skep_env::TcpListener;
 use skep_exporter::{http, message::Figures};

@@ -8,8 +8,8 @@
 //! - `findings`, `consequences`, `alerts`, `evictions`: the rules and the alerts. `notify`,
 //!   `alertmanager`: the notifications.
 //! - `routes`, `live`, `series`, `export`, `page`: the HTTP server. `target_figures`, `placement`,
-//!   `background`, `group_rounds`: what it shows of targets and of background work. `metrics_pages`:
-//!   the pages that Prometheus reads. `reports`: the reports of studies.
+//!   `background`, `group_rounds`: what it shows of targets and of background work.
+//!   `metrics_pages`: the pages that Prometheus reads. `reports`: the reports of studies.
 //! - `copies`: the copies of the load for other programs, with the formats `influx` and
 //!   `remote_write` (Prometheus). `ganglia`: the load as gmetad reads it.
 //! - `otlp`: the export of traces to collectors. `record_rounds`, `slow_operations`: the traces on
@@ -177,8 +177,8 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
 }
 
 /// Starts the tasks for one cluster: its rounds, the questions for records and for background work,
-/// and the copies for other programs. The tasks end when they are dropped. `name` is the name of the
-/// cluster for the log, or `None` if the monitor watches only one cluster.
+/// and the copies for other programs. The tasks end when they are dropped. `name` is the name of
+/// the cluster for the log, or `None` if the monitor watches only one cluster.
 fn watch(
     settings: &MonitorSettings,
     token: &JoinToken,
@@ -228,8 +228,8 @@ fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     }
 }
 
-/// Asks the services of one cluster in rounds, until this future is dropped. Calls `notify` with the
-/// id of the cluster and each alert that begins or ends.
+/// Asks the services of one cluster in rounds, until this future is dropped. Calls `notify` with
+/// the id of the cluster and each alert that begins or ends.
 async fn collect_for_ever(
     interval: Duration,
     mut collector: Collector,

@@ -177,8 +177,8 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
     found
 }
 
-/// Returns a finding if the clocks of the only two hosts differ. Two clocks do not show which one is
-/// wrong. Only if a time service adjusts just one of them, the other one is probably wrong.
+/// Returns a finding if the clocks of the only two hosts differ. Two clocks do not show which one
+/// is wrong. Only if a time service adjusts just one of them, the other one is probably wrong.
 fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Cause> {
     let (first, second) = (one.evidence.clock_offset_ns?, other.evidence.clock_offset_ns?);
     let difference = first.saturating_sub(second);
@@ -205,7 +205,8 @@ fn two_clocks(one: &Host<'_>, other: &Host<'_>, map: &ClusterMap) -> Option<Caus
         "compare both clocks with another one: `date -u` and `timedatectl` on each of the two \
          hosts show the time, and whether a time service adjusts it. Then {CLOCK_REMEDY}"
     );
-    // The finding needs one host as its object. Without a suspect, it is the one without management.
+    // The finding needs one host as its object. Without a suspect, this is a host without
+    // management.
     let object = suspect.unwrap_or(if behind.has_management() { ahead } else { behind });
     (difference.unsigned_abs() >= CLOCK_OFFSET_NS)
         .then(|| object.finding(map, "clock-differs", what, &remedy))

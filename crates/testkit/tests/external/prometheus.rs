@@ -200,8 +200,8 @@ pub(crate) fn under_load(mount: &Path, check: impl FnOnce()) {
     });
 }
 
-/// Returns a port on which no program listens. The monitor gets the port before the mount exists, so
-/// the mount cannot choose it.
+/// Returns a port on which no program listens. The monitor gets the port before the mount exists,
+/// so the mount cannot choose it.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("0.0.0.0:0").expect("a free port");
     listener.local_addr().expect("an address").port()

