@@ -11,12 +11,9 @@
 //! progress. The test allows 3 % of the bytes of one second beyond these bounds, and checks that
 //! the bounds are as narrow as that in several seconds.
 
-use super::live_figures::{LiveFigures, LiveSample};
+use super::live_figures::{FIELDS, LiveFigures, LiveSample};
 use super::*;
 use rustix::time::{ClockId, clock_gettime};
-
-/// The fields of figures that count bytes, in the order of the phases of `skep bench io`.
-pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
 /// Largest difference between two figures, as a fraction.
 const TOLERANCE: f64 = 0.03;

@@ -1,7 +1,9 @@
 //! A `skep stats` that prints the load of each second while a test causes load.
 
-use super::bench_io::FIELDS;
 use super::*;
+
+/// The fields of figures that count bytes, in the order of the phases of `skep bench io`.
+pub(super) const FIELDS: [&str; 2] = ["written_bytes", "read_bytes"];
 
 /// The bytes of one object since the start of the command, at the end of an interval.
 #[derive(Debug, Clone)]
