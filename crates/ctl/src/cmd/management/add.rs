@@ -7,12 +7,19 @@ use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view::node_named;
 use serde::Serialize;
-use skep_types::Result;
+use skep_store::identity::read_identity;
+use skep_types::{Error, ErrorCode, Result};
 use skep_wire::consensus::AddMember;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EXAMPLES: &[Example] =
-    &[("make node 9 a member, after its service has started", "skep management add 9")];
+const EXAMPLES: &[Example] = &[
+    ("make node 9 a member, after its service has started", "skep management add 9"),
+    (
+        "make the node of a directory on this host a member",
+        "skep management add --directory /srv/skep/management",
+    ),
+];
 
 /// Time limit for copying the log to the new member.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +35,11 @@ pub(crate) struct AddArgs {
     #[command(flatten)]
     query: ClusterArgs,
     /// Id or name of the management node
-    node: String,
+    #[arg(required_unless_present = "directory", conflicts_with = "directory")]
+    node: Option<String>,
+    /// Directory of the management node on this host, in place of its id
+    #[arg(long)]
+    directory: Option<PathBuf>,
 }
 
 /// The new member, as JSON.
@@ -41,7 +52,11 @@ struct Added {
 }
 
 pub(crate) fn run(args: AddArgs) -> Result<()> {
-    let AddArgs { query, node } = args;
+    let AddArgs { query, node, directory } = args;
+    let node = match directory {
+        Some(directory) => node_of(&directory)?,
+        None => node.expect("clap requires the node or the directory"),
+    };
     let access = query.access(None)?;
     let added = block_on(async move {
         let map = access.map().await?;
@@ -59,4 +74,19 @@ pub(crate) fn run(args: AddArgs) -> Result<()> {
         let members = if *voters == 1 { "member" } else { "members" };
         format!("{name} [ID: {id}] is one of {voters} {members} of management.\n{warning}")
     })
+}
+
+/// Returns the id of the management node to which a directory belongs.
+fn node_of(directory: &Path) -> Result<String> {
+    let identity = read_identity(directory)?;
+    let node = identity.map_or(0, |identity| identity.node.raw());
+    if node == 0 {
+        let what = format!(
+            "cannot add the node of {}: the directory belongs to no registered management node; \
+             initialise the directory with `skep management --init --join`",
+            directory.display()
+        );
+        return Err(Error::new(ErrorCode::NotFound, what));
+    }
+    Ok(node.to_string())
 }

@@ -36,6 +36,8 @@ pub(super) struct Status {
     applied: u64,
     /// Number of members that may vote.
     voters: usize,
+    /// Whether `skep cluster format` has divided the namespace.
+    formatted: bool,
     nodes: Vec<MemberReport>,
 }
 
@@ -112,6 +114,7 @@ fn status(list: &MemberList, map: &ClusterMap) -> Status {
         last: list.last,
         applied: list.applied,
         voters: list.members.iter().filter(|member| member.is_voter).count(),
+        formatted: map.formatted,
         nodes,
     }
 }
