@@ -9,7 +9,9 @@
 //! `/run/skep` and a log in `/var/log/skep`. After a crash or a boot, these services start again
 //! only when an administrator runs `skep deploy apply`.
 
-use crate::config::config;
+mod cluster;
+
+use crate::config::{config, fstab, mount_source};
 use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::Action;
@@ -47,33 +49,6 @@ pub struct Secrets<'a> {
     pub token: &'a str,
     /// SHA-256 of the program that the deployment installs.
     pub program_hash: &'a str,
-}
-
-/// Returns the line for the mount in `/etc/fstab`.
-fn mount_line(deployment: &Deployment) -> String {
-    let MountLine { source, point, options } = MountLine::of(deployment);
-    format!("{source} {point} skep {options},token_file=/etc/skep/token 0 0")
-}
-
-struct MountLine<'a> {
-    source: String,
-    point: &'a str,
-    options: &'a str,
-}
-
-impl<'a> MountLine<'a> {
-    fn of(deployment: &'a Deployment) -> Self {
-        let addresses = deployment.management().network.iter();
-        let addresses = addresses.map(|it| match it.contains(':') {
-            true => format!("[{it}]:7400"),
-            false => format!("{it}:7400"),
-        });
-        Self {
-            source: addresses.collect::<Vec<_>>().join(","),
-            point: &deployment.mount.point,
-            options: &deployment.mount.options,
-        }
-    }
 }
 
 /// Returns the script that prints the cluster's token. It runs on the host of management.
@@ -135,7 +110,14 @@ pub fn script(
         Action::WriteToken => {
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
         }
-        Action::Initialise(role) => initialise(host, *role),
+        Action::Initialise(role) => initialise(host, *role, false),
+        Action::JoinManagement => initialise(host, Role::Management, true),
+        Action::AddMember => cluster::add_member(),
+        Action::RemoveMember { node, .. } => cluster::remove_member(*node),
+        Action::DiscardManagement => cluster::discard_management(),
+        Action::SetCopies(copies) => cluster::set_copies(*copies),
+        Action::CreateGroup(members) => cluster::create_group(members),
+        Action::AddCopy { group, place } => cluster::add_copy(*group, place),
         // A monitor that this deployment has not started keeps running.
         Action::Stop(Role::Monitor) => {
             "if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi\n".into()
@@ -193,8 +175,8 @@ fn await_health(deployment: &Deployment) -> String {
 }
 
 /// Returns the script that waits until every member of a metadata group serves, and until every
-/// member of management has stored the whole log. Does not wait for targets that are given up as
-/// lost.
+/// member of management answers and has stored the whole log. Does not wait for targets that are
+/// given up as lost.
 fn await_members() -> String {
     format!(
         "ask() {{ /usr/bin/skep \"$@\" --cluster /srv/skep/management; }}\n\
@@ -205,14 +187,16 @@ fn await_members() -> String {
          }}\n\
          all_have_the_log() {{\n\
          found=$(ask management status --output ndjson 2>/dev/null) || return 1\n\
-         ! printf '%s\\n' \"$found\" | tr '{{' '\\n' | grep '\"role\":\"follower\"' |\n\
-         grep -vq '\"lag\":0[,}}]'\n\
+         found=$(printf '%s\\n' \"$found\" | tr '{{' '\\n' | grep '\"role\":\"follower\"') ||\n\
+         return 0\n\
+         ! printf '%s\\n' \"$found\" | grep -vq '\"lag\":0[,}}]' &&\n\
+         ! printf '%s\\n' \"$found\" | grep -vq '\"reachability\":\"Online\"'\n\
          }}\n\
          (await {MEMBERS_LIMIT} 'not all members of the metadata groups serve after \
          {MEMBERS_LIMIT} s, so no further service was stopped; start the services of these \
          members, or take lost members out of their groups with skep group remove' all_serve) ||\n\
          {{ ask group list >&2 || true; exit 1; }}\n\
-         (await {MEMBERS_LIMIT} 'not all management nodes have the whole log after \
+         (await {MEMBERS_LIMIT} 'not all management nodes answer and have the whole log after \
          {MEMBERS_LIMIT} s, so no further service was stopped; start management where it does not \
          run, or remove lost nodes with skep management remove' all_have_the_log) ||\n\
          {{ ask management status >&2 || true; exit 1; }}\n"
@@ -244,15 +228,7 @@ fn configure(deployment: &Deployment, host: &Host) -> String {
             );
         }
     }
-    text += ":\nfi\nwrite_fstab <<'END'\n";
-    for disk in &host.disks {
-        let uuid = disk_uuid(deployment, host, &disk.device);
-        let _ = writeln!(text, "UUID={uuid} {} xfs noatime,nofail 0 0", disk.mount_point());
-    }
-    if host.has(Role::Client) {
-        let _ = writeln!(text, "{}", mount_line(deployment));
-    }
-    text + "END\n"
+    format!("{text}:\nfi\nwrite_fstab <<'END'\n{}END\n", fstab(deployment, host))
 }
 
 fn mount_disks(host: &Host) -> String {
@@ -268,7 +244,9 @@ fn mount_disks(host: &Host) -> String {
     text
 }
 
-fn initialise(host: &Host, role: Role) -> String {
+/// Returns the script that initialises the directories of a service. `joins` is true for a further
+/// management node.
+fn initialise(host: &Host, role: Role, joins: bool) -> String {
     let mut text = String::new();
     for target in host.targets(role) {
         let parent = target.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -280,7 +258,14 @@ fn initialise(host: &Host, role: Role) -> String {
         let _ =
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
-    let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
+    let token = match role {
+        Role::Management if !joins => "",
+        Role::Management => " --join --token-file /etc/skep/token",
+        _ => " --token-file /etc/skep/token",
+    };
+    if role == Role::Management {
+        text += cluster::REMOVE_HALF_INITIALISED;
+    }
     // If the initialisation is interrupted, the directory exists but has no identity yet, so it is
     // initialised again.
     let _ = write!(
@@ -322,7 +307,8 @@ fn format_cluster(deployment: &Deployment) -> String {
 }
 
 fn mount(deployment: &Deployment) -> String {
-    let MountLine { source, point, options } = MountLine::of(deployment);
+    let (source, mount) = (mount_source(deployment), &deployment.mount);
+    let (point, options) = (&mount.point, &mount.options);
     let log = format!("/var/log/skep/mount{}.log", point.replace('/', "-"));
     // The options `_netdev` and `nofail` are in /etc/fstab only. The process of the mount must not
     // keep the streams of the ssh session open, nor descriptor 9, the lock of the deployment.

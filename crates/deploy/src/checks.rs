@@ -3,6 +3,11 @@
 //!
 //! The module does no I/O. Its input is the facts of the hosts. A problem stops `skep deploy apply`
 //! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
+//! `cluster` checks the state of the running cluster.
+
+mod cluster;
+
+pub use cluster::judge_cluster;
 
 use crate::facts::{Contents, Facts};
 use crate::hosts::{Deployment, Host, Role};

@@ -1,13 +1,14 @@
 //! The commands of `skep deploy`. Each command observes the hosts and plans steps. All commands
 //! except `plan` and `status` then execute these steps.
 
-use crate::checks::{Program, Verdict, judge, judge_reach, peers, reach_script};
+use crate::checks::{Program, Verdict, judge, judge_cluster, judge_reach, peers, reach_script};
+use crate::cluster::{self, Cluster};
 use crate::execute::{Executor, Report, StepReport, in_parallel};
-use crate::facts::{self, Facts, Running};
+use crate::facts::{self, Facts};
 use crate::hosts::{Deployment, Host, Role};
 use crate::plan::{self, Action, AllFacts, Phase};
+use crate::report::{Outcome, host_report, management, metadata_groups, planned};
 use crate::ssh::{HostProblem, Ssh};
-use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::File;
 use std::io::Read;
@@ -24,52 +25,6 @@ pub struct Run<'a> {
     pub parallel: usize,
     /// Called for each step that has ended.
     pub report: Report<'a>,
-}
-
-/// The state of one service on a host.
-#[derive(Debug, Serialize)]
-pub struct ServiceReport {
-    /// The service.
-    pub role: Role,
-    /// `running`, `running the program before the upgrade`, `stopped` or `missing`.
-    pub state: &'static str,
-}
-
-/// The state of one host.
-#[derive(Debug, Serialize)]
-pub struct HostReport {
-    /// Name of the host.
-    pub host: String,
-    /// Address of the host for ssh.
-    pub address: String,
-    /// Roles of the host.
-    pub roles: Vec<Role>,
-    /// Release of the host's kernel. Empty if the host did not answer.
-    pub kernel: String,
-    /// Version line of the installed program. Empty if the program does not run, or if the host did
-    /// not answer.
-    pub version: String,
-    /// Services of the host.
-    pub services: Vec<ServiceReport>,
-    /// Whether the cluster is mounted on the host. `None` means that the host is not a client.
-    pub is_mounted: Option<bool>,
-}
-
-/// The result of a command.
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    /// Name of the cluster.
-    pub cluster: String,
-    /// All hosts, as they were at the start.
-    pub hosts: Vec<HostReport>,
-    /// Facts about hosts that an administrator should check.
-    pub warnings: Vec<HostProblem>,
-    /// Problems of hosts. If there is one, no step ran.
-    pub problems: Vec<HostProblem>,
-    /// The steps that ran. If there are problems, the steps that would have run without them.
-    pub steps: Vec<StepReport>,
-    /// Duration of the command.
-    pub seconds: f64,
 }
 
 /// An outcome, and the error of the command, if it failed.
@@ -151,14 +106,21 @@ impl Run<'_> {
     /// Adds one host of the hosts file to the running cluster.
     pub fn add(&self, name: &str) -> Ended {
         self.change(true, |survey| {
-            self.deployment.host(name)?;
-            let management = &self.deployment.management().name;
-            // Problems of other hosts, except the host of management, do not prevent adding this
-            // host.
+            let host = self.deployment.host(name)?;
+            if host.has(Role::Management) && self.deployment.has_several_managers() {
+                let what = format!(
+                    "cannot add host {name} alone: it has the role management, and all hosts need \
+                     the addresses of all management nodes; run `skep deploy apply`, which adds it"
+                );
+                return Err(Error::new(ErrorCode::NotPermitted, what));
+            }
+            // Problems of other hosts do not prevent adding this host, except problems of the host
+            // of management on which the steps for the cluster run.
+            let acting = &plan::acting(self.deployment, &survey.facts).name;
             let verdict = &mut survey.verdict;
             let (own, others) = std::mem::take(&mut verdict.problems)
                 .into_iter()
-                .partition(|it: &HostProblem| it.host == name || it.host == *management);
+                .partition(|it: &HostProblem| it.host == name || it.host == *acting);
             verdict.problems = own;
             verdict.warnings.extend::<Vec<HostProblem>>(others);
             let phases = plan::apply(self.deployment, self.program, &survey.facts);
@@ -185,13 +147,7 @@ impl Run<'_> {
     pub fn remove(&self, name: &str, destroy_data: bool) -> Ended {
         self.change(false, |survey| {
             let host = self.deployment.host(name)?;
-            if host.has(Role::Management) && self.deployment.hosts.len() > 1 {
-                let what = format!(
-                    "cannot remove host {name}: it runs management, which the cluster needs; `skep \
-                     deploy destroy` removes the whole cluster"
-                );
-                return Err(Error::new(ErrorCode::NotPermitted, what));
-            }
+            self.refuse_management(host, survey)?;
             let names = [name.to_owned()];
             survey
                 .verdict
@@ -210,7 +166,7 @@ impl Run<'_> {
             let is_ours = |facts: &Facts| {
                 facts.deployed.as_ref().is_some_and(|it| *it == self.deployment.cluster)
             };
-            let ours = survey.facts.iter().filter(|(_, facts)| is_ours(facts));
+            let ours = survey.facts.hosts.iter().filter(|(_, facts)| is_ours(facts));
             let names: Vec<String> = ours.map(|(name, _)| name.clone()).collect();
             refuse_data(self.deployment, &names, &survey.facts, destroy_data)?;
             Ok(plan::remove(self.deployment, &names))
@@ -248,7 +204,9 @@ impl Run<'_> {
         if !survey.verdict.problems.is_empty() {
             return self.outcome(begin, survey, planned(&phases), None);
         }
-        let executor = Executor::new(self.deployment, self.program, self.parallel, self.report);
+        let acting = plan::acting(self.deployment, &survey.facts);
+        let executor =
+            Executor::new(self.deployment, self.program, acting, self.parallel, self.report);
         let (steps, error) = executor.run(&phases);
         self.outcome(begin, survey, steps, error)
     }
@@ -262,11 +220,11 @@ impl Run<'_> {
             let output = ssh.run(host, &facts::script(self.deployment, host))?;
             Facts::parse(self.deployment, host, &output)
         });
-        let (mut facts, mut absent) = (AllFacts::new(), Vec::new());
+        let (mut facts, mut absent) = (AllFacts::default(), Vec::new());
         let mut problems = Vec::new();
         for (host, result) in hosts.iter().zip(results) {
             match result {
-                Ok(found) => drop(facts.insert(host.name.clone(), found)),
+                Ok(found) => drop(facts.hosts.insert(host.name.clone(), found)),
                 Err(error) => {
                     absent.push(host.name.clone());
                     let problem = error.context().to_owned();
@@ -274,7 +232,11 @@ impl Run<'_> {
                 }
             }
         }
-        let mut verdict = judge(self.deployment, self.program, &facts);
+        let mut verdict = judge(self.deployment, self.program, &facts.hosts);
+        facts.cluster = self.cluster(&ssh, &facts, &mut verdict);
+        if is_new && absent.is_empty() {
+            judge_cluster(self.deployment, &facts, &mut verdict);
+        }
         if is_new && absent.is_empty() {
             let reached = in_parallel(hosts, self.parallel, |host| self.reach(&ssh, host));
             verdict.problems.extend(reached.into_iter().flatten());
@@ -282,6 +244,55 @@ impl Run<'_> {
         problems.append(&mut verdict.problems);
         verdict.problems = problems;
         Survey { facts, absent, verdict }
+    }
+
+    /// Returns the state of the cluster, as the first host prints it on which management answers.
+    /// `None` means that management answers on no host. Then a service of management that runs is a
+    /// warning, because too few of the other management nodes may run.
+    fn cluster(&self, ssh: &Ssh<'_>, facts: &AllFacts, verdict: &mut Verdict) -> Option<Cluster> {
+        let runs = |host: &&Host| {
+            facts.get(&host.name).is_some_and(|it| {
+                it.runs(Role::Management) && it.initialised.contains(&Role::Management)
+            })
+        };
+        let mut warnings = Vec::new();
+        for host in self.deployment.hosts.iter().filter(runs) {
+            let output = ssh.run(host, &cluster::script());
+            match output.and_then(|output| Cluster::parse(&output.text)) {
+                Ok(cluster) => return Some(cluster),
+                Err(error) => {
+                    let problem = format!("management does not answer: {}", error.context());
+                    warnings.push(HostProblem { host: host.name.clone(), problem });
+                }
+            }
+        }
+        verdict.warnings.append(&mut warnings);
+        None
+    }
+
+    /// Returns an error if a host runs management and cannot be removed therefore.
+    fn refuse_management(&self, host: &Host, survey: &Survey) -> Result<()> {
+        let facts = survey.facts.get(&host.name);
+        let is_former = facts.is_some_and(|it| it.initialised.contains(&Role::Management));
+        let name = &host.name;
+        let what = match (host.has(Role::Management), self.deployment.managers().count()) {
+            (true, 1) if self.deployment.hosts.len() > 1 => format!(
+                "cannot remove host {name}: it runs management, which the cluster needs; `skep \
+                 deploy destroy` removes the whole cluster"
+            ),
+            (true, count) if count > 1 => format!(
+                "cannot remove host {name}: it runs management, and with {} management nodes the \
+                 cluster would stop sooner; give the role management to another host in its place, \
+                 run `skep deploy apply`, and then remove the host",
+                count - 1
+            ),
+            (false, _) if is_former => format!(
+                "cannot remove host {name}: its management node is still a part of the cluster; \
+                 run `skep deploy apply` first, which removes the node"
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorCode::NotPermitted, what))
     }
 
     fn reach(&self, ssh: &Ssh<'_>, host: &Host) -> Vec<HostProblem> {
@@ -304,7 +315,7 @@ impl Run<'_> {
         let is_behind = |facts: &Facts| {
             !facts.running.is_empty() && facts.program.as_ref() != Some(&self.program.hash)
         };
-        let behind = facts.iter().filter(|(_, facts)| is_behind(facts));
+        let behind = facts.hosts.iter().filter(|(_, facts)| is_behind(facts));
         behind.map(|(name, _)| name.clone()).collect()
     }
 
@@ -320,50 +331,17 @@ impl Run<'_> {
         let outcome = Outcome {
             cluster: self.deployment.cluster.clone(),
             hosts: self.deployment.hosts.iter().map(report).collect(),
+            management: management(self.deployment, &survey.facts),
+            copies: self.deployment.copies.unwrap_or_else(|| {
+                survey.facts.cluster.as_ref().map_or(1, |cluster| cluster.copies)
+            }),
+            metadata_groups: metadata_groups(self.deployment, &survey.facts),
             warnings,
             problems,
             steps,
             seconds: begin.elapsed().as_secs_f64(),
         };
         (outcome, error)
-    }
-}
-
-fn planned(phases: &[Phase]) -> Vec<StepReport> {
-    let mut steps = Vec::new();
-    for phase in phases {
-        for host in &phase.hosts {
-            steps.extend(host.actions.iter().map(|action| StepReport {
-                phase: phase.name,
-                host: host.host.clone(),
-                step: action.to_string(),
-                seconds: None,
-                error: None,
-            }));
-        }
-    }
-    steps
-}
-
-fn host_report(host: &Host, facts: Option<&Facts>) -> HostReport {
-    let state = |role: Role| {
-        let Some(facts) = facts else { return "unknown" };
-        match facts.running.get(&role) {
-            Some(Running::Current) => "running",
-            Some(Running::Old) => "running the program before the upgrade",
-            None if facts.initialised.contains(&role) => "stopped",
-            None if !role.is_node() && facts.configs.contains_key(&role) => "stopped",
-            None => "missing",
-        }
-    };
-    HostReport {
-        host: host.name.clone(),
-        address: host.address.clone(),
-        roles: host.roles.clone(),
-        kernel: facts.map(|it| it.platform.kernel.clone()).unwrap_or_default(),
-        version: facts.map(|it| it.version.clone()).unwrap_or_default(),
-        services: host.services().map(|role| ServiceReport { role, state: state(role) }).collect(),
-        is_mounted: host.has(Role::Client).then(|| facts.is_some_and(|it| it.mount == Some(true))),
     }
 }
 

@@ -1,7 +1,9 @@
-//! Returns the configuration files of the services and of the monitor, as texts. The module does no
-//! I/O.
+//! Returns the configuration files of the services and of the monitor, and the lines of
+//! `/etc/fstab`, as texts. The module does no I/O.
 
+use crate::facts::disk_uuid;
 use crate::hosts::{Deployment, Host, Role};
+use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// Returns the configuration file of a service.
@@ -41,7 +43,39 @@ pub fn config(deployment: &Deployment, host: &Host, role: Role) -> String {
 
 /// Returns the SHA-256 of the text that [`config`] returns.
 pub fn config_hash(deployment: &Deployment, host: &Host, role: Role) -> String {
-    use sha2::{Digest, Sha256};
-    let hash = Sha256::digest(config(deployment, host, role).as_bytes());
+    hash(&config(deployment, host, role))
+}
+
+/// Returns the source of the mounts: the addresses of all management nodes.
+pub fn mount_source(deployment: &Deployment) -> String {
+    deployment.management_addresses().join(",")
+}
+
+/// Returns the lines of `/etc/fstab` for the disks and the mount of a host. Empty if the host has
+/// neither.
+pub fn fstab(deployment: &Deployment, host: &Host) -> String {
+    let mut text = String::new();
+    for disk in &host.disks {
+        let uuid = disk_uuid(deployment, host, &disk.device);
+        let _ = writeln!(text, "UUID={uuid} {} xfs noatime,nofail 0 0", disk.mount_point());
+    }
+    if host.has(Role::Client) {
+        let (source, mount) = (mount_source(deployment), &deployment.mount);
+        let _ = writeln!(
+            text,
+            "{source} {} skep {},token_file=/etc/skep/token 0 0",
+            mount.point, mount.options
+        );
+    }
+    text
+}
+
+/// Returns the SHA-256 of the text that [`fstab`] returns.
+pub fn fstab_hash(deployment: &Deployment, host: &Host) -> String {
+    hash(&fstab(deployment, host))
+}
+
+fn hash(text: &str) -> String {
+    let hash = Sha256::digest(text.as_bytes());
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

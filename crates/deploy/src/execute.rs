@@ -6,11 +6,11 @@
 
 use crate::actions::{Secrets, script, token_script};
 use crate::checks::Program;
-use crate::hosts::Deployment;
+use crate::hosts::{Deployment, Host};
 use crate::plan::{Action, Phase, count};
 use crate::ssh::Ssh;
 use serde::Serialize;
-use skep_types::{Error, Result};
+use skep_types::{Error, ErrorCode, Result};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -63,6 +63,8 @@ pub fn in_parallel<T: Sync, R: Send>(
 pub struct Executor<'a> {
     deployment: &'a Deployment,
     program: &'a Program,
+    /// The host that prints the token.
+    acting: &'a Host,
     ssh: Ssh<'a>,
     parallel: usize,
     report: Report<'a>,
@@ -72,15 +74,17 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Returns an executor that works on at most `parallel` hosts at a time.
+    /// Returns an executor that works on at most `parallel` hosts at a time. The host of management
+    /// `acting` prints the token.
     pub fn new(
         deployment: &'a Deployment,
         program: &'a Program,
+        acting: &'a Host,
         parallel: usize,
         report: Report<'a>,
     ) -> Self {
         let ssh = Ssh::new(deployment);
-        Self { deployment, program, ssh, parallel, report, token: Mutex::new(None) }
+        Self { deployment, program, acting, ssh, parallel, report, token: Mutex::new(None) }
     }
 
     /// Runs all phases. Returns the steps that ran, and the error of the first phase that failed.
@@ -146,21 +150,40 @@ impl<'a> Executor<'a> {
         done.map(drop).map_err(named)
     }
 
-    /// Returns the token. The first call reads it on the host of management.
+    /// Returns the token, with the addresses of all management nodes of the hosts file. The first
+    /// call reads it on a host of management. This host may not have all addresses yet.
     fn token(&self) -> Result<String> {
         let mut kept = self.token.lock().expect("no thread panics with this lock");
         if let Some(token) = &*kept {
             return Ok(token.clone());
         }
-        let text = self.ssh.run(self.deployment.management(), &token_script())?.text;
-        Ok(kept.insert(text.trim().to_owned()).clone())
+        let text = self.ssh.run(self.acting, &token_script())?.text;
+        let token = with_addresses(text.trim(), &self.deployment.management_addresses())?;
+        Ok(kept.insert(token).clone())
     }
+}
+
+/// Replaces the addresses of management in a token.
+fn with_addresses(token: &str, addresses: &[String]) -> Result<String> {
+    let (secret, _) = token.split_once('@').ok_or_else(|| {
+        let what = "cannot read the token: management has printed a text without addresses";
+        Error::new(ErrorCode::Protocol, what)
+    })?;
+    Ok(format!("{secret}@{}", addresses.join(",")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn token_gets_the_addresses_of_the_hosts_file() {
+        let addresses = ["10.0.0.1:7400", "10.0.0.2:7400"].map(str::to_owned);
+        let token = with_addresses("skep1-ab-cd@10.0.0.1:7400", &addresses).unwrap();
+        assert_eq!(token, "skep1-ab-cd@10.0.0.1:7400,10.0.0.2:7400");
+        assert!(with_addresses("no token", &addresses).is_err());
+    }
 
     #[test]
     fn results_of_parallel_work_have_the_order_of_the_items() {

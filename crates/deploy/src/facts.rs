@@ -78,7 +78,11 @@ pub struct Facts {
     /// Whether this deployment wrote the token file on the host. `None` means that the host has no
     /// token file.
     pub token: Option<bool>,
-    /// Whether the cluster is formatted. Only the host of management records this.
+    /// The addresses of management in the token file.
+    pub token_addresses: Vec<String>,
+    /// SHA-256 of the lines of the deployment in `/etc/fstab`.
+    pub fstab: String,
+    /// Whether the cluster is formatted. Only the host that has formatted it records this.
     pub is_formatted: bool,
     /// Name of the cluster that was deployed to the host. `None` means that no cluster was deployed
     /// to it.
@@ -139,6 +143,10 @@ impl Facts {
                     facts.running.extend(role.map(|role| (role, state)));
                 }
                 "token" => facts.token = Some(value == "ours"),
+                "token_addresses" => {
+                    facts.token_addresses = value.split(',').map(str::to_owned).collect();
+                }
+                "fstab" => value.clone_into(&mut facts.fstab),
                 "formatted" => facts.is_formatted = true,
                 "deployed" => facts.deployed = Some(value.to_owned()),
                 "mount" => facts.mount = Some(value == "skep"),
@@ -256,6 +264,7 @@ pub(crate) mod tests {
              disk_uuid\t/dev/nvme1n1 {own}\ndisk\t/dev/nvme1n1 mounted\n\
              disk\t/dev/mapper/data holds xfs\ndirectory\t/data/skep data\n\
              config\tstorage abc\ninitialised\tstorage\nrunning\tstorage old\ntoken\tforeign\n\
+             token_addresses\t10.0.0.1:7400,[2001:db8::1]:7400\nfstab\tdef\n\
              mount\tskep\nlistening\t7420\nlistening\t22\nclock\t1020.0\n"
         );
         let facts = parse(&deployment, host, &text);
@@ -266,6 +275,8 @@ pub(crate) mod tests {
         assert_eq!(facts.places["/data/skep"], Contents::Data("it is not empty".into()));
         assert_eq!(facts.running[&Role::Storage], Running::Old);
         assert_eq!((facts.token, facts.mount), (Some(false), Some(true)));
+        assert_eq!(facts.token_addresses, ["10.0.0.1:7400", "[2001:db8::1]:7400"]);
+        assert_eq!(facts.fstab, "def");
         assert!(facts.listening.contains(&7420));
         assert_eq!(facts.clock_offset, 10.0);
     }

@@ -2,11 +2,14 @@
 //! point of clients.
 //!
 //! The module owns the form of the file, and all checks that need no access to the hosts. It
-//! reports all problems of a file together.
+//! reports all problems of a file together. `rules` has the checks that concern several settings or
+//! several hosts.
 
+mod rules;
+
+use rules::{check_places, place_monitor};
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
-use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
@@ -139,7 +142,8 @@ pub struct Host {
     pub address: String,
     /// The addresses at which other hosts reach the services of this host, best first.
     pub network: Vec<String>,
-    /// Roles of the host, in the order of [`Role`].
+    /// Roles of the host, in the order of [`Role`]. A host that shall leave the cluster may have
+    /// none.
     pub roles: Vec<Role>,
     /// Failure domain of the host. Empty means that the host is a domain by itself.
     pub domain: String,
@@ -179,6 +183,9 @@ pub struct Deployment {
     pub ssh: SshSettings,
     /// How clients mount the cluster.
     pub mount: MountSettings,
+    /// Number of copies of metadata. `None` means that a new cluster has one copy, and that the
+    /// deployment does not change the number in an existing cluster.
+    pub copies: Option<u32>,
     /// The hosts, in the order of the file.
     pub hosts: Vec<Host>,
     /// Directory that contains the hosts file. Relative paths in the file are relative to this
@@ -197,6 +204,7 @@ struct File {
     mount: MountSettings,
     #[serde(default = "default_monitor")]
     monitor: bool,
+    copies: Option<u32>,
     #[serde(default)]
     host: Vec<HostEntry>,
 }
@@ -264,70 +272,26 @@ impl Deployment {
             cluster: file.cluster,
             ssh: file.ssh,
             mount: file.mount,
+            copies: file.copies,
             hosts,
             directory: PathBuf::new(),
         };
-        read.check(&mut problems);
+        rules::check(&read, &mut problems);
         match problems.is_empty() {
             true => Ok(read),
             false => Err(Error::new(ErrorCode::Configuration, problems.join("\n"))),
         }
     }
 
-    fn check(&self, problems: &mut Vec<String>) {
-        if !is_name(&self.cluster) {
-            problems.push(format!(
-                "invalid cluster '{}': expected letters a to z, digits and '-'",
-                self.cluster
-            ));
-        }
-        if !is_path(&self.mount.point) {
-            problems.push(format!(
-                "invalid mount.point '{}': expected an absolute path below the root directory",
-                self.mount.point
-            ));
-        }
-        if !self.mount.options.chars().all(|it| it.is_ascii_graphic() && !"'\"\\".contains(it)) {
-            problems.push("invalid mount.options: expected options separated by commas".into());
-        }
-        let mut names: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut addresses: BTreeMap<&str, &str> = BTreeMap::new();
-        for host in &self.hosts {
-            *names.entry(&host.name).or_default() += 1;
-            if let Some(other) = addresses.insert(&host.address, &host.name) {
-                problems.push(format!(
-                    "hosts {other} and {} have the same address {}; give both roles to one host",
-                    host.name, host.address
-                ));
-            }
-        }
-        for (name, _) in names.iter().filter(|(_, count)| **count > 1) {
-            problems.push(format!("host {name} appears twice; name all its roles in one [[host]]"));
-        }
-        let having = |role: Role| self.hosts.iter().filter(move |host| host.has(role));
-        let management: Vec<_> = having(Role::Management).map(|it| it.name.as_str()).collect();
-        match management.as_slice() {
-            [_] => {}
-            [] => problems.push("the role management is missing; give it to one host".into()),
-            several => problems.push(format!(
-                "hosts {} have the role management; give it to one host only",
-                several.join(" and ")
-            )),
-        }
-        for role in [Role::Metadata, Role::Storage] {
-            if having(role).next().is_none() {
-                problems.push(format!("the role {role} is missing; give it to at least one host"));
-            }
-        }
+    /// Returns the hosts of management, in the order of the file. A checked file has one, three or
+    /// five of them.
+    pub fn managers(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|host| host.has(Role::Management))
     }
 
-    /// Returns the host of management.
-    ///
-    /// # Panics
-    /// Does not panic, because a checked hosts file has exactly one host of management.
-    pub fn management(&self) -> &Host {
-        let host = self.hosts.iter().find(|host| host.has(Role::Management));
-        host.expect("a checked file has one host of management")
+    /// Whether the cluster has several management nodes.
+    pub fn has_several_managers(&self) -> bool {
+        self.managers().nth(1).is_some()
     }
 
     /// Returns the host with the name `name`.
@@ -343,32 +307,16 @@ impl Deployment {
         })
     }
 
-    /// Returns the addresses of management in the form that mounts use, separated by commas.
-    pub fn management_addresses(&self) -> String {
-        self.management().network.join(",")
-    }
-}
-
-/// Gives the role of the monitor to the host of management, if the file gives it to no host.
-fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut Vec<String>) {
-    let having = hosts.iter().filter(|host| host.has(Role::Monitor));
-    let names: Vec<&str> = having.map(|host| host.name.as_str()).collect();
-    match names.as_slice() {
-        [] if is_wanted => {
-            if let Some(host) = hosts.iter_mut().find(|host| host.has(Role::Management)) {
-                host.roles.push(Role::Monitor);
-                host.roles.sort();
-            }
-        }
-        [name, ..] if !is_wanted => problems.push(format!(
-            "host {name} has the role monitor, but `monitor = false` is set; remove the role or \
-             this setting"
-        )),
-        [] | [_] => {}
-        several => problems.push(format!(
-            "hosts {} have the role monitor; give it to one host only",
-            several.join(" and ")
-        )),
+    /// Returns the addresses of all management nodes, with their port, in the order of the file.
+    /// Tokens and mounts contain them in this form.
+    pub fn management_addresses(&self) -> Vec<String> {
+        let port = Role::Management.port().unwrap_or_default();
+        let addresses = self.managers().flat_map(|host| &host.network);
+        let with_port = |address: &String| match address.contains(':') {
+            true => format!("[{address}]:{port}"),
+            false => format!("{address}:{port}"),
+        };
+        addresses.map(with_port).collect()
     }
 }
 
@@ -403,9 +351,6 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
             )),
         }
     }
-    if entry.roles.is_empty() {
-        problems.push(format!("host {name} has no role; name at least one in `roles`"));
-    }
     roles.sort();
     let mut disks = Vec::new();
     let mut directories = Vec::new();
@@ -429,33 +374,6 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
     }
     check_places(&name, &disks, &directories, problems);
     Host { name, address, network, roles, domain: entry.domain, disks, directories }
-}
-
-fn check_places(
-    name: &str,
-    disks: &[Disk],
-    directories: &[(Role, String)],
-    problems: &mut Vec<String>,
-) {
-    let places = disks.iter().map(|disk| &disk.device);
-    let places: Vec<&String> = places.chain(directories.iter().map(|(_, path)| path)).collect();
-    for (index, place) in places.iter().enumerate() {
-        if places[..index].contains(place) {
-            problems.push(format!("host {name}: {place} is used by two targets; name it once"));
-        }
-        if !is_path(place) {
-            problems.push(format!(
-                "host {name}: invalid path '{place}': expected an absolute path of letters, digits \
-                 and ._+@:-"
-            ));
-        }
-    }
-    for disk in disks.iter().filter(|disk| !disk.device.starts_with("/dev/")) {
-        problems.push(format!(
-            "host {name}: '{}' is not a block device; name one below /dev, or use {}_directories",
-            disk.device, disk.role
-        ));
-    }
 }
 
 /// Whether a text is a host name or an IP address. Scripts can contain such a text without quotes.

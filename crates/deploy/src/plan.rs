@@ -5,81 +5,42 @@
 //! begins when all hosts have ended the phase before it. Within a phase, hosts work in parallel,
 //! and each host runs its steps in order. Steps that are done already are left out, so a plan for a
 //! complete cluster has only the steps that verify it.
+//!
+//! # Several management nodes and copies of metadata
+//! Steps that concern the cluster as a whole run on one host of management, which [`acting`]
+//! chooses: a host whose node votes and runs. So a plan goes on without any one of three hosts.
+//! The plan of a new cluster with several management nodes and copies is:
+//!
+//! 1. The acting host initialises management, as in a cluster with one node.
+//! 2. Each further host of management, one after the other, gets the token, initialises its node
+//!    with `--join`, starts it, and makes it a member (`skep management add`). Between two hosts,
+//!    management has two members for a moment; then no host of management may fail.
+//! 3. The acting host sets `metadata-copies`, before the first metadata service starts.
+//! 4. All services start and join. Their tokens, the mounts and the monitor have the addresses of
+//!    all management nodes of the file.
+//! 5. The acting host creates the metadata groups, and formats the cluster.
+//! 6. The plan waits until all members of management and of the groups are complete.
+//!
+//! A later plan compares the file with the members and groups that management lists
+//! ([`crate::cluster`]), and not with a record of earlier plans. So it continues at the missing
+//! step: a node that was initialised but is no member becomes one, a group with too few members
+//! gets another one, and the node of a host that has lost the role management is removed. An
+//! upgrade restarts one service after the other and the leader of management last, so that
+//! management elects a new leader only once.
+
+mod action;
+mod management;
+
+pub use action::Action;
+pub(crate) use management::former;
 
 use crate::checks::Program;
-use crate::config::config_hash;
+use crate::cluster::Cluster;
+use crate::config::{config_hash, fstab_hash};
 use crate::facts::{Contents, Facts, Running};
+use crate::groups::{self, GroupPlan};
 use crate::hosts::{Deployment, Disk, Host, Role};
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
-
-/// A step: one change of one host, or a check.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Copy the program to the host.
-    Install,
-    /// Write configuration files, units, and the lines of `/etc/fstab`.
-    Configure,
-    /// Create a file system on an empty disk.
-    Format(Disk),
-    /// Mount all disks of the host.
-    MountDisks,
-    /// Write the join token to a file.
-    WriteToken,
-    /// Initialise the directories of a service.
-    Initialise(Role),
-    /// Stop a service, and wait for its end.
-    Stop(Role),
-    /// Start a service, and wait until it is ready.
-    Start(Role),
-    /// Wait until all targets are registered, and then divide the namespace among the metadata
-    /// targets.
-    FormatCluster,
-    /// Wait until all servers of the hosts file answer.
-    AwaitHealth,
-    /// Wait until all members of metadata groups serve, and until all management nodes have the
-    /// whole log. Then another host can stop, and the cluster continues to work.
-    AwaitMembers,
-    /// Mount the cluster.
-    Mount,
-    /// Unmount the cluster.
-    Unmount,
-    /// Write the check file through the mount.
-    WriteCheck,
-    /// Read the check file through the mount, and compare its checksum.
-    ReadCheck,
-    /// Remove the check file.
-    RemoveCheck,
-    /// Remove all files and directories that a deployment has created on the host.
-    Remove,
-}
-
-impl Display for Action {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::Install => "install the program",
-            Self::Configure => "write the configuration and the systemd units",
-            Self::Format(disk) => {
-                return write!(formatter, "format {} for {}", disk.device, disk.role);
-            }
-            Self::MountDisks => "mount the disks",
-            Self::WriteToken => "write the token",
-            Self::Initialise(role) => return write!(formatter, "initialise {role}"),
-            Self::Stop(role) => return write!(formatter, "stop {role}"),
-            Self::Start(role) => return write!(formatter, "start {role}"),
-            Self::FormatCluster => "format the cluster",
-            Self::AwaitHealth => "wait until the cluster is healthy",
-            Self::AwaitMembers => "wait until all copies of metadata and management are complete",
-            Self::Mount => "mount the cluster",
-            Self::Unmount => "unmount the cluster",
-            Self::WriteCheck => "write a file through the mount",
-            Self::ReadCheck => "read the file through the mount",
-            Self::RemoveCheck => "remove the file",
-            Self::Remove => "remove all files and services of Skep",
-        };
-        formatter.write_str(text)
-    }
-}
 
 /// The steps of one host in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +60,60 @@ pub struct Phase {
     pub hosts: Vec<HostSteps>,
 }
 
-/// The facts about all hosts, by the names of the hosts.
-pub type AllFacts = BTreeMap<String, Facts>;
+/// The facts about all hosts and about the cluster.
+#[derive(Debug, Clone, Default)]
+pub struct AllFacts {
+    /// The facts about each host that answers, by the name of the host.
+    pub hosts: BTreeMap<String, Facts>,
+    /// The state of the cluster. `None` means that no management node has answered.
+    pub cluster: Option<Cluster>,
+}
+
+impl AllFacts {
+    /// Returns the facts about a host. `None` means that the host did not answer.
+    pub fn get(&self, host: &str) -> Option<&Facts> {
+        self.hosts.get(host)
+    }
+
+    /// Whether the namespace of the cluster is divided over its metadata groups.
+    pub fn is_formatted(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|it| it.is_formatted)
+            || self.hosts.values().any(|it| it.is_formatted)
+    }
+}
+
+/// Returns the host of management on which the steps for the cluster as a whole run. If possible,
+/// this is a host whose management node votes and runs. In a new cluster, it is the first host of
+/// management in the hosts file.
+///
+/// # Panics
+/// Does not panic, because a checked hosts file has a host of management.
+pub fn acting<'a>(deployment: &'a Deployment, all: &AllFacts) -> &'a Host {
+    let rank = |host: &&Host| {
+        let facts = all.get(&host.name);
+        let is_voter = all.cluster.as_ref().is_none_or(|it| it.voter(&host.name).is_some());
+        let is_initialised = facts.is_some_and(|it| it.initialised.contains(&Role::Management));
+        let runs = facts.is_some_and(|it| it.runs(Role::Management));
+        (!is_voter, !is_initialised, !runs)
+    };
+    deployment.managers().min_by_key(rank).expect("a checked file has a host of management")
+}
+
+/// Returns the changes of the metadata groups.
+///
+/// # Errors
+/// Returns the problem, with a remedy, if the metadata targets of the hosts file do not suffice.
+pub fn group_plan(deployment: &Deployment, all: &AllFacts) -> Result<GroupPlan, String> {
+    if deployment.copies.unwrap_or(1) == 1 {
+        return Ok(GroupPlan::default());
+    }
+    match &all.cluster {
+        Some(cluster) => groups::plan(deployment, &cluster.groups, all.is_formatted()),
+        // The groups of this cluster are unknown until management runs.
+        None if all.is_formatted() => Ok(GroupPlan::default()),
+        None => groups::divide(deployment),
+    }
+}
 
 /// Collects the phases of a plan. Leaves out phases without steps.
 #[derive(Debug, Default)]
@@ -133,19 +146,32 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
     phases.add("install", hosts, |host| {
         facts(host).map(|it| install(deployment, program, host, it)).unwrap_or_default()
     });
-    let management = [deployment.management()];
-    phases.add("management", management, |host| {
-        facts(host).map(|it| service(deployment, host, it, Role::Management)).unwrap_or_default()
-    });
+    let acting = [acting(deployment, all)];
+    let have_token = management::start(deployment, all, acting[0], &mut phases);
+    phases.add("copies", acting, |_| set_copies(deployment, all));
     phases.add("join", hosts, |host| {
-        facts(host).map(|it| join(deployment, host, it)).unwrap_or_default()
+        let has_token = have_token.contains(&host.name);
+        facts(host).map(|it| join(deployment, host, it, has_token)).unwrap_or_default()
     });
-    let is_formatted = facts(management[0]).is_some_and(|it| it.is_formatted);
-    phases.add("format", management, |_| match is_formatted {
-        true => Vec::new(),
-        false => vec![Action::FormatCluster],
+    let groups = group_plan(deployment, all).unwrap_or_default();
+    let is_formatted = all.is_formatted();
+    phases.add("format", acting, |_| {
+        let mut actions: Vec<_> = groups.new.iter().cloned().map(Action::CreateGroup).collect();
+        if !is_formatted {
+            actions.push(Action::FormatCluster);
+        }
+        actions
     });
-    phases.add("health", management, |_| vec![Action::AwaitHealth]);
+    phases.add("copies", acting, |_| {
+        let added = groups.added.iter().cloned();
+        added.map(|(group, place)| Action::AddCopy { group, place }).collect()
+    });
+    let has_copies = deployment.has_several_managers() || deployment.copies.unwrap_or(1) > 1;
+    phases.add("health", acting, |_| match has_copies && !is_formatted {
+        true => vec![Action::AwaitHealth, Action::AwaitMembers],
+        false => vec![Action::AwaitHealth],
+    });
+    management::retire(deployment, all, acting[0], &mut phases);
     // The monitor starts when the cluster is formatted. If it started earlier, the deployment would
     // cause alerts.
     phases.add("monitor", hosts, |host| {
@@ -169,7 +195,8 @@ fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Fact
         actions.push(Action::Install);
     }
     let is_configured = facts.deployed.is_some()
-        && host.services().all(|role| has_config(deployment, host, facts, role));
+        && host.services().all(|role| has_config(deployment, host, facts, role))
+        && facts.fstab == fstab_hash(deployment, host);
     if !is_configured || host.disks.iter().any(|disk| is_new(facts, disk)) {
         actions.push(Action::Configure);
     }
@@ -207,9 +234,22 @@ fn service(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> V
     actions
 }
 
-fn join(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
+/// Whether a host needs a token file, or one with the addresses of more management nodes.
+fn needs_token(deployment: &Deployment, facts: &Facts) -> bool {
+    let addresses = deployment.management_addresses();
+    facts.token.is_none() || addresses.iter().any(|it| !facts.token_addresses.contains(it))
+}
+
+/// Returns the step that sets the number of copies, if the cluster has another number.
+fn set_copies(deployment: &Deployment, all: &AllFacts) -> Vec<Action> {
+    let present = all.cluster.as_ref().map_or(1, |it| it.copies);
+    let wanted = deployment.copies.filter(|copies| *copies != present);
+    wanted.map(Action::SetCopies).into_iter().collect()
+}
+
+fn join(deployment: &Deployment, host: &Host, facts: &Facts, has_token: bool) -> Vec<Action> {
     let mut actions = Vec::new();
-    if facts.token.is_none() {
+    if !has_token && needs_token(deployment, facts) {
         actions.push(Action::WriteToken);
     }
     let others = host.services().filter(|role| role.is_node() && *role != Role::Management);
@@ -244,9 +284,10 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
 }
 
 /// Returns the steps of an upgrade. First, all hosts get the new program. Then the services restart
-/// one after the other. Between two services, the upgrade waits until the restarted member has what
-/// its group has changed meanwhile, because the next service may be the only other member. With
-/// `remount`, clients unmount the cluster and mount it again at the end.
+/// one after the other, and the leader of management after the other management nodes. Between two
+/// services, the upgrade waits until the restarted member has what its group or management has
+/// changed meanwhile, because the next service may be the only other member. With `remount`,
+/// clients unmount the cluster and mount it again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -254,18 +295,23 @@ pub fn upgrade(
     remount: bool,
 ) -> Vec<Phase> {
     let mut phases = Phases::default();
-    let management = deployment.management();
+    let acting = acting(deployment, all);
     let facts = |host: &Host| all.get(&host.name).cloned().unwrap_or_default();
     let is_new = |host: &Host| facts(host).program.as_ref() != Some(&program.hash);
     let hosts = &deployment.hosts;
     let awaited = |_: &Host| vec![Action::AwaitHealth, Action::AwaitMembers];
-    phases.add("health", [management], awaited);
+    phases.add("health", [acting], awaited);
     phases.add("install", hosts, |host| match is_new(host) {
         true => vec![Action::Install],
         false => Vec::new(),
     });
     for role in [Role::Storage, Role::Metadata, Role::Management, Role::Monitor] {
-        for host in hosts.iter().filter(|host| host.has(role)) {
+        let mut having: Vec<&Host> = hosts.iter().filter(|host| host.has(role)).collect();
+        if role == Role::Management {
+            let leader = all.cluster.as_ref().and_then(Cluster::leader);
+            having.sort_by_key(|host| Some(host.name.as_str()) == leader);
+        }
+        for host in having {
             let runs_old = facts(host).running.get(&role) == Some(&Running::Old);
             if !is_new(host) && !runs_old {
                 continue;
@@ -276,7 +322,7 @@ pub fn upgrade(
             }
             phases.add("restart", [host], |_| vec![Action::Stop(role), Action::Start(role)]);
             if role.is_node() {
-                phases.add("health", [management], awaited);
+                phases.add("health", [acting], awaited);
             }
         }
     }
@@ -308,11 +354,20 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
 /// Returns only the steps of the host `name`, and the steps that are for the cluster as a whole.
 pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
     let is_common = |action: &Action| {
-        use Action::{AwaitHealth, FormatCluster, ReadCheck, RemoveCheck, WriteCheck};
-        matches!(action, FormatCluster | AwaitHealth | WriteCheck | ReadCheck | RemoveCheck)
+        use Action::{AwaitHealth, CreateGroup, FormatCluster, SetCopies};
+        use Action::{ReadCheck, RemoveCheck, WriteCheck};
+        match action {
+            FormatCluster | AwaitHealth | WriteCheck | ReadCheck | RemoveCheck => true,
+            SetCopies(_) | CreateGroup(_) => true,
+            Action::AddCopy { place, .. } => place.host == name,
+            _ => false,
+        }
     };
     let keep = |mut phase: Phase| {
-        phase.hosts.retain(|host| host.host == name || host.actions.iter().all(is_common));
+        for host in phase.hosts.iter_mut().filter(|host| host.host != name) {
+            host.actions.retain(is_common);
+        }
+        phase.hosts.retain(|host| !host.actions.is_empty());
         (!phase.hosts.is_empty()).then_some(phase)
     };
     phases.into_iter().filter_map(keep).collect()

@@ -2,9 +2,15 @@
 
 use super::*;
 use crate::facts;
+use crate::groups::Place;
 use crate::hosts::tests::GOOD;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+
+/// Returns the metadata target of a host.
+fn place(host: &str) -> Place {
+    Place { host: host.into(), path: "/nvme0/t".into() }
+}
 
 fn all_scripts() -> Vec<(String, String)> {
     let deployment = Deployment::parse(GOOD).unwrap();
@@ -24,6 +30,13 @@ fn all_scripts() -> Vec<(String, String)> {
             Action::ReadCheck,
             Action::RemoveCheck,
             Action::Remove,
+            Action::JoinManagement,
+            Action::AddMember,
+            Action::RemoveMember { host: "m2".into(), node: 5 },
+            Action::DiscardManagement,
+            Action::SetCopies(2),
+            Action::CreateGroup(["a1", "a2"].map(place).into()),
+            Action::AddCopy { group: 3, place: place("a2") },
         ];
         actions.extend(host.disks.iter().cloned().map(Action::Format));
         for role in Role::SERVICES {
@@ -34,6 +47,7 @@ fn all_scripts() -> Vec<(String, String)> {
             let text = script(&deployment, host, &action, secrets);
             scripts.push((format!("{}: {action}", host.name), text));
         }
+        scripts.push((format!("{}: cluster", host.name), crate::cluster::script()));
         scripts.push((format!("{}: facts", host.name), facts::script(&deployment, host)));
         let peers = crate::checks::peers(&deployment, host);
         scripts.push((format!("{}: reach", host.name), crate::checks::reach_script(&peers)));
@@ -132,14 +146,17 @@ fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, Strin
         let begin = r#"{"epoch":4,"id":1,"kind":"metadata","members":"#;
         format!("{storage}\n{begin}[{first},{second}],\"state\":\"Degraded\"}}")
     };
-    let management = |lag: &str| {
+    let management = |lag: &str, state: &str| {
         let leader = r#"{"id":1,"lag":0,"role":"leader"}"#;
-        let follower = format!(r#"{{"id":5,"lag":{lag},"role":"follower"}}"#);
+        let follower =
+            format!(r#"{{"id":5,"lag":{lag},"reachability":"{state}","role":"follower"}}"#);
         let learner = r#"{"id":6,"lag":7,"role":"learner"}"#;
         format!("{{\"last\":12,\"nodes\":[{leader},{follower},{learner}]}}")
     };
     let (waiting, serving) = (group("Waiting"), group("Serving"));
-    let (behind, current) = (management("null"), management("0"));
+    // At first a member lacks changes, and then it is restarted.
+    let behind = management("null", "Online");
+    let (restarted, current) = (management("0", "Offline"), management("0", "Online"));
     // In this script, only the pauses advance the clock, by 25 s each.
     let script = format!(
         "set -eu\n{functions}\nclock=100\n\
@@ -149,7 +166,8 @@ fn wait_for_members(serving_from: u32, current_from: u32) -> (Option<i32>, Strin
          choose() {{ if [ \"$clock\" -lt \"$1\" ]; then echo \"$2\"; else echo \"$3\"; fi; }}\n\
          fake_skep() {{ case \"$1 $3\" in\n\
          'group --output') choose {serving_from} '{waiting}' '{serving}' ;;\n\
-         'management --output') choose {current_from} '{behind}' '{current}' ;;\n\
+         'management --output') if [ \"$clock\" -lt 200 ]; then choose {current_from} '{behind}' \
+         '{current}'; else choose {current_from} '{restarted}' '{current}'; fi ;;\n\
          *) echo \"the table of $*\" >&2 ;;\n\
          esac; }}\n{}",
         await_members().replace("/usr/bin/skep ", "fake_skep ")
@@ -169,6 +187,72 @@ fn upgrade_waits_for_members_and_names_those_that_do_not_return() {
     assert!(text.contains("the table of group list"), "{text}");
     let (code, text) = wait_for_members(0, 9_000);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.starts_with("at 700: not all management nodes have the whole log"), "{text}");
+    assert!(text.starts_with("at 700: not all management nodes answer"), "{text}");
     assert!(text.contains("the table of management status"), "{text}");
+}
+
+/// Runs a script of the module `cluster` with a stand-in for `skep`, which a shell function
+/// `fake_skep` defines. Returns the exit status and the output.
+fn run_with(fake: &str, body: &str) -> (Option<i32>, String) {
+    let from = PRELUDE.find("uptime_seconds() {").unwrap();
+    let to = PRELUDE.find("stop_service() {").unwrap();
+    let script = format!(
+        "set -eu\n{}\nclock=100\n\
+         uptime_seconds() {{ echo \"$clock\"; }}\n\
+         sleep() {{ clock=$((clock + 25)); }}\n\
+         die() {{ echo \"at $clock: $*\"; exit 1; }}\n\
+         fake_skep() {{\n{fake}\n}}\n{}",
+        &PRELUDE[from..to],
+        body.replace("/usr/bin/skep ", "fake_skep ")
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let texts = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    (output.status.code(), texts.concat())
+}
+
+/// Lists the targets of a cluster, as `skep target list --output ndjson` prints them, and refuses
+/// all other commands. A lost target of the host `a1` has the same directory as the new one.
+const TARGETS: &str = r#"case "$1 $2" in 'target list') cat <<'END'
+{"group":null,"id":3,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Offline"}
+{"group":null,"id":11,"kind":"metadata","node_name":"a1","path":"/nvme0/t","reachability":"Online"}
+{"group":3,"id":12,"kind":"metadata","node_name":"a2","path":"/nvme0/t","reachability":"Online"}
+{"group":1,"id":1,"kind":"storage","node_name":"a2","path":"/disk1/skep","reachability":"Online"}
+END
+;; *) echo "$*" >&2; exit 1 ;; esac"#;
+
+#[test]
+fn groups_are_made_of_the_ids_of_running_targets() {
+    let (code, text) = run_with(TARGETS, &cluster::create_group(&["a1", "a2"].map(place)));
+    assert_eq!(code, Some(1));
+    assert!(text.contains("group create 11 12 --cluster /srv/skep/management"), "{text}");
+    let (code, text) = run_with(TARGETS, &cluster::create_group(&["a1", "a9"].map(place)));
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with("at 175: the metadata target /nvme0/t of host a9"), "{text}");
+}
+
+#[test]
+fn target_joins_a_group_only_once() {
+    assert_eq!(run_with(TARGETS, &cluster::add_copy(3, &place("a2"))), (Some(0), String::new()));
+    let (code, text) = run_with(TARGETS, &cluster::add_copy(3, &place("a1")));
+    assert_eq!(code, Some(1));
+    assert!(text.contains("group add 3 11 --cluster"), "{text}");
+}
+
+/// The first attempts fail, because the former leader has stopped and management elects another.
+#[test]
+fn removal_of_a_management_node_waits_for_the_next_leader() {
+    let fake = |leads_from: u32| {
+        format!(
+            "[ \"$clock\" -ge {leads_from} ] || {{ echo 'no leader' >&2; return 1; }}\n\
+             if [ \"$2\" = remove ]; then removed=$3; return 0; fi\n\
+             if [ -z \"$removed\" ]; then echo '{{\"nodes\":[{{\"id\":5,\"lag\":0}}]}}'; \
+             else echo '{{\"nodes\":[]}}'; fi"
+        )
+    };
+    let body = format!("removed=\n{}", cluster::remove_member(5));
+    assert_eq!(run_with(&fake(120), &body), (Some(0), String::new()));
+    let (code, text) = run_with(&fake(9_000), &body);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the node was not removed within 60 s"), "{text}");
+    assert!(text.contains("no leader"), "{text}");
 }

@@ -23,6 +23,42 @@ storage_directories = ["/data/skep"]
 domain = "rack-1"
 "#;
 
+/// A cluster with three management nodes and two copies of metadata.
+pub(crate) const SEVERAL: &str = r#"
+copies = 2
+monitor = false
+[[host]]
+name = "a1"
+address = "10.0.0.1"
+roles = ["management", "metadata"]
+metadata_directories = ["/nvme0/skep"]
+[[host]]
+name = "a2"
+address = "10.0.0.2"
+roles = ["management", "metadata"]
+metadata_directories = ["/nvme0/skep"]
+[[host]]
+name = "a3"
+address = "10.0.0.3"
+network = ["2001:db8::3"]
+roles = ["management"]
+[[host]]
+name = "s1"
+address = "10.0.0.4"
+roles = ["storage"]
+storage_directories = ["/data/skep"]
+[[host]]
+name = "s2"
+address = "10.0.0.5"
+roles = ["storage"]
+storage_directories = ["/data/skep"]
+[[host]]
+name = "s3"
+address = "10.0.0.6"
+roles = ["storage"]
+storage_directories = ["/data/skep"]
+"#;
+
 /// Returns the problems of a hosts file, as one text.
 fn problems(text: &str) -> String {
     Deployment::parse(text).unwrap_err().context().to_owned()
@@ -31,8 +67,9 @@ fn problems(text: &str) -> String {
 #[test]
 fn valid_host_file_gives_hosts_with_their_targets() {
     let read = Deployment::parse(GOOD).unwrap();
-    assert_eq!(read.management().name, "m1");
-    assert_eq!(read.management_addresses(), "10.0.0.1");
+    assert_eq!(read.managers().map(|host| &host.name).collect::<Vec<_>>(), ["m1"]);
+    assert_eq!(read.management_addresses(), ["10.0.0.1:7400"]);
+    assert_eq!(read.copies, None);
     let host = read.host("s1").unwrap();
     assert_eq!(host.roles, [Role::Storage, Role::Client]);
     assert_eq!(
@@ -51,7 +88,11 @@ fn each_mistake_is_named_with_its_host_and_a_remedy() {
         }
     };
     check("\"storage\"]", "\"storag\"]", &["s1", "'storag'", "expected management"]);
-    check("\"client\",", "\"management\",", &["m1 and s1", "one host only"]);
+    check(
+        "\"client\",",
+        "\"management\",",
+        &["m1 and s1", "fail more often", "one, three or five hosts"],
+    );
     check("\"client\",", "\"storage\",", &["s1", "storage appears twice"]);
     check("\"metadata\"]", "\"client\"]", &["metadata is missing", "m1: metadata_disks"]);
     check("[\"/nvme0/skep\"]", "[]", &["m1: the role metadata has no target"]);
@@ -65,6 +106,21 @@ fn each_mistake_is_named_with_its_host_and_a_remedy() {
     check("domain", "domian", &["unknown field `domian`"]);
     check("address = \"10.0.0.2\"", "address = \"-oProxyCommand=x\"", &["invalid address"]);
     check("\"10.1.0.2\"", "\"a b\"", &["s1: invalid address 'a b'"]);
+}
+
+#[test]
+fn management_runs_on_one_three_or_five_hosts() {
+    let read = Deployment::parse(SEVERAL).unwrap();
+    assert!(read.has_several_managers());
+    let addresses = ["10.0.0.1:7400", "10.0.0.2:7400", "[2001:db8::3]:7400"];
+    assert_eq!(read.management_addresses(), addresses);
+    let with = |count: usize| {
+        let storage = "[\"storage\"]";
+        SEVERAL.replacen(storage, "[\"management\", \"storage\"]", count)
+    };
+    assert_eq!(Deployment::parse(&with(2)).unwrap().managers().count(), 5);
+    assert!(problems(&with(1)).contains("survive the loss of one node, as three do"));
+    assert!(problems(&with(3)).contains("waits for more than half of the nodes"));
 }
 
 #[test]

@@ -2,22 +2,28 @@
 
 use super::*;
 use crate::checks::tests::program;
+use crate::cluster::tests::{group, led_by};
 use crate::facts::tests::fresh;
-use crate::hosts::tests::GOOD;
+use crate::groups::Place;
+use crate::hosts::tests::{GOOD, SEVERAL};
 
 fn facts(deployment: &Deployment) -> AllFacts {
-    deployment.hosts.iter().map(|host| (host.name.clone(), fresh(deployment, host))).collect()
+    let hosts = deployment.hosts.iter();
+    let hosts = hosts.map(|host| (host.name.clone(), fresh(deployment, host))).collect();
+    AllFacts { hosts, cluster: None }
 }
 
 /// Returns the facts about all hosts of a complete cluster.
 fn complete(deployment: &Deployment) -> AllFacts {
     let mut all = facts(deployment);
     for host in &deployment.hosts {
-        let facts = all.get_mut(&host.name).unwrap();
+        let facts = all.hosts.get_mut(&host.name).unwrap();
         facts.deployed = Some(deployment.cluster.clone());
         facts.program = Some(program().hash);
         facts.program_is_ours = true;
         facts.token = Some(true);
+        facts.token_addresses = deployment.management_addresses();
+        facts.fstab = fstab_hash(deployment, host);
         facts.is_formatted = true;
         facts.mount = host.has(Role::Client).then_some(true);
         for role in host.services() {
@@ -94,7 +100,7 @@ fn complete_cluster_is_only_verified() {
 fn interrupted_run_continues_at_the_missing_step() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
-    let s1 = all.get_mut("s1").unwrap();
+    let s1 = all.hosts.get_mut("s1").unwrap();
     s1.initialised.clear();
     s1.running.clear();
     s1.mount = None;
@@ -146,11 +152,11 @@ fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     assert_eq!(of_monitor(&moved), expected);
     assert_eq!(of_monitor(&format!("monitor = false{GOOD}")), ["monitor: m1: stop monitor"]);
     let mut stopped = complete(&deployment);
-    stopped.get_mut("m1").unwrap().running.remove(&Role::Monitor);
+    stopped.hosts.get_mut("m1").unwrap().running.remove(&Role::Monitor);
     let steps = lines(&apply(&deployment, &program(), &stopped));
     assert!(steps.contains(&"monitor: m1: start monitor".to_owned()), "{steps:?}");
     // In a cluster in which no monitor runs, the upgrade starts none.
-    let old = stopped.get_mut("m1").unwrap();
+    let old = stopped.hosts.get_mut("m1").unwrap();
     old.program = Some("old".into());
     let steps = lines(&upgrade(&deployment, &program(), &stopped, false));
     assert!(!steps.iter().any(|it| it.contains("monitor")), "{steps:?}");
@@ -168,7 +174,7 @@ fn disk_with_data_of_the_cluster_is_never_formatted_again() {
 fn upgrade_restarts_one_service_at_a_time() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
-    for facts in all.values_mut() {
+    for facts in all.hosts.values_mut() {
         facts.program = Some("old".into());
     }
     let steps = lines(&upgrade(&deployment, &program(), &all, false));
@@ -196,7 +202,7 @@ fn upgrade_restarts_one_service_at_a_time() {
     assert_eq!(steps[..18], expected);
     // After an interrupted upgrade, only services that still run the old program are restarted.
     let mut all = complete(&deployment);
-    all.get_mut("m1").unwrap().running.insert(Role::Metadata, Running::Old);
+    all.hosts.get_mut("m1").unwrap().running.insert(Role::Metadata, Running::Old);
     let steps = lines(&upgrade(&deployment, &program(), &all, true));
     assert_eq!(steps[2..4], ["restart: m1: stop metadata", "restart: m1: start metadata"]);
     assert!(steps.contains(&"remount: s1: unmount the cluster".to_owned()), "{steps:?}");
@@ -222,10 +228,191 @@ fn removal_unmounts_first_and_stops_management_last() {
 fn plan_for_an_added_host_has_only_its_steps() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let mut all = complete(&deployment);
-    all.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));
-    all.get_mut("m1").unwrap().running.remove(&Role::Metadata);
+    all.hosts.insert("s1".into(), fresh(&deployment, deployment.host("s1").unwrap()));
+    all.hosts.get_mut("m1").unwrap().running.remove(&Role::Metadata);
     let steps = lines(&only(apply(&deployment, &program(), &all), "s1"));
     assert!(!steps.iter().any(|step| step.contains("m1: start")), "{steps:?}");
     assert!(steps.contains(&"join: s1: start storage".to_owned()), "{steps:?}");
     assert!(steps.contains(&VERIFY[0].to_owned()), "{steps:?}");
+}
+
+/// Returns the facts about a complete cluster of the hosts file [`SEVERAL`]. The hosts `voters` run
+/// its management nodes, and the first of them leads.
+fn complete_several(voters: &[&str]) -> (Deployment, AllFacts) {
+    let deployment = Deployment::parse(SEVERAL).unwrap();
+    let mut all = complete(&deployment);
+    let groups = vec![group(4, &[("a1", "/nvme0/skep"), ("a2", "/nvme0/skep")])];
+    all.cluster = Some(Cluster { copies: 2, groups, ..led_by(voters) });
+    (deployment, all)
+}
+
+/// Returns the steps of the phases with these names.
+fn of_phases(phases: &[Phase], names: &[&str]) -> Vec<String> {
+    let mut steps = lines(phases);
+    steps.retain(|step| names.iter().any(|name| step.starts_with(&format!("{name}: "))));
+    steps
+}
+
+#[test]
+fn further_management_nodes_join_one_after_the_other() {
+    let deployment = Deployment::parse(SEVERAL).unwrap();
+    let phases = apply(&deployment, &program(), &facts(&deployment));
+    let expected = [
+        "management: a1: initialise management",
+        "management: a1: start management",
+        "management: a2: write the token",
+        "management: a2: initialise a further management node",
+        "management: a2: start management",
+        "management: a2: make the node a member of management",
+        "management: a3: write the token",
+        "management: a3: initialise a further management node",
+        "management: a3: start management",
+        "management: a3: make the node a member of management",
+        "copies: a1: set the number of copies of metadata to 2",
+        "join: a1: write the token",
+        "join: a1: initialise metadata",
+        "join: a1: start metadata",
+        "join: a2: initialise metadata",
+        "join: a2: start metadata",
+    ];
+    let names = ["management", "copies", "join", "format", "health"];
+    let steps = of_phases(&phases, &names);
+    assert_eq!(steps[..expected.len()], expected);
+    let expected = [
+        "format: a1: create a metadata group of a1:/nvme0/skep, a2:/nvme0/skep",
+        "format: a1: format the cluster",
+        "health: a1: wait until the cluster is healthy",
+        "health: a1: wait until all copies of metadata and management are complete",
+    ];
+    assert_eq!(steps[steps.len() - 4..], expected);
+    let of_management = phases.iter().filter(|phase| phase.name == "management");
+    assert!(of_management.clone().all(|phase| phase.hosts.len() == 1));
+    assert_eq!(of_management.count(), 3);
+}
+
+#[test]
+fn complete_cluster_with_copies_is_only_verified() {
+    let (deployment, all) = complete_several(&["a1", "a2", "a3"]);
+    let steps = lines(&apply(&deployment, &program(), &all));
+    assert_eq!(steps, ["health: a1: wait until the cluster is healthy"]);
+    // While management does not answer, the step for members that exist changes nothing.
+    let unknown = AllFacts { cluster: None, ..all };
+    let steps = lines(&apply(&deployment, &program(), &unknown));
+    assert!(steps.contains(&"management: a3: make the node a member of management".to_owned()));
+    assert!(!steps.iter().any(|step| step.contains("initialise")), "{steps:?}");
+}
+
+#[test]
+fn installed_node_that_is_no_member_becomes_one() {
+    let (deployment, mut all) = complete_several(&["a1", "a2", "a3"]);
+    all.cluster.as_mut().unwrap().nodes[1].role = "none".into();
+    let steps = of_phases(&apply(&deployment, &program(), &all), &["management", "join"]);
+    assert_eq!(steps, ["management: a2: make the node a member of management"]);
+    // A host that was interrupted before the initialisation of its node gets all steps.
+    all.hosts.get_mut("a2").unwrap().initialised.remove(&Role::Management);
+    all.hosts.get_mut("a2").unwrap().running.remove(&Role::Management);
+    let steps = of_phases(&apply(&deployment, &program(), &all), &["management", "join"]);
+    let expected = [
+        "management: a2: initialise a further management node",
+        "management: a2: start management",
+        "management: a2: make the node a member of management",
+    ];
+    assert_eq!(steps, expected);
+}
+
+/// The cluster must never begin anew on the first host of the file.
+#[test]
+fn lost_first_management_host_joins_the_others() {
+    let (deployment, mut all) = complete_several(&["a2", "a3"]);
+    all.hosts.insert("a1".into(), fresh(&deployment, deployment.host("a1").unwrap()));
+    let steps = lines(&apply(&deployment, &program(), &all));
+    assert!(!steps.iter().any(|step| step.ends_with("initialise management")), "{steps:?}");
+    let expected = "management: a1: initialise a further management node";
+    assert!(steps.contains(&expected.to_owned()), "{steps:?}");
+    assert!(steps.contains(&"health: a2: wait until the cluster is healthy".to_owned()));
+}
+
+#[test]
+fn one_management_node_becomes_three_in_a_running_cluster() {
+    let (deployment, mut all) = complete_several(&["a1"]);
+    for name in ["a2", "a3"] {
+        let facts = all.hosts.get_mut(name).unwrap();
+        facts.initialised.remove(&Role::Management);
+        facts.running.remove(&Role::Management);
+    }
+    for facts in all.hosts.values_mut() {
+        facts.token_addresses = vec!["10.0.0.1:7400".into()];
+    }
+    let steps = of_phases(&apply(&deployment, &program(), &all), &["management", "join"]);
+    let management = steps.iter().filter(|step| step.starts_with("management: "));
+    assert_eq!(management.count(), 8, "{steps:?}");
+    let tokens: Vec<_> = steps.iter().filter(|step| step.contains("write the token")).collect();
+    assert_eq!(tokens.len(), deployment.hosts.len(), "{tokens:?}");
+    assert!(!steps.iter().any(|step| step.contains(": stop ")), "{steps:?}");
+}
+
+#[test]
+fn new_addresses_of_management_reach_the_fstab_of_clients() {
+    let text = SEVERAL.replace("[\"storage\"]", "[\"storage\", \"client\"]");
+    let one = text.replacen("\"management\", \"metadata\"", "\"metadata\"", 2);
+    let all = complete(&Deployment::parse(&one).unwrap());
+    let deployment = Deployment::parse(&text).unwrap();
+    let steps = of_phases(&apply(&deployment, &program(), &all), &["install"]);
+    let configured = |host: &str| {
+        let step = format!("install: {host}: write the configuration and the systemd units");
+        steps.contains(&step)
+    };
+    assert!(["s1", "s2", "s3"].into_iter().all(configured), "{steps:?}");
+}
+
+#[test]
+fn node_of_a_host_without_the_role_leaves_management() {
+    let moved = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
+    let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
+    let deployment = Deployment::parse(&moved).unwrap();
+    let (_, all) = complete_several(&["a1", "a2", "a3"]);
+    let steps = of_phases(&apply(&deployment, &program(), &all), &["management", "retire"]);
+    let expected = [
+        "management: s1: write the token",
+        "management: s1: initialise a further management node",
+        "management: s1: start management",
+        "management: s1: make the node a member of management",
+        "retire: a1: stop management",
+        "retire: a2: remove the management node of a1 [ID: 1]",
+        "retire: a1: remove the directory of management",
+    ];
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn group_with_too_few_members_gets_a_copy() {
+    let (deployment, mut all) = complete_several(&["a1", "a2", "a3"]);
+    let cluster = all.cluster.as_mut().unwrap();
+    cluster.copies = 1;
+    cluster.groups[0].members.truncate(1);
+    let phases = apply(&deployment, &program(), &all);
+    let expected = [
+        "copies: a1: set the number of copies of metadata to 2",
+        "copies: a1: give metadata group 4 a copy on a2:/nvme0/skep",
+    ];
+    assert_eq!(of_phases(&phases, &["copies", "format"]), expected);
+    // The steps for another host are left out when one host is added.
+    let of_one = only(phases.clone(), "a2");
+    assert_eq!(of_phases(&of_one, &["copies"]), expected);
+    assert_eq!(of_phases(&only(phases, "s1"), &["copies"]), expected[..1]);
+    let place = Place { host: "a2".into(), path: "/nvme0/skep".into() };
+    assert_eq!(group_plan(&deployment, &all).unwrap().added, [(4, place)]);
+}
+
+#[test]
+fn upgrade_restarts_the_leader_of_management_last() {
+    let (deployment, mut all) = complete_several(&["a1", "a2", "a3"]);
+    for facts in all.hosts.values_mut() {
+        facts.program = Some("old".into());
+    }
+    let phases = upgrade(&deployment, &program(), &all, false);
+    let steps = of_phases(&phases, &["restart"]);
+    let started: Vec<_> = steps.iter().filter(|step| step.contains("start management")).collect();
+    let expected = ["a2", "a3", "a1"].map(|host| format!("restart: {host}: start management"));
+    assert_eq!(started, expected.iter().collect::<Vec<_>>());
 }

@@ -73,6 +73,12 @@ for kind in management metadata storage monitor; do
       esac ;;
   esac
 done
+fact fstab "$(sed -n '/^# skep deploy: begin$/,/^# skep deploy: end$/p' /etc/fstab 2>/dev/null |
+  grep -v '^# skep deploy: ' | sha256sum | cut -c1-64)"
+if [ -e /etc/skep/token ]; then
+  # Only the addresses, because the rest of the token is secret.
+  fact token_addresses "$(sed -n '1s/^[^@]*@//p' /etc/skep/token)"
+fi
 [ -e /etc/skep/token ] && { recorded "file /etc/skep/token" && fact token ours || fact token foreign; }
 recorded formatted && fact formatted yes
 [ -e "$list" ] && fact deployed "$(sed -n 's/^cluster //p' "$list" | head -n 1)"

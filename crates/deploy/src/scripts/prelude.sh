@@ -19,6 +19,11 @@ record() {
   fi
   is_recorded "$1" || { printf '%s\n' "$1" >>"$list"; sync "$list"; }
 }
+# Removes an entry from the list.
+forget() { # entry
+  grep -vxF "$1" "$list" >"$list.new" || true
+  mv "$list.new" "$list"
+}
 make_dir() { # path, mode
   [ -d "$1" ] && return
   make_dir "$(dirname "$1")" 755

@@ -8,6 +8,13 @@ if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi
 if is_mounted "$MOUNT"; then
   umount "$MOUNT" || die "$MOUNT is in use; 'fuser -vm $MOUNT' lists the programs"
 fi
+# Services, mounts and commands of a cluster with several management nodes write its addresses and its
+# cluster map to files with the id of the cluster.
+id=$(sed -n '1s/^skep1-\([0-9a-f]\{1,\}\)-.*/\1/p' /etc/skep/token 2>/dev/null || true)
+if [ -n "$id" ]; then
+  rm -f "/var/cache/skep/$id".*
+  rmdir /var/cache/skep 2>/dev/null || true
+fi
 # Delete the data of targets now, while their disks are still mounted.
 sed -n 's/^target //p' "$list" | while read -r directory; do
   case "$directory" in /?*) ;; *) continue ;; esac

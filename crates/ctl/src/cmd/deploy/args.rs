@@ -2,9 +2,10 @@
 
 use crate::output::{is_for_people, print, render, table};
 use clap::Args;
-use skep_deploy::commands::{Ended, HostReport, Outcome, Run, program};
+use skep_deploy::commands::{Ended, Run, program};
 use skep_deploy::execute::StepReport;
 use skep_deploy::hosts::Deployment;
+use skep_deploy::report::{HostReport, ManagementReport, MemberReport, Outcome};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
@@ -117,7 +118,7 @@ fn warnings(outcome: &Outcome) -> String {
     text
 }
 
-/// Formats the state of the hosts, the warnings and the problems.
+/// Formats the state of the hosts and of the cluster, the warnings and the problems.
 pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
     let mut shown = table(&["Host", "Address", "Kernel", "Program", "Services", "Mount"]);
     for host in &outcome.hosts {
@@ -134,9 +135,43 @@ pub(super) fn hosts_as_text(outcome: &Outcome) -> String {
             },
         ]);
     }
-    let mut text = render(&shown) + &warnings(outcome);
+    let mut text = render(&shown) + &management(outcome) + &copies(outcome) + &warnings(outcome);
     for it in &outcome.problems {
         let _ = writeln!(text, "problem: {}: {}", it.host, it.problem);
+    }
+    text
+}
+
+/// Returns the line about the management nodes. Empty if there is only one.
+fn management(outcome: &Outcome) -> String {
+    if outcome.management.len() < 2 {
+        return String::new();
+    }
+    let node = |it: &ManagementReport| match (it.role.as_str(), it.is_online, it.lag) {
+        ("leader", ..) => format!("{} leads", it.host),
+        ("follower", true, Some(0)) => format!("{} follows", it.host),
+        ("follower", true, Some(lag)) => format!("{} follows and lacks {lag} changes", it.host),
+        ("follower", ..) => format!("{} does not answer", it.host),
+        ("learner", ..) => format!("{} gets the log", it.host),
+        ("none", ..) => format!("{} is no member", it.host),
+        (role, ..) => format!("{} is {role}", it.host),
+    };
+    let nodes: Vec<_> = outcome.management.iter().map(node).collect();
+    format!("Management: {}\n", nodes.join(", "))
+}
+
+/// Returns the lines about the copies of metadata. Empty if there is only one copy.
+fn copies(outcome: &Outcome) -> String {
+    if outcome.copies < 2 {
+        return String::new();
+    }
+    let mut text = format!("Copies of metadata: {}\n", outcome.copies);
+    for group in &outcome.metadata_groups {
+        let member =
+            |it: &MemberReport| format!("{}:{} {}", it.host, it.path, it.state.to_lowercase());
+        let members: Vec<_> = group.members.iter().map(member).collect();
+        let name = group.id.map_or_else(|| "new group".into(), |id| format!("group {id}"));
+        let _ = writeln!(text, "  {name}: {}", members.join(", "));
     }
     text
 }

@@ -3,7 +3,7 @@
 use super::args::{DeployArgs, hosts_as_text};
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
-use skep_deploy::commands::Outcome;
+use skep_deploy::report::Outcome;
 use skep_types::Result;
 use std::process::ExitCode;
 

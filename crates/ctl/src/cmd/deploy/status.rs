@@ -9,8 +9,8 @@ use std::process::ExitCode;
 const EXAMPLES: &[Example] =
     &[("show the state of all hosts", "skep deploy status --hosts hosts.toml")];
 
-/// Show services, versions and mounts of all hosts. Exit code 1 means that the cluster is not
-/// complete
+/// Show services, versions and mounts of all hosts, the leader of management and the copies of
+/// metadata. Exit code 1 means that the cluster is not complete
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {

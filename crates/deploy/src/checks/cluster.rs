@@ -1,0 +1,173 @@
+//! Checks of the running cluster: changes of management and of the copies of metadata that a
+//! deployment cannot make, or that an administrator should make by hand.
+
+use super::Verdict;
+use crate::cluster::Cluster;
+use crate::hosts::{Deployment, Host, Role};
+use crate::plan::{AllFacts, acting, former, group_plan};
+
+/// Adds the problems and warnings of the cluster to the verdict.
+pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
+    judge_founder(deployment, all, verdict);
+    let acting = acting(deployment, all);
+    if let Some(cluster) = &all.cluster {
+        judge_nodes(deployment, all, cluster, verdict);
+        judge_copies(deployment, cluster, acting, verdict);
+    }
+    match group_plan(deployment, all) {
+        Err(problem) => verdict.problem(acting, problem),
+        Ok(plan) => {
+            for place in plan.waiting {
+                let warning = format!(
+                    "metadata target {place} serves nothing: the namespace is divided over the \
+                     groups that exist, and all of them have their copies. The target can replace \
+                     a member (docs/operations/metadata-groups.md)"
+                );
+                verdict.warning(acting, warning);
+            }
+        }
+    }
+}
+
+/// At least one management node must stay, since a new node joins the others.
+fn judge_founder(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
+    let is_initialised = |host: &Host| {
+        all.get(&host.name).is_some_and(|it| it.initialised.contains(&Role::Management))
+    };
+    if deployment.managers().any(is_initialised) {
+        return;
+    }
+    for host in former(deployment, all) {
+        let problem = "the host runs management of the cluster, and no host with the role \
+                       management does; give at least one host with a management node the role, so \
+                       that the other nodes can join it";
+        verdict.problem(host, problem.into());
+    }
+}
+
+fn judge_nodes(deployment: &Deployment, all: &AllFacts, cluster: &Cluster, verdict: &mut Verdict) {
+    for host in deployment.managers() {
+        let has_lost =
+            all.get(&host.name).is_some_and(|it| !it.initialised.contains(&Role::Management));
+        if let Some(node) = cluster.voter(&host.name).filter(|_| has_lost) {
+            let problem = format!(
+                "the host is a member of management, but its directory /srv/skep/management is \
+                 gone, and with it its votes; remove the lost node with `skep management remove \
+                 {}` on another host of management, and run this command again",
+                node.id
+            );
+            verdict.problem(host, problem);
+        }
+    }
+    let wanted = deployment.managers().count();
+    for host in former(deployment, all).filter(|_| wanted == 1) {
+        if cluster.voter(&host.name).is_some() {
+            let problem = "the host runs a management node and has lost the role management; \
+                           `skep deploy` removes management nodes only while three others stay. \
+                           Give three hosts the role, or remove the node by hand with `skep \
+                           management remove` (docs/operations/several-hosts.md)";
+            verdict.problem(host, problem.into());
+        }
+    }
+    let is_known = |name: &str| deployment.hosts.iter().any(|host| host.name == name);
+    for node in cluster.nodes.iter().filter(|node| node.is_voter() && !is_known(&node.name)) {
+        let warning = format!(
+            "management has a member {} [ID: {}] that is not in the hosts file; if its host is \
+             lost, remove it with `skep management remove {}` on this host",
+            node.name, node.id, node.id
+        );
+        verdict.warning(acting(deployment, all), warning);
+    }
+}
+
+fn judge_copies(deployment: &Deployment, cluster: &Cluster, acting: &Host, verdict: &mut Verdict) {
+    let Some(wanted) = deployment.copies.filter(|wanted| *wanted < cluster.copies) else { return };
+    let problem = format!(
+        "the cluster has {} copies of metadata, and the hosts file asks for {wanted}; `skep \
+         deploy` removes no copy. Set copies = {0}, or take members out of their groups with `skep \
+         group remove` and set metadata-copies with `skep config set`",
+        cluster.copies
+    );
+    verdict.problem(acting, problem);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::tests::{group, led_by};
+    use crate::hosts::tests::SEVERAL;
+
+    /// Returns the problems and the warnings for a running cluster. Its management nodes are on the
+    /// hosts `initialised`, and `cluster` is what management prints.
+    fn judged(file: &str, initialised: &[&str], cluster: Option<Cluster>) -> (String, String) {
+        let deployment = Deployment::parse(file).unwrap();
+        let mut all = AllFacts { cluster, ..AllFacts::default() };
+        for host in &deployment.hosts {
+            let facts = all.hosts.entry(host.name.clone()).or_default();
+            if initialised.contains(&host.name.as_str()) {
+                facts.initialised.insert(Role::Management);
+            }
+        }
+        let mut verdict = Verdict::default();
+        judge_cluster(&deployment, &all, &mut verdict);
+        let text = |problems: &[crate::ssh::HostProblem]| {
+            let lines = problems.iter().map(|it| format!("{}: {}\n", it.host, it.problem));
+            lines.collect::<String>()
+        };
+        (text(&verdict.problems), text(&verdict.warnings))
+    }
+
+    /// Returns the state of a complete cluster of the hosts file [`SEVERAL`].
+    fn complete() -> Cluster {
+        let groups = vec![group(4, &[("a1", "/nvme0/skep"), ("a2", "/nvme0/skep")])];
+        Cluster { copies: 2, groups, ..led_by(&["a1", "a2", "a3"]) }
+    }
+
+    #[test]
+    fn complete_cluster_has_no_problem() {
+        let none = (String::new(), String::new());
+        assert_eq!(judged(SEVERAL, &["a1", "a2", "a3"], Some(complete())), none);
+        assert_eq!(judged(SEVERAL, &[], None), none, "a new cluster");
+    }
+
+    #[test]
+    fn member_that_has_lost_its_directory_is_named() {
+        let (problems, _) = judged(SEVERAL, &["a1", "a3"], Some(complete()));
+        assert!(problems.starts_with("a2: the host is a member of management"), "{problems}");
+        assert!(problems.contains("skep management remove 2`"), "{problems}");
+    }
+
+    #[test]
+    fn management_cannot_lose_all_its_nodes_at_once() {
+        let moved = SEVERAL.replace("\"management\", \"metadata\"", "\"metadata\"");
+        let moved = moved.replace("[\"storage\"]", "[\"management\", \"storage\"]");
+        let moved = moved.replace("[\"management\"]", "[\"client\"]");
+        let (problems, _) = judged(&moved, &["a1", "a2", "a3"], Some(complete()));
+        assert!(problems.contains("a1: the host runs management of the cluster"), "{problems}");
+        let one =
+            SEVERAL.replace("roles = [\"management\", \"metadata\"]", "roles = [\"metadata\"]");
+        let (problems, _) = judged(&one, &["a1", "a2", "a3"], Some(complete()));
+        assert!(problems.contains("only while three others stay"), "{problems}");
+    }
+
+    #[test]
+    fn copies_are_never_removed_from_a_cluster() {
+        let fewer = SEVERAL.replace("copies = 2", "copies = 1");
+        let (problems, _) = judged(&fewer, &["a1", "a2", "a3"], Some(complete()));
+        assert!(problems.contains("has 2 copies of metadata, and the hosts file asks for 1"));
+        let without = SEVERAL.replace("copies = 2", "");
+        let (problems, _) = judged(&without, &["a1", "a2", "a3"], Some(complete()));
+        assert_eq!(problems, "", "a file without the setting keeps the copies");
+    }
+
+    #[test]
+    fn foreign_members_and_targets_without_use_are_warnings() {
+        let mut cluster = complete();
+        cluster.nodes[1].name = "other".into();
+        let (_, warnings) = judged(SEVERAL, &["a1", "a2", "a3"], Some(cluster));
+        assert!(warnings.contains("a member other [ID: 2]"), "{warnings}");
+        let more = SEVERAL.replace("[\"/nvme0/skep\"]", "[\"/nvme0/skep\", \"/nvme0/more\"]");
+        let (_, warnings) = judged(&more, &["a1", "a2", "a3"], Some(complete()));
+        assert!(warnings.contains("a1:/nvme0/more serves nothing"), "{warnings}");
+    }
+}

@@ -1,0 +1,221 @@
+//! The state of the running cluster: its management nodes, and its metadata groups. Management
+//! prints it, and the script `scripts/cluster.sh` collects it on a host of management.
+//!
+//! The module owns the script and the parser of its output. The script changes nothing.
+
+use crate::groups::Place;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use skep_types::{Error, ErrorCode, Result};
+
+const SCRIPT: &str = include_str!("scripts/cluster.sh");
+
+/// A management node that the cluster has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ManagementNode {
+    /// Id of the node.
+    pub id: u32,
+    /// Name of the node. If `skep deploy` has created it, this is the name of its host.
+    pub name: String,
+    /// `leader`, `follower`, `learner` (it does not vote yet), or `none` (it is no member).
+    pub role: String,
+    /// `Online`, `Probably-Offline` or `Offline`.
+    pub reachability: String,
+    /// Number of changes in the log that the node has not stored yet. `None` means that the node
+    /// has not answered the leader.
+    pub lag: Option<u64>,
+}
+
+impl ManagementNode {
+    /// Whether the node votes.
+    pub fn is_voter(&self) -> bool {
+        matches!(self.role.as_str(), "leader" | "follower")
+    }
+}
+
+/// A member of a metadata group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupMember {
+    /// The target.
+    pub place: Place,
+    /// The state of the target in its group, such as `Serving`.
+    pub state: String,
+}
+
+/// A group of metadata targets that hold the same part of the namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataGroup {
+    /// Id of the group.
+    pub id: u32,
+    /// The members, in the order of the cluster map.
+    pub members: Vec<GroupMember>,
+}
+
+/// The state of the cluster, as management has printed it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// All registered management nodes.
+    pub nodes: Vec<ManagementNode>,
+    /// Whether the namespace is divided over the metadata groups.
+    pub is_formatted: bool,
+    /// The setting `metadata-copies`.
+    pub copies: u32,
+    /// The metadata groups, in the order of their ids.
+    pub groups: Vec<MetadataGroup>,
+}
+
+/// The output of `skep management status`.
+#[derive(Deserialize)]
+struct Status {
+    /// Programs before this field leave it out.
+    #[serde(default)]
+    formatted: bool,
+    nodes: Vec<ManagementNode>,
+}
+
+/// One line of the output of `skep group list`.
+#[derive(Deserialize)]
+struct GroupLine {
+    id: u32,
+    kind: String,
+    members: Vec<MemberLine>,
+}
+
+#[derive(Deserialize)]
+struct MemberLine {
+    target: u32,
+    node_name: String,
+    state: String,
+}
+
+/// One line of the output of `skep target list`.
+#[derive(Deserialize)]
+struct TargetLine {
+    id: u32,
+    path: String,
+}
+
+/// The output of `skep config get`.
+#[derive(Deserialize)]
+struct SettingLine {
+    value: u32,
+}
+
+/// Returns the script that prints the state of the cluster. It runs on a host of management.
+pub fn script() -> String {
+    SCRIPT.to_owned()
+}
+
+impl Cluster {
+    /// Parses the output of the script.
+    ///
+    /// # Errors
+    /// Returns `Protocol` if a line is not of the expected form, or if one is missing.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (mut status, mut copies) = (None, None);
+        let (mut groups, mut targets) = (Vec::new(), Vec::new());
+        for (noun, json) in text.lines().filter_map(|line| line.split_once('\t')) {
+            match noun {
+                "management" => status = Some(parsed::<Status>(json)?),
+                "copies" => copies = Some(parsed::<SettingLine>(json)?.value),
+                "group" => groups.push(parsed::<GroupLine>(json)?),
+                "target" => targets.push(parsed::<TargetLine>(json)?),
+                _ => {}
+            }
+        }
+        let (Some(status), Some(copies)) = (status, copies) else {
+            return Err(Error::new(ErrorCode::Protocol, "the output of management is incomplete"));
+        };
+        let member = |it: MemberLine| {
+            let target = targets.iter().find(|target| target.id == it.target);
+            let path = target.map(|target| target.path.clone()).unwrap_or_default();
+            GroupMember { place: Place { host: it.node_name, path }, state: it.state }
+        };
+        groups.retain(|group| group.kind == "metadata");
+        groups.sort_by_key(|group| group.id);
+        let group = |it: GroupLine| MetadataGroup {
+            id: it.id,
+            members: it.members.into_iter().map(member).collect(),
+        };
+        Ok(Self {
+            nodes: status.nodes,
+            is_formatted: status.formatted,
+            copies,
+            groups: groups.into_iter().map(group).collect(),
+        })
+    }
+
+    /// Returns the node with the name of a host that votes.
+    pub fn voter(&self, host: &str) -> Option<&ManagementNode> {
+        self.nodes.iter().find(|node| node.name == host && node.is_voter())
+    }
+
+    /// Returns the name of the leader.
+    pub fn leader(&self) -> Option<&str> {
+        let leader = self.nodes.iter().find(|node| node.role == "leader");
+        leader.map(|node| node.name.as_str())
+    }
+}
+
+fn parsed<T: DeserializeOwned>(json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|error| {
+        let what = format!("cannot read the output of management: {error}");
+        Error::new(ErrorCode::Protocol, what)
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a cluster in which the hosts `voters` run management, and the first of them leads.
+    pub(crate) fn led_by(voters: &[&str]) -> Cluster {
+        let node = |(id, name): (u32, &&str)| ManagementNode {
+            id,
+            name: (*name).to_owned(),
+            role: if id == 1 { "leader" } else { "follower" }.into(),
+            reachability: "Online".into(),
+            lag: Some(0),
+        };
+        let nodes = (1..).zip(voters).map(node).collect();
+        Cluster { nodes, is_formatted: true, copies: 1, groups: Vec::new() }
+    }
+
+    /// Returns a metadata group of targets, each as its host and its directory.
+    pub(crate) fn group(id: u32, members: &[(&str, &str)]) -> MetadataGroup {
+        let member = |(host, path): &(&str, &str)| GroupMember {
+            place: Place { host: (*host).into(), path: (*path).into() },
+            state: "Serving".into(),
+        };
+        MetadataGroup { id, members: members.iter().map(member).collect() }
+    }
+
+    const OUTPUT: &str = concat!(
+        "management\t{\"formatted\":true,\"leader\":1,\"nodes\":[",
+        "{\"id\":1,\"lag\":0,\"name\":\"m1\",\"reachability\":\"Online\",\"role\":\"leader\"},",
+        "{\"id\":9,\"lag\":null,\"name\":\"m2\",\"reachability\":\"Offline\",",
+        "\"role\":\"none\"}]}\n",
+        "copies\t{\"name\":\"metadata-copies\",\"value\":2}\n",
+        "group\t{\"id\":5,\"kind\":\"storage\",\"members\":[]}\n",
+        "group\t{\"id\":4,\"kind\":\"metadata\",\"members\":[",
+        "{\"node_name\":\"a1\",\"state\":\"Serving\",\"target\":2}]}\n",
+        "target\t{\"group\":4,\"id\":2,\"path\":\"/nvme0/skep\"}\n",
+    );
+
+    #[test]
+    fn state_of_the_cluster_is_parsed_from_lines() {
+        let cluster = Cluster::parse(OUTPUT).unwrap();
+        assert_eq!((cluster.is_formatted, cluster.copies), (true, 2));
+        assert_eq!(cluster.leader(), Some("m1"));
+        assert_eq!(cluster.voter("m1").map(|node| node.id), Some(1));
+        assert_eq!(cluster.voter("m2"), None);
+        assert_eq!(cluster.groups, [group(4, &[("a1", "/nvme0/skep")])]);
+    }
+
+    #[test]
+    fn incomplete_output_of_management_is_refused() {
+        let without = OUTPUT.replace("copies\t", "noise\t");
+        assert!(Cluster::parse(&without).is_err());
+        assert!(Cluster::parse(&OUTPUT.replace("\"id\":5", "\"id\":x")).is_err());
+    }
+}
