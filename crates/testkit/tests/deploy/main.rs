@@ -1,197 +1,13 @@
 //! `skep deploy` over real `sshd`s, to hosts with separate networks and root directories. The tests
 //! begin with a hosts file, deploy and mount a cluster, and then remove Skep from all hosts.
 
-use skep_testkit::page::{PageHost, PageNetwork};
-use skep_testkit::program::{Finished, finish, run};
-use skep_testkit::{PATIENCE, Scratch, files, schema, wait_for};
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+mod several;
+mod site;
 
-/// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
-const LONG: Duration = Duration::from_secs(300);
-/// The directories in which a deployment creates files.
-const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
-
-/// A deploying host, and the hosts that it deploys to. Each of these hosts runs an `sshd`.
-struct Site {
-    // Fields are dropped in this order, because the hosts must end before their switch.
-    hosts: Vec<PageHost>,
-    admin: PageHost,
-    _network: PageNetwork,
-}
-
-impl Site {
-    /// Starts hosts with these names and the addresses 10.0.0.1, 10.0.0.2, ...
-    fn new(names: &[&str]) -> Self {
-        let network = PageNetwork::new();
-        let admin = network.host("admin", "10.0.0.99/24");
-        admin
-            .run(
-                "rm -rf ~root/.ssh\n\
-                 ssh-keygen -q -t ed25519 -N '' -f ~root/key",
-            )
-            .expect_success();
-        let key = admin.run("cat ~root/key.pub").expect_success();
-        let mut hosts = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
-            // Give the host its own /run, so that it does not see the networks of other programs.
-            host.run("rm -rf /usr/bin/skep /var/log/skep; mount -t tmpfs tmpfs /run")
-                .expect_success();
-            host.serve_ssh(&key);
-            hosts.push(host);
-        }
-        Self { hosts, admin, _network: network }
-    }
-
-    fn host(&mut self, name: &str) -> &mut PageHost {
-        let host = self.hosts.iter_mut().find(|host| host.name() == name);
-        host.unwrap_or_else(|| panic!("no host {name}"))
-    }
-
-    /// Writes the hosts file.
-    fn write(&self, body: &str) {
-        let head = "cluster = \"scratch\"\n[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
-            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=~/known\", \
-            \"HashKnownHosts=no\"]\n";
-        let text = format!("{head}{body}");
-        self.admin.run(&format!("cat >~root/hosts.toml <<'END'\n{text}END\n")).expect_success();
-    }
-
-    /// Runs `skep deploy` on the deploying host.
-    fn deploy(&self, arguments: &str) -> Finished {
-        let line = format!("skep deploy {arguments} --hosts ~root/hosts.toml");
-        finish(&mut self.admin.shell(&line), LONG)
-    }
-
-    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended before that.
-    fn kill_after(&self, arguments: &str, steps: usize) -> bool {
-        let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
-        let mut command = self.admin.shell(&line);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("nsenter can be started");
-        let output = BufReader::new(child.stderr.take().expect("a pipe"));
-        let seen =
-            output.lines().map_while(Result::ok).filter(|it| it.starts_with('[')).take(steps);
-        let seen = seen.count();
-        let was_running = child.try_wait().expect("our own child").is_none();
-        child.kill().ok();
-        child.wait().expect("our own child");
-        seen == steps && was_running
-    }
-
-    /// Checks that the monitor serves its page only on the loopback address of the host `name`, and
-    /// that the page shows all services.
-    fn expect_monitored(&self, name: &str, services: usize) {
-        let host = self.hosts.iter().find(|host| host.name() == name).expect("a host");
-        let read = |path: &str| {
-            let line = format!(
-                "python3 -c \"import urllib.request as u; \
-                 print(u.urlopen('http://127.0.0.1:7480{path}', timeout=9).read().decode())\""
-            );
-            host.run(&line)
-        };
-        let page = read("/").expect_success();
-        assert!(page.to_lowercase().contains("<!doctype html>"), "{page}");
-        wait_for("the monitor shows all services", PATIENCE, || {
-            let live = read("/api/live").stdout;
-            let live: serde_json::Value = serde_json::from_str(&live).ok()?;
-            let found = live["services"].as_array()?.len();
-            (found >= services).then_some(())
-        });
-        let position = self.hosts.iter().position(|host| host.name() == name).expect("a host");
-        let outside = format!("bash -c '</dev/tcp/10.0.0.{}/7480'", position + 1);
-        let own = self.admin.run(&outside);
-        assert!(!own.status.success(), "the page has no password");
-    }
-
-    /// Returns the paths in the directories in which a deployment creates files, and the contents
-    /// of fstab. There is one text for each host.
-    fn contents(&self) -> Vec<String> {
-        let list = |host: &PageHost| {
-            // Ignore /run/mount, where mount(8) stores its own table.
-            let line = format!(
-                "find {PLACES} -xdev -not -path '/run/mount*' | sort; cat /etc/fstab || true"
-            );
-            host.run(&line).expect_success()
-        };
-        self.hosts.iter().map(list).collect()
-    }
-
-    /// Checks that all hosts have exactly the files in `before`, and that no process of Skep runs
-    /// on them.
-    fn expect_unchanged(&self, before: &[String]) {
-        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
-            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
-            let differences: Vec<_> = before.symmetric_difference(&after).collect();
-            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
-            let processes = host.run(
-                "own=$(readlink /proc/self/ns/net)\n\
-                 for process in /proc/[0-9]*; do\n\
-                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
-                 done 2>/dev/null | grep '^skep' || true",
-            );
-            assert_eq!(processes.expect_success(), "", "{}", host.name());
-        }
-    }
-}
-
-/// A loop device over a file. In the test it plays the role of a disk.
-struct Disk {
-    device: String,
-    _scratch: Scratch,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let scratch = Scratch::new();
-        let file = scratch.directory("disk").join("image");
-        files::create(&file).set_len(400 << 20).expect("a sparse file");
-        let device = run("losetup", ["--find", "--show", &file.display().to_string()]);
-        Self { device: device.trim().to_owned(), _scratch: scratch }
-    }
-
-    /// Returns the kinds of data on the disk that `wipefs` recognises.
-    fn signatures(&self) -> String {
-        run("wipefs", ["--no-act", &self.device])
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        finish(std::process::Command::new("losetup").args(["--detach", &self.device]), PATIENCE);
-    }
-}
-
-const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
-    roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
-
-fn storage(name: &str, address: u8, targets: &str) -> String {
-    format!(
-        "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\n\
-         roles = [\"storage\"]\n{targets}\n"
-    )
-}
-
-fn client(name: &str, address: u8) -> String {
-    format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
-}
-
-/// A program that causes load on a client. It runs until the file `/srv/stop` exists, and fails if
-/// any operation fails.
-const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
-    while [ ! -e /srv/stop ]; do
-      n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
-      { head -c 300000 /dev/urandom >/srv/data && cp /srv/data $file && cmp /srv/data $file &&
-        mv $file $file.x && cmp /srv/data $file.x; } || echo failed at $n >>/srv/failures
-      echo $n >/srv/count
-    done; touch /srv/ended; exec sleep infinity'";
+use site::{Disk, LOAD, MANAGEMENT, Site, client, storage};
+use skep_testkit::program::run;
+use skep_testkit::{PATIENCE, schema, wait_for};
+use std::time::Instant;
 
 /// Command: skep deploy plan, skep deploy apply, skep deploy status, skep deploy add.
 /// Command: skep deploy upgrade, skep deploy remove, skep deploy destroy.
@@ -247,17 +63,8 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
         let shown = site.host(name).run(old).expect_success();
         assert!(!shown.contains("deleted"), "{name}: {shown}");
     }
-    let c1 = site.host("c1");
-    let count = || c1.run("cat /srv/count").stdout.trim().parse::<u32>().unwrap_or_default();
-    let at_end = count();
-    wait_for("the load goes on", PATIENCE, || (count() > at_end + 2).then_some(()));
-    c1.run("touch /srv/stop").expect_success();
-    wait_for("the load ends", PATIENCE, || {
-        c1.run("test -e /srv/ended").status.success().then_some(())
-    });
-    let failures = c1.run("cat /srv/failures || true").expect_success();
-    assert_eq!(failures, "", "no operation failed");
-    c1.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
+    site.await_load("c1");
+    site.end_load("c1");
 
     // A changed hosts file first moves the monitor to another host. A later hosts file removes the
     // monitor.
@@ -295,9 +102,10 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert!(again.contains(" 0 steps"), "{again}");
 }
 
-/// While a member of a metadata group gets its copy, the only complete member must not stop.
+/// While a member of a metadata group gets its copy, the only complete member must not stop. Then
+/// the cluster gets two more management nodes, and one of them moves to another host.
 ///
-/// Command: skep deploy upgrade.
+/// Command: skep deploy upgrade, skep deploy apply.
 #[test]
 fn upgrade_waits_until_a_member_has_its_copy() {
     let mut site = Site::new(&["m1", "s1", "c1", "a2"]);
@@ -346,6 +154,7 @@ fn upgrade_waits_until_a_member_has_its_copy() {
     assert!(members.iter().all(|it| it["state"] == "Serving"), "{members:?}");
     let found = site.host("c1").run("ls /mnt/skep | wc -l").expect_success();
     assert_eq!(found.trim(), "10000");
+    several::management_grows_and_moves(&mut site, &format!("{base}{second}"));
 }
 
 #[test]
@@ -394,7 +203,11 @@ fn deploy_refuses_a_bad_host_and_names_the_fix() {
 
     check(&site, &hosts(&good.replace("10.0.0.2", "10.0.0.77")), &["host s1", "10.0.0.77", "sshd"]);
     check(&site, &hosts(&good.replace("storage\"]", "storag\"]")), &["s1", "'storag'"]);
-    check(&site, &hosts(&good.replace("storage\"]", "management\"]")), &["m1 and s1", "one host"]);
+    check(
+        &site,
+        &hosts(&good.replace("storage\"]", "management\"]")),
+        &["m1 and s1", "three or five hosts"],
+    );
     check(&site, &hosts(&good.replace("/disk1/skep", "/disk1/../etc")), &["s1", "invalid path"]);
 
     // In these cases, the SSH key of the deploying host is wrong, or the host key has changed.

@@ -1,0 +1,220 @@
+//! The hosts of the tests: a deploying host and hosts with `sshd`, and the parts of their hosts
+//! files.
+
+use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::program::{Finished, finish, run};
+use skep_testkit::{PATIENCE, Scratch, files, wait_for};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
+const LONG: Duration = Duration::from_secs(300);
+/// The directories in which a deployment creates files.
+const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
+
+/// A deploying host, and the hosts that it deploys to. Each of these hosts runs an `sshd`.
+pub(crate) struct Site {
+    // Fields are dropped in this order, because the hosts must end before their switch.
+    hosts: Vec<PageHost>,
+    pub(crate) admin: PageHost,
+    _network: PageNetwork,
+}
+
+impl Site {
+    /// Starts hosts with these names and the addresses 10.0.0.1, 10.0.0.2, ...
+    pub(crate) fn new(names: &[&str]) -> Self {
+        let network = PageNetwork::new();
+        let admin = network.host("admin", "10.0.0.99/24");
+        admin
+            .run(
+                "rm -rf ~root/.ssh\n\
+                 ssh-keygen -q -t ed25519 -N '' -f ~root/key",
+            )
+            .expect_success();
+        let key = admin.run("cat ~root/key.pub").expect_success();
+        let mut hosts = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
+            // Give the host its own /run, so that it does not see the networks of other programs.
+            host.run("rm -rf /usr/bin/skep /var/log/skep; mount -t tmpfs tmpfs /run")
+                .expect_success();
+            host.serve_ssh(&key);
+            hosts.push(host);
+        }
+        Self { hosts, admin, _network: network }
+    }
+
+    pub(crate) fn host(&mut self, name: &str) -> &mut PageHost {
+        let host = self.hosts.iter_mut().find(|host| host.name() == name);
+        host.unwrap_or_else(|| panic!("no host {name}"))
+    }
+
+    /// Writes the hosts file.
+    pub(crate) fn write(&self, body: &str) {
+        self.write_with("", body);
+    }
+
+    /// Writes the hosts file, with further settings of the cluster.
+    pub(crate) fn write_with(&self, settings: &str, body: &str) {
+        let head = "[ssh]\nuser = \"root\"\nidentity = \"key\"\n\
+            options = [\"StrictHostKeyChecking=accept-new\", \"UserKnownHostsFile=~/known\", \
+            \"HashKnownHosts=no\"]\n";
+        let text = format!("cluster = \"scratch\"\n{settings}{head}{body}");
+        self.admin.run(&format!("cat >~root/hosts.toml <<'END'\n{text}END\n")).expect_success();
+    }
+
+    /// Waits until the program [`LOAD`] on a client has completed some more operations.
+    pub(crate) fn await_load(&mut self, client: &str) {
+        let client = self.host(client);
+        let count =
+            || client.run("cat /srv/count").stdout.trim().parse::<u32>().unwrap_or_default();
+        let now = count();
+        wait_for("the load goes on", PATIENCE, || (count() > now + 2).then_some(()));
+    }
+
+    /// Ends the program [`LOAD`] on a client, and checks that none of its operations has failed.
+    pub(crate) fn end_load(&mut self, client: &str) {
+        let client = self.host(client);
+        client.run("touch /srv/stop").expect_success();
+        wait_for("the load ends", PATIENCE, || {
+            client.run("test -e /srv/ended").status.success().then_some(())
+        });
+        let failures = client.run("cat /srv/failures || true").expect_success();
+        assert_eq!(failures, "", "no operation failed");
+        client.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
+    }
+
+    /// Runs `skep deploy` on the deploying host.
+    pub(crate) fn deploy(&self, arguments: &str) -> Finished {
+        let line = format!("skep deploy {arguments} --hosts ~root/hosts.toml");
+        finish(&mut self.admin.shell(&line), LONG)
+    }
+
+    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended before that.
+    pub(crate) fn kill_after(&self, arguments: &str, steps: usize) -> bool {
+        let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
+        let mut command = self.admin.shell(&line);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("nsenter can be started");
+        let output = BufReader::new(child.stderr.take().expect("a pipe"));
+        let seen =
+            output.lines().map_while(Result::ok).filter(|it| it.starts_with('[')).take(steps);
+        let seen = seen.count();
+        let was_running = child.try_wait().expect("our own child").is_none();
+        child.kill().ok();
+        child.wait().expect("our own child");
+        seen == steps && was_running
+    }
+
+    /// Checks that the monitor serves its page only on the loopback address of the host `name`, and
+    /// that the page shows all services.
+    pub(crate) fn expect_monitored(&self, name: &str, services: usize) {
+        let host = self.hosts.iter().find(|host| host.name() == name).expect("a host");
+        let read = |path: &str| {
+            let line = format!(
+                "python3 -c \"import urllib.request as u; \
+                 print(u.urlopen('http://127.0.0.1:7480{path}', timeout=9).read().decode())\""
+            );
+            host.run(&line)
+        };
+        let page = read("/").expect_success();
+        assert!(page.to_lowercase().contains("<!doctype html>"), "{page}");
+        wait_for("the monitor shows all services", PATIENCE, || {
+            let live = read("/api/live").stdout;
+            let live: serde_json::Value = serde_json::from_str(&live).ok()?;
+            let found = live["services"].as_array()?.len();
+            (found >= services).then_some(())
+        });
+        let position = self.hosts.iter().position(|host| host.name() == name).expect("a host");
+        let outside = format!("bash -c '</dev/tcp/10.0.0.{}/7480'", position + 1);
+        let own = self.admin.run(&outside);
+        assert!(!own.status.success(), "the page has no password");
+    }
+
+    /// Returns the paths in the directories in which a deployment creates files, and the contents
+    /// of fstab. There is one text for each host.
+    pub(crate) fn contents(&self) -> Vec<String> {
+        let list = |host: &PageHost| {
+            // Ignore /run/mount, where mount(8) stores its own table.
+            let line = format!(
+                "find {PLACES} -xdev -not -path '/run/mount*' | sort; cat /etc/fstab || true"
+            );
+            host.run(&line).expect_success()
+        };
+        self.hosts.iter().map(list).collect()
+    }
+
+    /// Checks that all hosts have exactly the files in `before`, and that no process of Skep runs
+    /// on them.
+    pub(crate) fn expect_unchanged(&self, before: &[String]) {
+        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
+            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
+            let differences: Vec<_> = before.symmetric_difference(&after).collect();
+            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
+            let processes = host.run(
+                "own=$(readlink /proc/self/ns/net)\n\
+                 for process in /proc/[0-9]*; do\n\
+                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+                 done 2>/dev/null | grep '^skep' || true",
+            );
+            assert_eq!(processes.expect_success(), "", "{}", host.name());
+        }
+    }
+}
+
+/// A loop device over a file. In the test it plays the role of a disk.
+pub(crate) struct Disk {
+    pub(crate) device: String,
+    _scratch: Scratch,
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        let scratch = Scratch::new();
+        let file = scratch.directory("disk").join("image");
+        files::create(&file).set_len(400 << 20).expect("a sparse file");
+        let device = run("losetup", ["--find", "--show", &file.display().to_string()]);
+        Self { device: device.trim().to_owned(), _scratch: scratch }
+    }
+
+    /// Returns the kinds of data on the disk that `wipefs` recognises.
+    pub(crate) fn signatures(&self) -> String {
+        run("wipefs", ["--no-act", &self.device])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        finish(std::process::Command::new("losetup").args(["--detach", &self.device]), PATIENCE);
+    }
+}
+
+pub(crate) const MANAGEMENT: &str = "[[host]]\nname = \"m1\"\naddress = \"10.0.0.1\"\n\
+    roles = [\"management\", \"metadata\"]\nmetadata_directories = [\"/nvme0/skep\"]\n";
+
+pub(crate) fn storage(name: &str, address: u8, targets: &str) -> String {
+    format!(
+        "[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\n\
+         roles = [\"storage\"]\n{targets}\n"
+    )
+}
+
+pub(crate) fn client(name: &str, address: u8) -> String {
+    format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
+}
+
+/// A program that causes load on a client. It runs until the file `/srv/stop` exists, and fails if
+/// any operation fails.
+pub(crate) const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
+    while [ ! -e /srv/stop ]; do
+      n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
+      { head -c 300000 /dev/urandom >/srv/data && cp /srv/data $file && cmp /srv/data $file &&
+        mv $file $file.x && cmp /srv/data $file.x; } || echo failed at $n >>/srv/failures
+      echo $n >/srv/count
+    done; touch /srv/ended; exec sleep infinity'";
