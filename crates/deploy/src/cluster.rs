@@ -36,7 +36,9 @@ impl ManagementNode {
 /// A member of a metadata group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupMember {
-    /// The target.
+    /// Id of the target.
+    pub target: u32,
+    /// Host and directory of the target.
     pub place: Place,
     /// The state of the target in its group, such as `Serving`.
     pub state: String,
@@ -129,7 +131,8 @@ impl Cluster {
         let member = |it: MemberLine| {
             let target = targets.iter().find(|target| target.id == it.target);
             let path = target.map(|target| target.path.clone()).unwrap_or_default();
-            GroupMember { place: Place { host: it.node_name, path }, state: it.state }
+            let place = Place { host: it.node_name, path };
+            GroupMember { target: it.target, place, state: it.state }
         };
         groups.retain(|group| group.kind == "metadata");
         groups.sort_by_key(|group| group.id);
@@ -181,13 +184,15 @@ pub(crate) mod tests {
         Cluster { nodes, is_formatted: true, copies: 1, groups: Vec::new() }
     }
 
-    /// Returns a metadata group of targets, each as its host and its directory.
+    /// Returns a metadata group of targets, each as its host and its directory. The first target
+    /// has the id 2.
     pub(crate) fn group(id: u32, members: &[(&str, &str)]) -> MetadataGroup {
-        let member = |(host, path): &(&str, &str)| GroupMember {
+        let member = |(target, (host, path)): (u32, &(&str, &str))| GroupMember {
+            target,
             place: Place { host: (*host).into(), path: (*path).into() },
             state: "Serving".into(),
         };
-        MetadataGroup { id, members: members.iter().map(member).collect() }
+        MetadataGroup { id, members: (2..).zip(members).map(member).collect() }
     }
 
     const OUTPUT: &str = concat!(

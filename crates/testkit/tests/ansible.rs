@@ -46,7 +46,8 @@ fn inventory_becomes_a_hosts_file() {
     };
     let variables = json!({
         "m1": with(json!({
-            "skep_cluster": "scratch", "skep_mount_point": "/mnt/skep", "ansible_host": "10.0.0.1",
+            "skep_cluster": "scratch", "skep_copies": 2, "skep_mount_point": "/mnt/skep",
+            "ansible_host": "10.0.0.1",
             "skep_metadata_directories": ["/nvme0/skep"], "skep_ssh_options": ["ProxyJump=gate"],
         })),
         "m2": with(json!({ "skep_metadata_disks": ["/dev/sdb"], "skep_network": ["10.1.0.2"] })),
@@ -59,6 +60,7 @@ fn inventory_becomes_a_hosts_file() {
     });
     let expected = r#"# Written by Ansible from its inventory. Changes of this file will be lost.
 cluster = "scratch"
+copies = 2
 
 [ssh]
 user = "admin"
@@ -125,6 +127,11 @@ fn inventory_that_describes_no_cluster_is_refused() {
             groups.clone(),
             json!({ "m1": { "skep_monitor": "no" }, "c1": {} }),
             "invalid skep_monitor 'no': expected true or false",
+        ),
+        (
+            groups.clone(),
+            json!({ "m1": { "skep_copies": true }, "c1": {} }),
+            "invalid skep_copies True: expected a number",
         ),
         (
             groups,

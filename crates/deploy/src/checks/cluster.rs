@@ -13,6 +13,7 @@ pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verd
     if let Some(cluster) = &all.cluster {
         judge_nodes(deployment, all, cluster, verdict);
         judge_copies(deployment, cluster, acting, verdict);
+        judge_members(deployment, all, cluster, verdict);
     }
     match group_plan(deployment, all) {
         Err(problem) => verdict.problem(acting, problem),
@@ -91,6 +92,36 @@ fn judge_copies(deployment: &Deployment, cluster: &Cluster, acting: &Host, verdi
     verdict.problem(acting, problem);
 }
 
+/// A host that was installed anew has lost its metadata targets. Their groups cannot use the new
+/// targets as long as the lost ones are members.
+fn judge_members(
+    deployment: &Deployment,
+    all: &AllFacts,
+    cluster: &Cluster,
+    verdict: &mut Verdict,
+) {
+    for group in cluster.groups.iter().filter(|group| group.members.len() > 1) {
+        for member in &group.members {
+            let has_lost = |host: &&Host| {
+                let facts = all.get(&host.name).map(|it| &it.initialised);
+                host.name == member.place.host
+                    && facts.is_some_and(|it| !it.contains(&Role::Metadata))
+            };
+            if let Some(host) = deployment.hosts.iter().find(has_lost) {
+                let (group, target) = (group.id, member.target);
+                let problem = format!(
+                    "the host has lost metadata target {} [ID: {target}], a member of group \
+                     {group}; take it out of the cluster with `skep group remove {group} {target}` \
+                     and `skep target remove {target}` on a host of management, and run this \
+                     command again, which gives the group a new copy",
+                    member.place.path
+                );
+                verdict.problem(host, problem);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,14 +129,15 @@ mod tests {
     use crate::hosts::tests::SEVERAL;
 
     /// Returns the problems and the warnings for a running cluster. Its management nodes are on the
-    /// hosts `initialised`, and `cluster` is what management prints.
+    /// hosts `initialised`, and `cluster` is what management prints. Other hosts with the role
+    /// management have nothing of Skep.
     fn judged(file: &str, initialised: &[&str], cluster: Option<Cluster>) -> (String, String) {
         let deployment = Deployment::parse(file).unwrap();
         let mut all = AllFacts { cluster, ..AllFacts::default() };
         for host in &deployment.hosts {
             let facts = all.hosts.entry(host.name.clone()).or_default();
             if initialised.contains(&host.name.as_str()) {
-                facts.initialised.insert(Role::Management);
+                facts.initialised.extend([Role::Management, Role::Metadata]);
             }
         }
         let mut verdict = Verdict::default();
@@ -131,8 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn member_that_has_lost_its_directory_is_named() {
+    fn members_on_a_host_that_was_installed_anew_are_named() {
         let (problems, _) = judged(SEVERAL, &["a1", "a3"], Some(complete()));
+        assert!(
+            problems.contains("`skep group remove 4 3` and `skep target remove 3`"),
+            "{problems}"
+        );
         assert!(problems.starts_with("a2: the host is a member of management"), "{problems}");
         assert!(problems.contains("skep management remove 2`"), "{problems}");
     }

@@ -6,7 +6,10 @@ export PATH LC_ALL=C
 show() { # name, command...
   name=$1; shift
   found=$(timeout 30 /usr/bin/skep "$@" --cluster /srv/skep/management --output ndjson)
-  printf '%s\n' "$found" | while IFS= read -r line; do printf '%s\t%s\n' "$name" "$line"; done
+  # An empty list is one empty line here.
+  printf '%s\n' "$found" | while IFS= read -r line; do
+    [ -z "$line" ] || printf '%s\t%s\n' "$name" "$line"
+  done
 }
 show management management status
 show copies config get metadata-copies

@@ -53,7 +53,9 @@ def hosts_by_role(groups):
             + ", ".join("skep_" + role for role in ROLES)
         )
     if not groups.get("skep_management"):
-        raise InventoryError("no host runs management: put one host into the group skep_management")
+        raise InventoryError(
+            "no host runs management: put one, three or five hosts into the group skep_management"
+        )
     return roles
 
 
@@ -61,7 +63,7 @@ def hosts_file(groups, variables, directory):
     """Returns the text of the hosts file.
 
     `variables` is a dictionary from the name of a host to its variables. The settings of the whole
-    cluster are those of the host in the group `skep_management`. A relative path of a private key
+    cluster are those of the first host in the group `skep_management`. A relative path of a private key
     begins in `directory`.
     """
     roles = hosts_by_role(groups)
@@ -70,6 +72,7 @@ def hosts_file(groups, variables, directory):
     lines += _settings(cluster, {"skep_cluster": ("cluster", str)})
     # Without the group `skep_monitor`, `skep deploy` starts the monitor on the host of management.
     lines += _settings(cluster, {"skep_monitor": ("monitor", bool)})
+    lines += _settings(cluster, {"skep_copies": ("copies", int)})
     lines += ["", "[ssh]"] + _ssh(roles, variables, directory)
     lines += _settings(cluster, {"skep_ssh_options": ("options", list)})
     mount = {"skep_mount_point": ("point", str), "skep_mount_options": ("options", str)}
@@ -131,8 +134,11 @@ def _settings(variables, names):
         value = variables.get(variable)
         if value is None:
             continue
-        words = {list: "a list of texts", str: "a text", bool: "true or false"}
-        is_right = isinstance(value, kind)
+        words = {
+            list: "a list of texts", str: "a text", bool: "true or false", int: "a number"
+        }
+        # In Python, True and False are numbers too.
+        is_right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if kind is list and is_right:
             is_right = all(isinstance(item, str) for item in value)
         if not is_right:
