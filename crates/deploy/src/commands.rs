@@ -148,6 +148,7 @@ impl Run<'_> {
         self.change(false, |survey| {
             let host = self.deployment.host(name)?;
             self.refuse_management(host, survey)?;
+            refuse_copies(host, survey)?;
             let names = [name.to_owned()];
             survey
                 .verdict
@@ -345,6 +346,27 @@ impl Run<'_> {
     }
 }
 
+/// Returns an error if a host has members of metadata groups that have other members. Without the
+/// host, these groups would wait for the lost members.
+fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
+    let groups = survey.facts.cluster.iter().flat_map(|cluster| &cluster.groups);
+    for group in groups.filter(|group| group.members.len() > 1) {
+        let member = group.members.iter().find(|member| member.place.host == host.name);
+        if let Some(member) = member {
+            let (group, target) = (group.id, member.target);
+            let what = format!(
+                "cannot remove host {}: its metadata target {} [ID: {target}] holds a copy of group \
+                 {group}; take the target out first with `skep group remove {group} {target}` and \
+                 `skep target remove {target}` (before that, `skep group add` gives the group \
+                 another copy)",
+                host.name, member.place.path
+            );
+            return Err(Error::new(ErrorCode::NotPermitted, what));
+        }
+    }
+    Ok(())
+}
+
 /// Returns an error if the hosts store data and the user has not given `--destroy-data`.
 fn refuse_data(
     deployment: &Deployment,
@@ -377,4 +399,53 @@ fn refuse_data(
         lost.join("; ")
     );
     Err(Error::new(ErrorCode::NotPermitted, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::tests::program;
+    use crate::cluster::tests::{group, led_by};
+    use crate::hosts::tests::{GOOD, SEVERAL};
+
+    /// Returns the reason why a host of a running cluster cannot be removed. Management runs on the
+    /// hosts `voters`. Empty if the host can be removed.
+    fn refusal(file: &str, voters: &[&str], name: &str) -> String {
+        let deployment = Deployment::parse(file).unwrap();
+        let mut facts = AllFacts::default();
+        for voter in voters {
+            let facts = facts.hosts.entry((*voter).to_owned()).or_default();
+            facts.initialised.insert(Role::Management);
+        }
+        let groups = vec![group(4, &[("a1", "/nvme0/skep"), ("a2", "/nvme0/skep")])];
+        facts.cluster = Some(Cluster { groups, ..led_by(voters) });
+        let survey = Survey { facts, absent: Vec::new(), verdict: Verdict::default() };
+        let program = program();
+        let report = |_: usize, _: usize, _: &StepReport| {};
+        let run = Run { deployment: &deployment, program: &program, parallel: 1, report: &report };
+        let host = deployment.host(name).unwrap();
+        let refused = run.refuse_management(host, &survey).and(refuse_copies(host, &survey));
+        refused.map_or_else(|error| error.context().to_owned(), |()| String::new())
+    }
+
+    #[test]
+    fn removal_keeps_an_odd_number_of_management_nodes() {
+        let all = ["a1", "a2", "a3"];
+        let check = |refused: String, words: &str| assert!(refused.contains(words), "{refused}");
+        check(refusal(GOOD, &["m1"], "m1"), "which the cluster needs");
+        check(refusal(SEVERAL, &all, "a3"), "with 2 management nodes the cluster would stop");
+        let moved = SEVERAL.replace("[\"management\"]", "[]");
+        let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
+        check(refusal(&moved, &all, "a3"), "is still a part of the cluster");
+        assert_eq!(refusal(&moved, &["a1", "a2", "s1"], "a3"), "");
+        assert_eq!(refusal(SEVERAL, &all, "s1"), "");
+    }
+
+    #[test]
+    fn removal_of_a_copy_names_the_commands_before_it() {
+        let moved = SEVERAL.replacen("\"management\", \"metadata\"", "\"metadata\"", 1);
+        let moved = moved.replacen("[\"storage\"]", "[\"management\", \"storage\"]", 1);
+        let refused = refusal(&moved, &["a2", "a3", "s1"], "a1");
+        assert!(refused.contains("`skep group remove 4 2`"), "{refused}");
+    }
 }

@@ -80,6 +80,15 @@ fn valid_host_file_gives_hosts_with_their_targets() {
 }
 
 #[test]
+fn hosts_files_of_the_page_are_valid() {
+    let page = include_str!("../../../../docs/operations/deploying.md");
+    let files = page.split("```toml\n").skip(1).filter_map(|it| it.split("```").next());
+    let read = files.map(|text| Deployment::parse(text).unwrap());
+    let shapes: Vec<_> = read.map(|it| (it.managers().count(), it.copies)).collect();
+    assert_eq!(shapes, [(1, None), (3, Some(2))]);
+}
+
+#[test]
 fn each_mistake_is_named_with_its_host_and_a_remedy() {
     let check = |from: &str, to: &str, words: &[&str]| {
         let text = problems(&GOOD.replacen(from, to, 1));
