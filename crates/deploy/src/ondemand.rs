@@ -433,6 +433,7 @@ pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
         cluster: name.to_owned(),
         ssh: SshSettings::default(),
         mount: MountSettings { point: mount.to_owned(), options: String::new() },
+        copies: None,
         hosts: hosts.iter().map(host).collect(),
         directory: PathBuf::new(),
     }
