@@ -212,8 +212,8 @@ impl Run<'_> {
         self.outcome(begin, survey, steps, error)
     }
 
-    /// Observes all hosts. `is_new` means that the network between all pairs of hosts is checked
-    /// too.
+    /// Observes all hosts and the cluster. `is_new` means that changes of the cluster, and the
+    /// network between all pairs of hosts, are checked too.
     fn survey(&self, is_new: bool) -> Survey {
         let ssh = Ssh::new(self.deployment);
         let hosts = &self.deployment.hosts;
@@ -237,8 +237,6 @@ impl Run<'_> {
         facts.cluster = self.cluster(&ssh, &facts, &mut verdict);
         if is_new && absent.is_empty() {
             judge_cluster(self.deployment, &facts, &mut verdict);
-        }
-        if is_new && absent.is_empty() {
             let reached = in_parallel(hosts, self.parallel, |host| self.reach(&ssh, host));
             verdict.problems.extend(reached.into_iter().flatten());
         }

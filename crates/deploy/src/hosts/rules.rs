@@ -86,7 +86,7 @@ fn check_copies(file: &Deployment, problems: &mut Vec<String>) {
     }
 }
 
-/// Gives the role of the monitor to the host of management, if the file gives it to no host.
+/// Gives the role of the monitor to the first host of management, if the file gives it to no host.
 pub(super) fn place_monitor(is_wanted: bool, hosts: &mut [Host], problems: &mut Vec<String>) {
     let having = hosts.iter().filter(|host| host.has(Role::Monitor));
     let names: Vec<&str> = having.map(|host| host.name.as_str()).collect();
