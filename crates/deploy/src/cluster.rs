@@ -38,6 +38,8 @@ impl ManagementNode {
 pub struct GroupMember {
     /// Id of the target.
     pub target: u32,
+    /// Id of the target's metadata service.
+    pub node: u32,
     /// Host and directory of the target.
     pub place: Place,
     /// The state of the target in its group, such as `Serving`.
@@ -86,6 +88,7 @@ struct GroupLine {
 #[derive(Deserialize)]
 struct MemberLine {
     target: u32,
+    node: u32,
     node_name: String,
     state: String,
 }
@@ -132,7 +135,7 @@ impl Cluster {
             let target = targets.iter().find(|target| target.id == it.target);
             let path = target.map(|target| target.path.clone()).unwrap_or_default();
             let place = Place { host: it.node_name, path };
-            GroupMember { target: it.target, place, state: it.state }
+            GroupMember { target: it.target, node: it.node, place, state: it.state }
         };
         groups.retain(|group| group.kind == "metadata");
         groups.sort_by_key(|group| group.id);
@@ -185,10 +188,11 @@ pub(crate) mod tests {
     }
 
     /// Returns a metadata group of targets, each as its host and its directory. The first target
-    /// has the id 2.
+    /// has the id 2, and its service the id 12.
     pub(crate) fn group(id: u32, members: &[(&str, &str)]) -> MetadataGroup {
         let member = |(target, (host, path)): (u32, &(&str, &str))| GroupMember {
             target,
+            node: target + 10,
             place: Place { host: (*host).into(), path: (*path).into() },
             state: "Serving".into(),
         };
@@ -203,7 +207,7 @@ pub(crate) mod tests {
         "copies\t{\"name\":\"metadata-copies\",\"value\":2}\n",
         "group\t{\"id\":5,\"kind\":\"storage\",\"members\":[]}\n",
         "group\t{\"id\":4,\"kind\":\"metadata\",\"members\":[",
-        "{\"node_name\":\"a1\",\"state\":\"Serving\",\"target\":2}]}\n",
+        "{\"node\":12,\"node_name\":\"a1\",\"state\":\"Serving\",\"target\":2}]}\n",
         "target\t{\"group\":4,\"id\":2,\"path\":\"/nvme0/skep\"}\n",
     );
 

@@ -353,10 +353,10 @@ fn refuse_copies(host: &Host, survey: &Survey) -> Result<()> {
         if let Some(member) = member {
             let (group, target) = (group.id, member.target);
             let what = format!(
-                "cannot remove host {}: its metadata target {} [ID: {target}] holds a copy of group \
-                 {group}; take the target out first with `skep group remove {group} {target}` and \
-                 `skep target remove {target}` (before that, `skep group add` gives the group \
-                 another copy)",
+                "cannot remove host {}: its metadata target {} [ID: {target}] holds a copy of \
+                 group {group}; take the target out first with `skep group remove {group} \
+                 {target}` and `skep target remove {target}` (before that, `skep group add` gives \
+                 the group another copy)",
                 host.name, member.place.path
             );
             return Err(Error::new(ErrorCode::NotPermitted, what));

@@ -111,10 +111,10 @@ fn judge_members(
                 let (group, target) = (group.id, member.target);
                 let problem = format!(
                     "the host has lost metadata target {} [ID: {target}], a member of group \
-                     {group}; take it out of the cluster with `skep group remove {group} {target}` \
-                     and `skep target remove {target}` on a host of management, and run this \
-                     command again, which gives the group a new copy",
-                    member.place.path
+                     {group}; take it out of the cluster with `skep group remove {group} \
+                     {target}`, `skep target remove {target}` and `skep node remove {}` on a host \
+                     of management, and run this command again, which gives the group a new copy",
+                    member.place.path, member.node
                 );
                 verdict.problem(host, problem);
             }
@@ -166,7 +166,9 @@ mod tests {
     fn members_on_a_host_that_was_installed_anew_are_named() {
         let (problems, _) = judged(SEVERAL, &["a1", "a3"], Some(complete()));
         assert!(
-            problems.contains("`skep group remove 4 3` and `skep target remove 3`"),
+            problems.contains(
+                "`skep group remove 4 3`, `skep target remove 3` and `skep node remove 13`"
+            ),
             "{problems}"
         );
         assert!(problems.starts_with("a2: the host is a member of management"), "{problems}");

@@ -41,6 +41,12 @@ pub(super) fn start(
         let Some(facts) = all.get(&host.name).filter(|_| !is_member) else { continue };
         let mut actions = Vec::new();
         if !exists(host) {
+            // Management gives a name only once, so the node of an interrupted attempt is removed.
+            let nodes = all.cluster.iter().flat_map(|cluster| &cluster.nodes);
+            let stale = nodes.filter(|node| node.name == host.name);
+            let remove = |id: u32| Action::RemoveMember { host: host.name.clone(), node: id };
+            let removals: Vec<_> = stale.map(|node| remove(node.id)).collect();
+            phases.add("management", [acting], |_| removals.clone());
             if needs_token(deployment, facts) {
                 have_token.insert(host.name.clone());
                 actions.push(Action::WriteToken);
