@@ -3,11 +3,7 @@
 //!
 //! The module does no I/O. Its input is the facts of the hosts. A problem stops `skep deploy apply`
 //! before it changes a host. A warning does not stop it. Each text names the fact and the remedy.
-//! `cluster` checks the state of the running cluster.
-
-mod cluster;
-
-pub use cluster::judge_cluster;
+//! [`crate::plan::judge_cluster`] checks the running cluster.
 
 use crate::facts::{Contents, Facts};
 use crate::hosts::{Deployment, Host, Role};
@@ -36,11 +32,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn problem(&mut self, host: &Host, problem: String) {
+    /// Adds a problem of a host.
+    pub(crate) fn problem(&mut self, host: &Host, problem: String) {
         self.problems.push(HostProblem { host: host.name.clone(), problem });
     }
 
-    fn warning(&mut self, host: &Host, problem: String) {
+    /// Adds a warning about a host.
+    pub(crate) fn warning(&mut self, host: &Host, problem: String) {
         self.warnings.push(HostProblem { host: host.name.clone(), problem });
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The module owns the script and the parser of its output. The script changes nothing.
 
-use crate::groups::Place;
+use crate::hosts::Place;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use skep_types::{Error, ErrorCode, Result};

@@ -1,7 +1,7 @@
 //! The commands of `skep deploy`. Each command observes the hosts and plans steps. All commands
 //! except `plan` and `status` then execute these steps.
 
-use crate::checks::{Program, Verdict, judge, judge_cluster, judge_reach, peers, reach_script};
+use crate::checks::{Program, Verdict, judge, judge_reach, peers, reach_script};
 use crate::cluster::{self, Cluster};
 use crate::execute::{Executor, Report, StepReport, in_parallel};
 use crate::facts::{self, Facts};
@@ -236,7 +236,7 @@ impl Run<'_> {
         let mut verdict = judge(self.deployment, self.program, &facts.hosts);
         facts.cluster = self.cluster(&ssh, &facts, &mut verdict);
         if is_new && absent.is_empty() {
-            judge_cluster(self.deployment, &facts, &mut verdict);
+            plan::judge_cluster(self.deployment, &facts, &mut verdict);
             let reached = in_parallel(hosts, self.parallel, |host| self.reach(&ssh, host));
             verdict.problems.extend(reached.into_iter().flatten());
         }

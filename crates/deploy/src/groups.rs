@@ -1,30 +1,13 @@
-//! Divides the metadata targets of the hosts file into groups of as many targets as the setting
-//! `copies` says. The targets of a group hold the same part of the namespace.
+//! Divides the metadata targets of the hosts file into groups. The setting `copies` is the number
+//! of targets in a group. The targets of a group hold the same part of the namespace.
 //!
 //! The module does no I/O. The members of a group lie on different hosts and in different failure
 //! domains. In a cluster that is not formatted yet, all targets that have no group form new groups.
 //! A formatted cluster keeps its groups, and each group with too few members gets further ones.
 
 use crate::cluster::MetadataGroup;
-use crate::hosts::{Deployment, Role};
-use serde::Serialize;
+use crate::hosts::{Deployment, Place, Role};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display};
-
-/// A metadata target of the hosts file.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
-    /// Name of the host.
-    pub host: String,
-    /// Directory of the target.
-    pub path: String,
-}
-
-impl Display for Place {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}:{}", self.host, self.path)
-    }
-}
 
 /// The changes after which all metadata groups have enough members.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -130,6 +130,21 @@ impl Disk {
     }
 }
 
+/// A target: a directory on a host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Name of the host.
+    pub host: String,
+    /// Directory of the target.
+    pub path: String,
+}
+
+impl Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.host, self.path)
+    }
+}
+
 /// Directory in which the mount points of disks are.
 pub const DISKS: &str = "/srv/skep/disks";
 

@@ -29,10 +29,11 @@
 //! management elects a new leader only once.
 
 mod action;
+mod checks;
 mod management;
 
 pub use action::Action;
-pub(crate) use management::former;
+pub use checks::judge_cluster;
 
 use crate::checks::Program;
 use crate::cluster::Cluster;

@@ -3,8 +3,7 @@
 
 use crate::execute::StepReport;
 use crate::facts::{Facts, Running};
-use crate::groups::Place;
-use crate::hosts::{Deployment, Host, Role};
+use crate::hosts::{Deployment, Host, Place, Role};
 use crate::plan::{AllFacts, Phase, group_plan};
 use crate::ssh::HostProblem;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! The scripts of the steps for several management nodes and for copies of metadata.
 
-use crate::groups::Place;
+use crate::hosts::Place;
 use std::fmt::Write;
 
 /// Runs a command of `skep` for the cluster whose management runs on this host.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::facts;
-use crate::groups::Place;
+use crate::hosts::Place;
 use crate::hosts::tests::GOOD;
 use std::io::Write as _;
 use std::process::{Command, Stdio};

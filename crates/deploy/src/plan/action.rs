@@ -1,7 +1,6 @@
 //! The steps of a plan. Each step has a text that plans and reports show.
 
-use crate::groups::Place;
-use crate::hosts::{Disk, Role};
+use crate::hosts::{Disk, Place, Role};
 use std::fmt::{self, Display};
 
 /// A step: one change of one host, or a check.

@@ -60,7 +60,7 @@ pub(super) fn start(
 }
 
 /// Returns the hosts that have a management node, but not the role management any more.
-pub(crate) fn former<'a>(
+pub(super) fn former<'a>(
     deployment: &'a Deployment,
     all: &'a AllFacts,
 ) -> impl Iterator<Item = &'a Host> {
@@ -74,7 +74,7 @@ pub(crate) fn former<'a>(
 /// Adds the steps that remove the management nodes of hosts which have lost the role management.
 /// Each node stops before it is removed, because the leader cannot be removed. The other members
 /// are a majority without this node, because the hosts file has at least three of them
-/// ([`crate::checks`]).
+/// ([`super::judge_cluster`]).
 pub(super) fn retire(deployment: &Deployment, all: &AllFacts, acting: &Host, phases: &mut Phases) {
     // Without management, the ids of the nodes are unknown. A later plan removes the nodes.
     let Some(cluster) = &all.cluster else { return };

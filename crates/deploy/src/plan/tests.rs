@@ -4,7 +4,7 @@ use super::*;
 use crate::checks::tests::program;
 use crate::cluster::tests::{group, led_by};
 use crate::facts::tests::fresh;
-use crate::groups::Place;
+use crate::hosts::Place;
 use crate::hosts::tests::{GOOD, SEVERAL};
 
 fn facts(deployment: &Deployment) -> AllFacts {

@@ -1,10 +1,11 @@
-//! Checks of the running cluster: changes of management and of the copies of metadata that a
-//! deployment cannot make, or that an administrator should make by hand.
+//! Finds changes of management and of the copies of metadata that a plan cannot make in the running
+//! cluster, or that an administrator should make by hand.
 
-use super::Verdict;
+use super::management::former;
+use super::{AllFacts, acting, group_plan};
+use crate::checks::Verdict;
 use crate::cluster::Cluster;
 use crate::hosts::{Deployment, Host, Role};
-use crate::plan::{AllFacts, acting, former, group_plan};
 
 /// Adds the problems and warnings of the cluster to the verdict.
 pub fn judge_cluster(deployment: &Deployment, all: &AllFacts, verdict: &mut Verdict) {
