@@ -350,7 +350,8 @@ impl Meter {
                         self.slow_syncs.line(&synced, now, || "a sync of the log".into())
                     {
                         tracing::warn!(
-                            "target {}: {line}; all changes wait for this sync",
+                            "target {}: {line}; all changes waited for it; check the disk of the \
+                             log",
                             self.target
                         );
                     }

@@ -82,7 +82,7 @@ pub struct MetadataTarget<E> {
     /// Version of the newest cluster map that removed a client with a session at this target.
     fence: MapVersion,
     truncation_replies: TruncationReplies,
-    target: TargetId,
+    pub(crate) target: TargetId,
     /// The target has released all replies, calls and operations that waited until this record or
     /// an earlier one was *safe*.
     released: Lsn,

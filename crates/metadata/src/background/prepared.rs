@@ -110,9 +110,11 @@ impl PreparedTransactions {
             Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
             Err(error) => {
                 if self.lines.is_due(context.shared.now) {
+                    let own = context.shared.group;
                     tracing::warn!(
-                        "metadata group {group} has not confirmed the end of transaction {number} \
-                         yet, and this target retries: {error}"
+                        "metadata group {group} has not confirmed the end of transaction \
+                         {}:{number} yet, and metadata group {own} retries: {error}",
+                        own.raw()
                     );
                 }
                 self.unconfirmed.push((context.shared.now + RETRY_PAUSE, group, number));
@@ -183,9 +185,9 @@ impl PreparedTransactions {
         if state.problem.replace(problem.clone()).is_none() {
             let TransactionId { coordinator, number } = transaction;
             tracing::error!(
-                "cannot carry out the decision on transaction {coordinator}:{number}: {problem}; \
-                 the names and inodes of this transaction stay locked; see `skep transaction \
-                 list`"
+                "cannot carry out the decision on transaction {}:{number}: {problem}; the names \
+                 and inodes of this transaction stay locked; see `skep transaction list`",
+                coordinator.raw()
             );
         }
     }

@@ -136,13 +136,14 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
         return;
     }
     let shell = Rc::clone(shell);
+    let primary = shell.router.map().group(change.group).map(|it| it.primary).unwrap_or_default();
     skep_env::spawn(async move {
         let asked = async {
             let (sender, request) = (shell.router.sender()?, ChangeGroup { change });
             shell.management.call_once_as(sender, &request, MANAGEMENT_PATIENCE).await
         };
         match asked.await {
-            Ok(_) => log_change(&change, stops),
+            Ok(_) => log_change(&change, primary, stops),
             Err(error) if error.code() == ErrorCode::Deposed => {
                 // Another member is the primary now, so no operator needs to see this failure.
                 let GroupChange { group, target, .. } = change;
@@ -165,10 +166,10 @@ pub(super) fn change_group(shell: &Rc<Shell>, change: GroupChange) {
     .detach();
 }
 
-/// Logs a change of the group that management has made at the primary's request. `stops` states
+/// Logs a change of the group that management has made at the request of `primary`. `stops` states
 /// whether the changed member has reported that its service stops, or, after a hand-over, whether
-/// the service of this primary stops.
-fn log_change(change: &GroupChange, stops: bool) {
+/// the service of `primary` stops.
+fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
     let GroupChange { group, target, .. } = change;
     match change.change {
         MemberChange::Drop if stops => tracing::info!(
@@ -180,12 +181,12 @@ fn log_change(change: &GroupChange, stops: bool) {
              it, and target {target} catches up when its service answers again"
         ),
         MemberChange::HandOver if stops => tracing::info!(
-            "the service of the primary of metadata group {group} stops: target {target} becomes \
-             the primary"
+            "the service of target {primary} stops: target {target} becomes the primary of \
+             metadata group {group}"
         ),
         MemberChange::HandOver => tracing::warn!(
-            "the disk of the primary of metadata group {group} is almost full: target {target} \
-             becomes the primary"
+            "the disk of target {primary} is almost full: target {target} becomes the primary of \
+             metadata group {group}; free space on the disk of target {primary}"
         ),
         _ => tracing::info!(
             "target {target} has caught up: it becomes a serving member of metadata group {group}"

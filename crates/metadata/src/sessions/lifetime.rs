@@ -57,8 +57,9 @@ impl<E: Engine> MetadataTarget<E> {
         let pause = now.saturating_sub(self.shared.now);
         if pause > (self.lease() / 4).max(2 * LONGEST_WAIT) {
             tracing::warn!(
-                "the process or host of this target was stopped for {:.1} s; the leases of all \
-                 clients begin again",
+                "target {}: its process or host was stopped for {:.1} s; the leases of all clients \
+                 begin again",
+                self.target,
                 pause.as_secs_f64()
             );
             self.sessions.restart_leases(now);
@@ -75,7 +76,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// continue.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
-        let SilentClients { expired, doubtful } = self.sessions.expire(self.shared.now, lease);
+        let SilentClients { expired, doubtful } =
+            self.sessions.expire(self.target, self.shared.now, lease);
         for client in expired {
             self.evict(client, false);
         }

@@ -31,7 +31,7 @@
 
 use skep_format::metadata::SessionRecord;
 use skep_types::codec::Codec;
-use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, RetryClass, SessionId};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, RetryClass, SessionId, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{OpenSession, OpenSessionReply};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -125,8 +125,14 @@ impl Sessions {
 
     /// Finds the sessions whose lease has run out, and returns their clients. Expires these
     /// sessions, unless the metadata target itself may be disconnected. No session has a shorter
-    /// lease than `lease`. Returns no clients if it is too early for the next check.
-    pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> SilentClients {
+    /// lease than `lease`. Returns no clients if it is too early for the next check. `own` is the
+    /// metadata target, for the log.
+    pub(crate) fn expire(
+        &mut self,
+        own: TargetId,
+        now: Duration,
+        lease: Duration,
+    ) -> SilentClients {
         let mut clients = SilentClients::default();
         if now < self.checked_at + lease / 8 {
             return clients;
@@ -141,9 +147,9 @@ impl Sessions {
         let is_cut_off = may_be_cut_off(silent, all.len());
         if is_cut_off && !self.is_cut_off {
             tracing::warn!(
-                "{silent} of {} clients have not renewed their sessions for the time of a lease. \
-                 This target may be disconnected, so management does not evict clients whose \
-                 heartbeats it receives",
+                "target {own}: {silent} of {} clients have not renewed their sessions for the time \
+                 of a lease, perhaps because the network of this host has failed; management does \
+                 not evict clients whose heartbeats it receives; check this network",
                 all.len()
             );
         }
@@ -157,8 +163,8 @@ impl Sessions {
                 session.is_expired = true;
                 let client = session.client;
                 tracing::info!(
-                    "client {client} has sent nothing for the time of a lease: this target asks \
-                     management to evict the client"
+                    "target {own}: client {client} has sent nothing for the time of a lease, so \
+                     the target asks management to evict the client"
                 );
             }
             if session.is_expired {
