@@ -12,7 +12,7 @@ use crate::limits::{
     ABANDONED_AFTER, MAX_BENCHMARK_BLOCK_BYTES, MAX_BENCHMARK_STREAMS, MIN_BENCHMARK_BLOCK_BYTES,
 };
 use skep_env::{Buf, File};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{Error, ErrorCode, Result, TargetId};
 use skep_wire::benchmark::{BenchmarkProgress, StartBenchmark};
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
@@ -29,6 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The benchmarks of one target. At most one run is in progress.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
+    target: TargetId,
     directory: PathBuf,
     device: Option<Rc<Device>>,
     current: RefCell<Option<Rc<Run>>>,
@@ -110,10 +111,10 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
 }
 
 impl Benchmark {
-    /// Creates the benchmarks of the target in `directory`.
-    pub(crate) fn new(directory: &Path, device: Option<Rc<Device>>) -> Rc<Self> {
+    /// Creates the benchmarks of `target` in `directory`.
+    pub(crate) fn new(target: TargetId, directory: &Path, device: Option<Rc<Device>>) -> Rc<Self> {
         let directory = directory.join(DIRECTORY);
-        Rc::new(Self { directory, device, current: RefCell::default() })
+        Rc::new(Self { target, directory, device, current: RefCell::default() })
     }
 
     /// Removes the files that an earlier process left in a target's directory. This call blocks,
@@ -184,9 +185,18 @@ impl Benchmark {
             if skep_env::now() - run.asked.get() < ABANDONED_AFTER {
                 continue;
             }
-            tracing::info!("stopped benchmark {}: no client asks for its progress", run.id);
+            tracing::info!(
+                "target {}: benchmark {} stops, since no client asks for its progress",
+                self.target,
+                run.id
+            );
             if let Err(error) = self.stop(run.id).await {
-                tracing::warn!("cannot stop benchmark {}: {error}", run.id);
+                tracing::warn!(
+                    "target {}: cannot remove the files of benchmark {}: {error}; until the next \
+                     start of the target, they use space, and no other benchmark can start here",
+                    self.target,
+                    run.id
+                );
             }
         }
     }
@@ -304,7 +314,11 @@ impl Benchmark {
     pub(crate) async fn end(&self) {
         let Some(run) = self.current.borrow().as_ref().map(|run| run.id) else { return };
         if let Err(error) = self.stop(run).await {
-            tracing::warn!("cannot remove the files of a benchmark before the next start: {error}");
+            tracing::warn!(
+                "target {}: cannot remove the files of benchmark {run}: {error}; the next start of \
+                 the target removes them",
+                self.target
+            );
         }
     }
 }

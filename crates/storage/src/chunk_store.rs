@@ -374,10 +374,18 @@ impl ChunkStore {
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
         // Acknowledged writes may be lost, so the next start must change the incarnation. If the
-        // state record cannot be written either, the file system is read-only or unavailable. In
-        // this case the next start fails, since it cannot write the state record either.
+        // state record cannot be written either, the file system is read-only or unavailable. While
+        // this lasts, the next start fails or refuses writes, since it cannot write the state
+        // record either. If the file system works again by then, only a restart of the host makes
+        // the next start change the incarnation in all cases.
         if let Err(error) = self.write_state(&state) {
-            tracing::error!("target {}: cannot record the failure: {error}", self.target);
+            tracing::error!(
+                "target {}: cannot record in {} that a write failed: {error}; if the disk works \
+                 again, restart the host before the next start of this target, so that clients \
+                 learn that acknowledged writes may be lost",
+                self.target,
+                self.directory.display()
+            );
         }
         *self.problems.failure.borrow_mut() = Some(failure.clone());
         failure

@@ -17,9 +17,12 @@
 use crate::limits::{MAX_WAITING_TARGETS, WAIT_AGAIN, WORKERS_PER_PROCESSOR};
 use skep_env::{Mailbox, MailboxSender};
 use skep_types::{Error, ErrorCode, Result};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 /// A function that starts the future of a target on the thread of the loop.
@@ -89,17 +92,19 @@ impl EventLoops {
         Self { limit: limit.max(1), devices: Mutex::default() }
     }
 
-    /// Runs a future on a loop of the device with this number, and waits for the result. `serve`
-    /// returns the future. The calling thread must not run an event loop.
+    /// Runs a future on a loop of the device with the number `device`, and waits for the result.
+    /// `directory` is a directory of the device, for the log. `serve` returns the future. The
+    /// calling thread must not run an event loop.
     ///
     /// # Errors
     /// Returns the error that prevents the start of a loop.
     ///
     /// # Panics
-    /// Panics if a target of the same loop panics, so that the host ends the process.
+    /// Panics if a target of the same loop panics or the loop fails, so that the host ends the
+    /// process.
     pub(crate) fn run<F>(
         &self,
-        device: u64,
+        (device, directory): (u64, PathBuf),
         serve: impl FnOnce() -> F + Send + 'static,
     ) -> Result<F::Output>
     where
@@ -115,7 +120,7 @@ impl EventLoops {
             })
             .detach();
         });
-        let _place = self.place(device, job)?;
+        let _place = self.place(device, directory, job)?;
         Ok(result.recv().expect("a loop runs until its targets have ended"))
     }
 
@@ -125,14 +130,14 @@ impl EventLoops {
 
     /// Passes a job to the loop of the device with the fewest targets. Starts another loop if each
     /// loop has a target and the device may have more loops.
-    fn place(&self, device: u64, job: Job) -> Result<Place<'_>> {
+    fn place(&self, device: u64, directory: PathBuf, job: Job) -> Result<Place<'_>> {
         let mut devices = self.lock();
         let loops = devices.entry(device).or_default();
         let fewest = (0..loops.len()).min_by_key(|index| loops[*index].targets);
         let index = match fewest {
             Some(index) if loops[index].targets == 0 || loops.len() >= self.limit => index,
             _ => {
-                loops.push(EventLoop::start(device, loops.len())?);
+                loops.push(EventLoop::start(directory, loops.len())?);
                 loops.len() - 1
             }
         };
@@ -149,21 +154,29 @@ impl EventLoops {
 }
 
 impl EventLoop {
-    /// Starts a thread with a loop, and waits until the loop runs.
-    fn start(device: u64, number: usize) -> Result<Self> {
+    /// Starts a thread with a loop for the targets on the disk of `directory`, and waits until the
+    /// loop runs.
+    fn start(directory: PathBuf, number: usize) -> Result<Self> {
         let (messages, mailbox) = Mailbox::new(MAX_WAITING_TARGETS)?;
         let (report, started) = mpsc::channel();
         let failed = report.clone();
         let body = move || {
+            let has_started = Rc::new(Cell::new(false));
+            let (starts, path) = (Rc::clone(&has_started), directory.clone());
             let running = async move {
+                starts.set(true);
                 let _ = report.send(Ok(()));
-                start_targets(&mailbox).await
+                start_targets(&mailbox, &path).await
             };
-            if let Err(error) = skep_env::block_on(running).flatten() {
-                tracing::error!(
-                    "the event loop of the targets on device {device} has ended: {error}"
-                );
-                let _ = failed.send(Err(error));
+            match skep_env::block_on(running).flatten() {
+                Ok(()) => {}
+                // The threads that wait for the targets of the loop panic, see [`EventLoops::run`].
+                Err(error) if has_started.get() => tracing::error!(
+                    "the service aborts, since the event loop of its targets on the disk of {} \
+                     has failed: {error}; start the service again, unless systemd does so",
+                    directory.display()
+                ),
+                Err(error) => drop(failed.send(Err(error))),
             }
         };
         skep_env::spawn_thread(format!("storage-{number}"), None, body)?;
@@ -178,8 +191,9 @@ impl EventLoop {
     }
 }
 
-/// Starts each target that is assigned to this loop, until the service ends.
-async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
+/// Starts each target that is assigned to this loop, until the service ends. `directory` is a
+/// directory on the disk of the targets.
+async fn start_targets(mailbox: &Mailbox<Message>, directory: &Path) -> io::Result<()> {
     let workers = skep_env::available_cpus().len() * WORKERS_PER_PROCESSOR;
     loop {
         let (job, targets) = match mailbox.receive().await {
@@ -188,7 +202,9 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
             // The targets of this loop must not end because another target cannot start.
             Err(error) => {
                 tracing::warn!(
-                    "cannot start further targets on an event loop: {error}; trying again"
+                    "cannot start further targets on the disk of {}, and retries: {error}; the \
+                     targets that have started continue",
+                    directory.display()
                 );
                 skep_env::sleep(WAIT_AGAIN).await;
                 continue;
@@ -227,7 +243,8 @@ mod tests {
                 report.send(std::thread::current().id()).unwrap();
                 ends.receive().await.unwrap()
             };
-            let waiting = std::thread::spawn(move || loops.run(device, serve)?);
+            let place = (device, PathBuf::from("/device"));
+            let waiting = std::thread::spawn(move || loops.run(place, serve)?);
             Self { thread: started.recv().unwrap(), end, waiting }
         }
 

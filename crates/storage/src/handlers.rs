@@ -23,7 +23,7 @@ use crate::request_meter::{Arrival, Handled, RequestMeter};
 use skep_env::Buf;
 use skep_rpc::{Incoming, Outbox};
 use skep_service::link_requests::{self, Links};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::benchmark as bm;
 use skep_wire::catalog::metric_name;
@@ -44,6 +44,8 @@ pub(crate) struct Call<R> {
 /// The connection that gets the reply, and the parts of the target that handlers need in addition
 /// to the store.
 pub(crate) struct Requester<'a> {
+    /// The node that has sent the request.
+    pub(crate) sender: NodeId,
     pub(crate) outbox: &'a Rc<Outbox>,
     /// The emulated device, which delays replies. `None` means that the target emulates no device.
     pub(crate) device: Option<&'a Device>,
@@ -95,7 +97,7 @@ async fn answer<R: Request>(
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),
         Err(error) => {
-            log_refusal(&header, &error);
+            log_refusal(store.target(), requester.sender, &header, &error);
             outbox.refuse(&header, &error);
         }
     }
@@ -103,13 +105,23 @@ async fn answer<R: Request>(
 
 /// Logs the error of a refused request. Damage and I/O errors get the level `error`, since an
 /// administrator must handle them. The client handles all other errors.
-fn log_refusal(header: &Header, error: &Error) {
+fn log_refusal(target: TargetId, sender: NodeId, header: &Header, error: &Error) {
+    let name = || metric_name(header.message).unwrap_or_default();
     match error.code() {
-        ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),
-        ErrorCode::Protocol => {
-            let name = metric_name(header.message).unwrap_or_default();
-            tracing::warn!("refused an invalid request {name}: {error}");
-        }
+        ErrorCode::Corrupt => tracing::error!(
+            "target {target}: request {} of node {sender} fails: {error}; `skep entry path` with \
+             the name of the chunk file prints the file to restore from a backup",
+            name()
+        ),
+        ErrorCode::Io => tracing::error!(
+            "target {target}: request {} of node {sender} fails: {error}; check the disk and the \
+             log of the kernel",
+            name()
+        ),
+        ErrorCode::Protocol => tracing::warn!(
+            "target {target}: refused an invalid request {} of node {sender}: {error}",
+            name()
+        ),
         _ => tracing::debug!("refused a request with message number {}: {error:#}", header.message),
     }
 }

@@ -75,7 +75,9 @@ pub(crate) fn serve(
     let opened = start.metrics.histogram(&STORAGE_RECOVERY, &labels);
     opened.record(skep_env::now().saturating_sub(began));
     let loss = Loss::open(directory, start.target)?;
-    let ended = loops.run(number, move || own(start, (store, loss), open_files, device))?;
+    let path = directory.to_owned();
+    let serving = move || own(start, (store, loss), open_files, device);
+    let ended = loops.run((number, path), serving)?;
     let recorded = ended.clean.and_then(CleanEnd::record);
     // Release the lock of the directory last.
     drop(ended.directory);
@@ -109,7 +111,7 @@ async fn own(
     store.limit_open_files(open_files);
     store.show_caches(&metrics);
     let device = device.map(Rc::new);
-    let benchmark = Benchmark::new(directory.path(), device.clone());
+    let benchmark = Benchmark::new(target, directory.path(), device.clone());
     let links = Links::new(identity.clone(), Arc::clone(&map));
     let router = Router::of_target(identity, map, target);
     let served = Rc::new(ServedTarget {
@@ -239,6 +241,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
             let requester = Requester {
+                sender: client,
                 outbox: &outbox,
                 device: served.device.as_deref(),
                 benchmark: &served.benchmark,

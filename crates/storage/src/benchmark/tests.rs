@@ -3,6 +3,8 @@
 use super::*;
 use skep_types::Result;
 
+const TARGET: TargetId = TargetId::new(1);
+
 const PLAN: StartBenchmark = StartBenchmark {
     run: 7,
     is_read: false,
@@ -30,7 +32,7 @@ async fn until_over(benchmark: &Benchmark, run: u64) -> Result<BenchmarkProgress
 #[test]
 fn benchmark_writes_reads_and_removes_its_files() {
     on_loop(async |place| {
-        let benchmark = Benchmark::new(place, None);
+        let benchmark = Benchmark::new(TARGET, place, None);
         for is_read in [false, true] {
             benchmark.start(StartBenchmark { is_read, ..PLAN }, 1 << 30)?;
             let progress = until_over(&benchmark, 7).await?;
@@ -53,7 +55,7 @@ fn benchmark_writes_reads_and_removes_its_files() {
 #[test]
 fn invalid_plans_are_refused() {
     on_loop(async |place| {
-        let benchmark = Benchmark::new(place, None);
+        let benchmark = Benchmark::new(TARGET, place, None);
         let refused = |plan, free| benchmark.start(plan, free).unwrap_err().code();
         let invalid = ErrorCode::InvalidArgument;
         assert_eq!(refused(StartBenchmark { streams: 0, ..PLAN }, 1 << 30), invalid);
@@ -79,7 +81,7 @@ fn invalid_plans_are_refused() {
 #[test]
 fn running_benchmark_can_be_stopped() {
     on_loop(async |place| {
-        let benchmark = Benchmark::new(place, None);
+        let benchmark = Benchmark::new(TARGET, place, None);
         let long = StartBenchmark { stream_bytes: 1 << 40, ..PLAN };
         benchmark.start(long, u64::MAX)?;
         while benchmark.ask(7)?.bytes == 0 {
@@ -101,7 +103,7 @@ fn benchmark_files_of_a_killed_service_are_removed() {
         std::fs::write(place.join("other"), "stays")?;
         Benchmark::remove_leftovers(place)?;
         assert!(!place.join(DIRECTORY).exists() && place.join("other").exists());
-        let benchmark = Benchmark::new(place, None);
+        let benchmark = Benchmark::new(TARGET, place, None);
         benchmark.start(PLAN, 1 << 30)?;
         benchmark.end().await;
         assert!(!place.join(DIRECTORY).exists());

@@ -122,7 +122,8 @@ impl ChunkStore {
             }
             Err(error) => {
                 tracing::warn!(
-                    "target {}: cannot sync the written data of chunk file {key} yet: {error}",
+                    "target {}: cannot sync the written data of chunk file {key} yet, and retries: \
+                     {error}",
                     self.target
                 );
                 return None;
@@ -137,7 +138,8 @@ impl ChunkStore {
                     self.give_up(&key, &[(*region, *number)]);
                 }
                 Err(error) => tracing::warn!(
-                    "target {}: cannot sync region {region} of chunk file {key} yet: {error}",
+                    "target {}: cannot sync region {region} of chunk file {key} yet, and retries: \
+                     {error}",
                     self.target
                 ),
             }

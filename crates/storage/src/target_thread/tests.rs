@@ -407,7 +407,7 @@ fn waiting_write_of_a_removed_client_is_refused() {
             senders: RefCell::default(),
             permits: Semaphore::new(1),
             device: None,
-            benchmark: Benchmark::new(&dir, None),
+            benchmark: Benchmark::new(TARGET, &dir, None),
             links: Links::new(server.clone(), Arc::clone(&cell)),
             meter: RequestMeter::new(&skep_metrics::Registry::new(), TARGET),
         });
