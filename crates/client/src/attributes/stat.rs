@@ -236,9 +236,15 @@ impl Client {
         match result {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
-                tracing::warn!("cannot read the attributes of the root directory: {error}")
+                tracing::warn!(
+                    "cannot read the attributes of the root directory: {error}; the mount starts, \
+                     and reads them again when a program needs them"
+                )
             }
-            None => tracing::warn!("metadata does not reply yet: operations wait until it replies"),
+            None => tracing::warn!(
+                "metadata does not reply yet: the mount starts, and operations wait until metadata \
+                 replies"
+            ),
         }
     }
 

@@ -26,7 +26,8 @@ pub(crate) async fn read(
     let request = ReadInline { inode, generation, offset, length };
     let mut has_failed = false;
     loop {
-        let answer = Client(Rc::clone(&worker)).ask(inode, &request).await;
+        let client = Client(Rc::clone(&worker));
+        let answer = client.ask(inode, &request).await;
         let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
         let is_right = crc32c(&read.bytes) == read.checksum && read.bytes.len() <= into.len();
         if is_right {
@@ -36,11 +37,13 @@ pub(crate) async fn read(
         }
         // The first mismatch of a checksum may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
+            // Metadata computes the checksum for each reply, so the damage is not in its store.
             let text = format!(
-                "cannot read {length} bytes at {offset} of file {inode}: the data from metadata \
-                 does not match its checksum"
+                "file {inode}: the reply of metadata group {} with {length} bytes at {offset} was \
+                 damaged twice on its way",
+                client.group_of(inode)?
             );
-            tracing::error!("{text}");
+            tracing::error!("{text}; the read fails; check the network between the hosts");
             return Err(Error::new(ErrorCode::Corrupt, text));
         }
     }

@@ -236,7 +236,9 @@ pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<Mi
                 into.len()
             );
             let error = error.within(text);
-            tracing::error!("{error}");
+            tracing::error!(
+                "{error}; the read fails; if it fails again, restore the file from a backup"
+            );
             return Err(error);
         }
     }

@@ -60,12 +60,14 @@ impl Client {
         let closed: Vec<_> =
             live.map(|(_, file)| ClosedFile { inode: file.inode.id, open: file.mode }).collect();
         if let Some(first) = closed.first() {
-            let inode = first.inode;
+            let (inode, count) = (first.inode, closed.len());
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
-            // After an error, files may stay open at metadata until the end of the session.
             let request = CloseMany { files: closed };
             if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
-                tracing::warn!("cannot close {} files at metadata: {error}", files.len());
+                tracing::warn!(
+                    "cannot close {count} files at metadata, among them file {inode}: {error}; \
+                     they may stay open there until this mount ends"
+                );
             }
         }
         let mount = self.mount();

@@ -260,7 +260,10 @@ impl Client {
                  has the file open to get the error",
                 state.id
             ),
-            Err(error) => tracing::error!("{error}"),
+            Err(error) => tracing::error!(
+                "cannot sync a file after its close, and no program has it open to get the error: \
+                 {error}"
+            ),
         }
     }
 

@@ -277,7 +277,11 @@ impl Client {
             // If the request fails, only log the error: metadata releases the lock when the session
             // closes its last open of the file.
             if let Err(error) = self.unlock(file, handle, owner, true).await {
-                tracing::warn!("file {}: cannot unlock before the close: {error}", file.inode.id);
+                tracing::warn!(
+                    "file {}: cannot release its locks before the close: {error}; metadata \
+                     releases them when this mount has closed the file",
+                    file.inode.id
+                );
             }
         }
     }
@@ -321,7 +325,11 @@ impl Client {
     /// Records that locks of a handle were lost. From then on, operations through the handle fail.
     pub(crate) fn lose_locks_of(&self, handle: HandleId, how: &str) {
         if let Ok(file) = self.mount().handles.get(handle) {
-            tracing::warn!("file {}: its locks were lost {how}", file.inode.id);
+            tracing::warn!(
+                "file {}: its locks were lost {how}; operations through the open file fail until \
+                 the program opens it again",
+                file.inode.id
+            );
             file.set_locks_lost();
         }
     }

@@ -25,7 +25,10 @@ impl Mount {
         let client = match Client::new(Arc::clone(&self), self.options.workers) {
             Ok(client) => client,
             Err(error) => {
-                tracing::error!("cannot start the background work of the mount: {error}");
+                tracing::error!(
+                    "this mount sends no heartbeats and renews no leases, since it cannot start \
+                     its background work: {error}; unmount it, and mount again"
+                );
                 return;
             }
         };

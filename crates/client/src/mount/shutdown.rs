@@ -19,13 +19,22 @@ impl Client {
         let report = async {
             for state in self.mount().inodes.all() {
                 if let Err(error) = self.report_written(&state, ModifyOptions::default()).await {
-                    tracing::error!("cannot report the last writes to metadata: {error}");
+                    tracing::error!(
+                        "cannot report the last writes to metadata at the unmount: {error}; \
+                         metadata asks storage for the size of this file when the session of this \
+                         mount has ended"
+                    );
                 }
             }
             self.close_waiting_everywhere().await;
         };
         if skep_env::timeout(SHUTDOWN_PATIENCE, report).await.is_none() {
-            tracing::error!("cannot report the last writes: metadata does not reply");
+            tracing::error!(
+                "cannot report the last writes at the unmount, since metadata has not replied for \
+                 {} s; metadata asks storage for the sizes of the written files when the session \
+                 of this mount has ended",
+                SHUTDOWN_PATIENCE.as_secs()
+            );
         }
         let sessions = self.mount().sessions.open_sessions();
         let tasks: Vec<_> = sessions

@@ -107,7 +107,7 @@ impl Client {
                 Err(error) => {
                     tracing::error!(
                         "this mount cannot use metadata group {group}: it cannot open a session: \
-                         {error}"
+                         {error}; the next operation on a file of the group tries again"
                     );
                     return false;
                 }
@@ -172,7 +172,8 @@ impl Client {
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
                     tracing::warn!(
-                        "file {inode}: its stripe pattern has changed; open the file again"
+                        "file {inode}: its stripe pattern has changed; programs that have the file \
+                         open get ESTALE until they open it again"
                     );
                     self.close_orphan(Ok(opened), file.mode);
                     file.set_stale();
@@ -183,7 +184,11 @@ impl Client {
             }
             Err(error) if is_lost(&error) => Err(error),
             Err(error) => {
-                tracing::warn!("cannot open file {} again: {error}", file.inode.id);
+                tracing::warn!(
+                    "file {}: cannot open it in the new session of this mount: {error}; programs \
+                     that have the file open get ESTALE until they open it again",
+                    file.inode.id
+                );
                 file.set_stale();
                 Ok(())
             }

@@ -117,7 +117,8 @@ impl Client {
             if !self.send_lock(&turn, &unlock, session).await? {
                 tracing::warn!(
                     "file {}: metadata has a lock of this mount that the program has released, and \
-                     refuses to release it",
+                     refuses to release it; other programs wait for it until this mount has closed \
+                     the file; `skep lock list` shows it",
                     owner.inode
                 );
             }
@@ -149,7 +150,11 @@ impl Client {
             Ok(reply) => Ok(reply.conflict.is_none()),
             Err(error) if is_lost(&error) => Err(error),
             Err(error) => {
-                tracing::warn!("file {}: cannot restore a lock: {error}", turn.owner.inode);
+                tracing::warn!(
+                    "file {}: cannot repeat the change of a lock after a power loss of a metadata \
+                     host: {error}",
+                    turn.owner.inode
+                );
                 Ok(false)
             }
         }

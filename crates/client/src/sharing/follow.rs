@@ -27,7 +27,12 @@ const MAX_FOLLOWED: usize = 1 << 16;
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
-        Err(error) => return tracing::error!("cannot follow notifications: {error}"),
+        Err(error) => {
+            return tracing::error!(
+                "this mount gets no notifications that files become shared: {error}; other mounts \
+                 wait when they open a file that this mount has open; unmount it, and mount again"
+            );
+        }
     };
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
