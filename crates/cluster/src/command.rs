@@ -144,6 +144,37 @@ pub enum Command {
     },
 }
 
+/// Names the change for a line of the log.
+impl std::fmt::Display for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Start => write!(f, "start of a leader"),
+            Self::RegisterServer(_) => write!(f, "registration of a server"),
+            Self::RegisterClient(_) => write!(f, "registration of a client"),
+            Self::RemoveClient { node } => write!(f, "removal of client {node}"),
+            Self::EvictClient(eviction) => write!(f, "eviction of client {}", eviction.client),
+            Self::Format => write!(f, "format of the cluster"),
+            Self::SetPolicy(_) => write!(f, "change of all settings"),
+            Self::ChangeSetting { name, .. } => write!(f, "change of setting {name}"),
+            Self::SetFeatureLevel { level } => write!(f, "change to feature level {level}"),
+            Self::CreateGroup { .. } => write!(f, "creation of a group"),
+            Self::ChangeGroup(change) => write!(f, "change of group {}", change.group),
+            Self::CloseTarget { target, is_closed: true } => {
+                write!(f, "close of target {target} to new files")
+            }
+            Self::CloseTarget { target, is_closed: false } => {
+                write!(f, "opening of target {target} to new files")
+            }
+            Self::RemoveTarget { target } => write!(f, "removal of target {target}"),
+            Self::GiveUpTarget { target } => write!(f, "loss of target {target}"),
+            Self::RemoveServer { node } => write!(f, "removal of server {node}"),
+            Self::RenameServer { node, .. } => write!(f, "new name of server {node}"),
+            Self::NoteHost { node, .. } => write!(f, "host name of server {node}"),
+            Self::ContinueAbove { .. } => write!(f, "change to ids above an old backup"),
+        }
+    }
+}
+
 impl Codec for Command {
     const LAYOUT: &'static str = "u8 kind, fields";
 

@@ -63,7 +63,11 @@ impl Authority {
         let written = self.within_limit(self.member.propose(proposal.to_bytes())).await;
         let written = written.inspect_err(|error| match error.code() {
             ErrorCode::NotLeader => {}
-            _ => tracing::error!("management cannot store a change of the cluster: {error}"),
+            _ => tracing::error!(
+                "management cannot store a change, the {}: {error}; the sender of the change gets \
+                 this error",
+                proposal.command
+            ),
         });
         Applied::from_outcome(&written?)
     }

@@ -143,7 +143,8 @@ impl Authority {
                 Ok(_) => {}
                 Err(error) if error.code() == ErrorCode::NotLeader => return,
                 Err(error) => tracing::error!(
-                    "management cannot remove client {client}, whose lease expired: {error}"
+                    "management cannot remove client {client}, which has been silent for too long, \
+                     and retries: {error}"
                 ),
             }
         }
