@@ -105,7 +105,11 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         );
     }
     if let Ok(Err(error)) = background.join() {
-        tracing::warn!("the background thread of the mount failed: {error}");
+        tracing::warn!(
+            "the thread for the leases of {} had failed before the mount ended: {error}; since \
+             then the mount renewed no leases",
+            mount_point.display()
+        );
     }
     served
 }

@@ -39,7 +39,8 @@ pub(crate) fn start(
                 socket = Some(own);
             }
             Err(error) => tracing::warn!(
-                "cannot serve the metrics of this mount in {}: {error}",
+                "this mount has no page of metrics, since it cannot create its socket in {}: \
+                 {error}; all else works",
                 directory.display()
             ),
         }
@@ -57,7 +58,7 @@ pub(crate) fn start(
         return None;
     }
     if let Err(error) = serve(listeners, registry) {
-        tracing::warn!("cannot serve the metrics of this mount: {error}");
+        tracing::warn!("this mount has no page of metrics: {error}; all else works");
         return None;
     }
     socket
@@ -87,7 +88,10 @@ fn serve(listeners: Vec<OwnedFd>, registry: Arc<Registry>) -> std::io::Result<()
             }
         });
         if let Err(error) = served {
-            tracing::warn!("cannot serve the metrics of this mount any longer: {error}");
+            tracing::warn!(
+                "this mount has no page of metrics any more: {error}; all else works, and mounting \
+                 again brings the page back"
+            );
         }
     })?;
     Ok(())

@@ -105,8 +105,8 @@ where
         allow_other: kernel::is_root() || options.allows_others,
     };
     let mut on_ready = Some(options.on_ready);
-    let transports = candidates(options.transport)?;
-    for transport in transports {
+    let mut transports = candidates(options.transport)?.into_iter().peekable();
+    while let Some(transport) = transports.next() {
         let Some((fd, features)) = open(&call, (transport, options.transport))? else { continue };
         let session = Session {
             fd: Arc::new(fd),
@@ -129,10 +129,14 @@ where
         match end {
             End::Unmounted => return Ok(()),
             End::Refused => {
-                tracing::warn!(
-                    "the kernel refused the transport {transport} for {}",
-                    mount_point.display()
-                );
+                // Without another transport, the error below reports the refusal.
+                if let Some(other) = transports.peek() {
+                    tracing::warn!(
+                        "the kernel refused transport {transport} for {}; the mount tries \
+                         transport {other}",
+                        mount_point.display()
+                    );
+                }
                 signals = signals_back;
                 on_ready = ready.take();
             }
@@ -173,7 +177,7 @@ fn open(
     let unmount = || {
         if let Err(error) = mount_point::unmount(mount_point, Unmount::Detach) {
             tracing::warn!(
-                "cannot unmount {} after a failed start: {error}",
+                "cannot unmount {0} after a failed start: {error}; run `umount -l {0}`",
                 mount_point.display()
             );
         }

@@ -16,11 +16,13 @@ mod names;
 mod privileges;
 pub(crate) mod xattrs;
 
+use crate::abi::InHeader;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::{Outcome, ReplyBody};
 use crate::request::Request;
 use crate::waits::Caller;
+use skep_types::InodeId;
 
 /// Performs a request. Cancel-safe if [`Request::may_be_dropped`] returns true.
 pub(crate) async fn perform<F: FileSystem>(
@@ -45,11 +47,22 @@ pub(crate) async fn perform<F: FileSystem>(
 }
 
 /// Undoes an operation whose caller was killed while the operation ran. Closes the file that the
-/// operation opened, if any.
-pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Outcome) {
-    if let Ok(ReplyBody::Created(_, handle, _) | ReplyBody::OpenReply(handle, _)) = outcome
-        && let Err(error) = context.file_system.close(handle).await
-    {
-        tracing::warn!("cannot close a file that was opened for a killed process: {error}");
+/// operation opened, if any. `header` is the header of the caller's request.
+pub(crate) async fn abandon<F: FileSystem>(
+    context: &Context<F>,
+    header: &InHeader,
+    outcome: Outcome,
+) {
+    let (inode, handle) = match outcome {
+        Ok(ReplyBody::Created(attributes, handle, _)) => (attributes.inode, handle),
+        Ok(ReplyBody::OpenReply(handle, _)) => (InodeId::new(header.nodeid), handle),
+        _ => return,
+    };
+    if let Err(error) = context.file_system.close(handle).await {
+        tracing::warn!(
+            "file {inode}: cannot close it after the end of process {}, which was opening it: \
+             {error}; it may stay open at metadata until this mount ends",
+            header.pid
+        );
     }
 }

@@ -409,7 +409,7 @@ impl Supervisor {
         };
         if let Err(error) = skep_env::spawn_thread("skep-unmount".into(), None, body) {
             tracing::error!(
-                "cannot start a thread to unmount {}: {error}",
+                "cannot unmount {0}, since no thread can start: {error}; run `umount {0}`",
                 self.mount_point.display()
             );
         }

@@ -223,7 +223,10 @@ impl Waits {
             }
         };
         if let Err(error) = skep_env::spawn_thread("skep-fuse-kick".into(), Some(cpu), body) {
-            tracing::warn!("cannot start a thread to wake the queue of CPU {cpu}: {error}");
+            tracing::warn!(
+                "requests of programs on CPU {cpu} may wait behind requests for locks, since the \
+                 mount cannot start a thread: {error}; the mount retries"
+            );
         }
     }
 

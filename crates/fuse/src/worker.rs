@@ -301,7 +301,7 @@ async fn serve<F: FileSystem, P: Port>(
                     outcome
                 };
                 if slot.turn.get() != turn {
-                    ops::abandon(&worker.context, outcome).await;
+                    ops::abandon(&worker.context, &header, outcome).await;
                     return;
                 }
                 slot.current.set(None);

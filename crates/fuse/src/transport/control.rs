@@ -9,7 +9,7 @@ use crate::waits::Interrupts;
 use io_uring::{opcode, types};
 use skep_env::Buf;
 use skep_types::codec::{Codec, Reader};
-use skep_types::{Error, Result};
+use skep_types::{Error, InodeId, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -66,9 +66,12 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
         // then never send a request of this kind again.
         _ => {
             tracing::error!(
-                opcode = header.opcode,
-                "the kernel sent a request through /dev/fuse, not through io_uring; the mount \
-                 replies with EIO"
+                "the kernel sent a request of process {} for inode {} (opcode {}) through \
+                 /dev/fuse instead of io_uring; it fails with EIO; if this repeats, mount with \
+                 --transport device",
+                header.pid,
+                InodeId::new(header.nodeid),
+                header.opcode
             );
             let reply = OutHeader {
                 len: abi::OUT_HEADER_BYTES as u32,

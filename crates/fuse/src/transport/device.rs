@@ -8,15 +8,17 @@
 //! buffers are most likely still in the CPU's cache.
 
 use super::kernel;
-use crate::abi::{self, InterruptIn, Opcode, OutHeader};
+use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader, operation_name};
 use crate::limits;
 use crate::request::RawRequest;
 use crate::waits::Interrupts;
 use crate::worker::{Port, Reply};
 use io_uring::{opcode, types};
 use skep_env::Buf;
+use skep_types::InodeId;
 use skep_types::codec::{Codec, Reader};
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -155,11 +157,21 @@ impl DevicePort {
             // mount has ended.
             && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
         {
-            tracing::warn!(
-                unique = reply.unique,
-                "the kernel refused the reply of the mount to a request: {error}"
-            );
+            self.log_refused_reply(&error);
         }
+    }
+
+    /// Logs that the kernel has refused the reply to the request in the port's request buffer.
+    fn log_refused_reply(&self, error: &io::Error) {
+        let request = self.request.slice(REQUEST_AT..MEMORY_BYTES);
+        let Ok(header) = InHeader::decode(&mut Reader::new(&request.bytes())) else { return };
+        tracing::warn!(
+            "{} of inode {} by process {}: the kernel refused the reply of this mount: {error}; \
+             the process gets EIO, or waits until it is killed",
+            operation_name(header.opcode).unwrap_or_default(),
+            InodeId::new(header.nodeid),
+            header.pid
+        );
     }
 
     /// Parses the message of `len` bytes in the port's request buffer.
@@ -216,7 +228,8 @@ impl Port for DevicePort {
                     Some(libc::ENODEV | libc::ECONNABORTED) => return None,
                     _ => {
                         tracing::error!(
-                            "cannot read requests from /dev/fuse: {error}; this worker stops"
+                            "a worker of this mount ends, since it cannot read from /dev/fuse: \
+                             {error}; the others continue; mount again if programs wait"
                         );
                         return None;
                     }

@@ -129,10 +129,11 @@ impl Port for UringPort {
             // When the mount ends normally, the kernel returns ENOTCONN, ECONNABORTED or ECANCELED.
             if !matches!(-result, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) {
                 let error = std::io::Error::from_raw_os_error(-result);
+                let what = if operation == REGISTER { "refused a new" } else { "ended a" };
                 tracing::warn!(
-                    queue = self.queue,
-                    operation,
-                    "the kernel returned an entry of a FUSE queue with an error: {error}"
+                    "the kernel {what} slot for requests on CPU {}: {error}; the worker of this \
+                     CPU ends; mount again if programs wait",
+                    self.queue
                 );
             }
             return None;
