@@ -22,7 +22,7 @@ pub async fn start(
     let page = match listen_for_page(&wanted, &settings.directory).await {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!("cannot serve the metrics of this service: {error}");
+            tracing::warn!("this service has no page of metrics: {error}; all else works");
             return None;
         }
     };

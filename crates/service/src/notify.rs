@@ -10,7 +10,10 @@ pub fn ready() {
     // A failure is only a warning, not an error of the service. A manager that gets no notification
     // has its own timeout.
     if let Err(error) = send(b"READY=1") {
-        tracing::warn!("cannot notify the service manager: {error}");
+        tracing::warn!(
+            "cannot notify the service manager that this service is ready: {error}; the service \
+             works, but under systemd its unit stays in the state `activating`"
+        );
     }
 }
 

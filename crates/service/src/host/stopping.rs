@@ -43,9 +43,13 @@ impl ServingNode {
             }
         };
         if skep_env::timeout(STOP_TIMEOUT, ending).await.is_none() {
+            let left: Vec<_> =
+                self.running.borrow().iter().map(|it| it.target.to_string()).collect();
             tracing::error!(
-                "the thread of a target did not stop within {STOP_TIMEOUT:?}; this service ends \
-                 without it"
+                "target {} did not stop within {} s; this service ends without it, and its next \
+                 start checks its last writes",
+                left.join(", target "),
+                STOP_TIMEOUT.as_secs()
             );
         }
     }
