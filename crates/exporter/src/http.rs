@@ -73,24 +73,34 @@ pub async fn serve_pages(
     handler: Rc<Handler>,
 ) {
     let permits = Semaphore::new(max_connections);
+    // Read the address now, because this needs a file descriptor, which may be missing later.
+    let page = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     // Retry: after a failed accept, for example because no file descriptor is free, the thread
     // accepts again after `ACCEPT_PAUSE`, without limit.
     loop {
         let permit = permits.acquire().await;
         match listener.accept().await {
             Ok(stream) => {
-                let (handler, tls) = (Rc::clone(&handler), tls.clone());
+                let (handler, peer) = (Rc::clone(&handler), stream.peer_address());
+                let stream = Stream::of_client(stream, tls.as_deref()).inspect_err(|error| {
+                    let peer = peer.map_or_else(|| "?".into(), |it| it.to_string());
+                    tracing::warn!(
+                        "the page at {page} closed a connection from {peer}, since it cannot \
+                         encrypt it: {error}"
+                    );
+                });
                 let serving = async move {
-                    match Stream::of_client(stream, tls.as_deref()) {
-                        Ok(stream) => serve_connection(stream, &*handler).await,
-                        Err(error) => tracing::warn!("cannot encrypt a connection: {error}"),
+                    if let Ok(stream) = stream {
+                        serve_connection(stream, &*handler).await;
                     }
                     drop(permit);
                 };
                 skep_env::spawn(serving).detach();
             }
             Err(error) => {
-                tracing::warn!("cannot accept an HTTP connection: {error}");
+                tracing::warn!(
+                    "the page at {page} cannot accept a connection, and retries: {error}"
+                );
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }
