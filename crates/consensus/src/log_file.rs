@@ -320,7 +320,8 @@ impl LogFile {
             // call of this function removes the old entries.
             Err(error) if error.code() == ErrorCode::NoSpace && self.has_name() => {
                 tracing::warn!(
-                    "{}: cannot remove old entries from the log: {error}",
+                    "management cannot remove old entries from its log {}, which grows until its \
+                     disk has space: {error}",
                     self.path.display()
                 );
                 Ok(())
