@@ -144,9 +144,11 @@ impl Copies {
                 Ok(()) => {}
                 Err(Failure::Refused(why)) => {
                     waiting.dropped += 1;
-                    problem = why;
+                    problem = format!("{why}; the monitor drops these points");
                 }
-                Err(Failure::Later(why)) => return why,
+                Err(Failure::Later(why)) => {
+                    return format!("{why}; the monitor sends these points again later");
+                }
             }
             waiting.copies.pop_front();
         }
@@ -179,6 +181,7 @@ impl Copies {
             Receiver::Influx => "InfluxDB",
             Receiver::RemoteWrite => "the receiver of Prometheus remote write",
         };
+        let name = format!("{name} at {}", self.url.address);
         if !problem.is_empty() {
             tracing::warn!("cannot write points to {name}: {problem}");
             return;

@@ -45,6 +45,8 @@ pub(crate) fn listen(settings: &GangliaSettings) -> Result<Option<TcpListener>> 
 /// Sends the figures to each program that connects, until this future is dropped.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>>) {
     let permits = Semaphore::new(MAX_GANGLIA_CONNECTIONS);
+    // Read the address now, because this needs a file descriptor, which may be missing later.
+    let address = listener.local_address().map_or_else(|_| "?".into(), |it| it.to_string());
     let mut made = (0, String::new());
     // Retry: after a failed accept, for example because no file descriptor is free. Every
     // `ACCEPT_PAUSE`, without limit.
@@ -68,7 +70,9 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<RefCell<MonitorState>
                 skep_env::spawn(sending).detach();
             }
             Err(error) => {
-                tracing::warn!("cannot accept a connection of gmetad: {error}");
+                tracing::warn!(
+                    "cannot accept a connection of gmetad at {address}, and retries: {error}"
+                );
                 skep_env::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -121,7 +121,11 @@ impl Tier {
         }
         let Some((start, _)) = self.files.pop_first() else { return false };
         if let Err(error) = fs::remove_file(self.path(start)) {
-            tracing::warn!("cannot remove {}: {error}", self.path(start).display());
+            tracing::warn!(
+                "cannot remove the old history file {}: {error}; it uses space, and the next start \
+                 of the monitor tries again",
+                self.path(start).display()
+            );
         }
         true
     }
@@ -145,7 +149,10 @@ impl Tier {
             let bytes = match fs::read(self.path(start)) {
                 Ok(bytes) => bytes,
                 Err(error) => {
-                    tracing::warn!("cannot read {}: {error}", self.path(start).display());
+                    tracing::warn!(
+                        "cannot read the history file {}: {error}; graphs have a gap at its time",
+                        self.path(start).display()
+                    );
                     continue;
                 }
             };
