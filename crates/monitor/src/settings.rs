@@ -33,9 +33,9 @@ pub struct MonitorSettings {
     /// accepts any user name. Programs send the password as `Authorization: Bearer PASSWORD`.
     /// Empty: no password, and the web page can be opened on this host only.
     pub password_file: PathBuf,
-    /// Directory with reports of studies and benchmarks, which the web page lists and shows, such
-    /// as the directories of `skep study`. The page shows them in a sandbox, and follows no
-    /// symbolic links. Empty: no reports.
+    /// Directory that contains the reports of studies and benchmarks, as `skep study` writes them.
+    /// The web page lists these reports. It shows them in a sandbox, and follows no symbolic
+    /// links. Empty: no reports.
     pub reports: PathBuf,
     /// Port at which mounts serve their figures: the port of the mount option `metrics` on all
     /// hosts with clients. Prometheus gets a list of these hosts with this port. Zero: Prometheus

@@ -144,14 +144,14 @@ impl Header {
         self.flags & FLAG_DURABLE != 0
     }
 
-    /// Returns the number that a client's request to a metadata target contains: the number of the
-    /// target's start in which the client opened its session or last compared its acknowledged
-    /// changes. Zero means no start.
+    /// Returns the start number that a client's request to a metadata target contains. It is the
+    /// number of the target's start in which the client opened its session or last compared its
+    /// acknowledged changes. Zero means no start.
     pub fn start(&self) -> u64 {
         if self.sender_group.raw() == 0 { self.sender_epoch.raw() } else { 0 }
     }
 
-    /// Sets the number of the start in a client's request ([`Self::start`]).
+    /// Sets the start number that a client's request contains ([`Self::start`]).
     pub fn set_start(&mut self, start: u64) {
         self.sender_epoch = Epoch::new(start);
     }

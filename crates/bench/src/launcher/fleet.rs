@@ -27,7 +27,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) processes_per_host: u32,
     /// Directory or file on which the benchmark works.
     pub(crate) path: Option<PathBuf>,
-    /// Time without progress of any process after which a phase fails.
+    /// A phase fails if no process makes progress for this time.
     pub(crate) patience: Duration,
 }
 

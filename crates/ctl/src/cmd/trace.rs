@@ -197,8 +197,9 @@ impl ShownNames {
     }
 }
 
-/// Returns the name of an entry of the inode with the path `base`. `None` means that the inode is
-/// not watched. An empty `name` means the inode itself.
+/// Returns the path of the entry `name` in the directory `inode` with the path `base`. A `base` of
+/// `None` means that the directory is not watched. If `name` is empty, returns the path of the
+/// inode itself.
 fn joined(base: Option<String>, inode: InodeId, name: &[u8]) -> String {
     let base = base.unwrap_or_else(|| format!("[{inode}]"));
     let name = String::from_utf8_lossy(name);

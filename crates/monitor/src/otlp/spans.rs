@@ -1,5 +1,6 @@
-//! Converts records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest`. It has
-//! a span for each operation, for each request of an operation, and for each record of a service.
+//! Converts trace records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest`.
+//! It has a span for each operation of a mount, for each request that the operation sent, and for
+//! the handling of each request in a service.
 //!
 //! Records have no span ids, so this module computes these ids. The same record always gets the
 //! same id. The parent of all other spans of an operation is the span of its mount.
