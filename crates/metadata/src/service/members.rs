@@ -174,11 +174,11 @@ fn log_change(change: &GroupChange, primary: TargetId, stops: bool) {
     match change.change {
         MemberChange::Drop if stops => tracing::info!(
             "the service of target {target} stops: metadata group {group} continues without it, \
-             and target {target} catches up when its service runs again"
+             and target {target} catches up when it answers again"
         ),
         MemberChange::Drop => tracing::warn!(
             "target {target} does not answer its primary: metadata group {group} continues without \
-             it, and target {target} catches up when its service answers again"
+             it, and target {target} catches up when it answers again"
         ),
         MemberChange::HandOver if stops => tracing::info!(
             "the service of target {primary} stops: target {target} becomes the primary of \
@@ -223,9 +223,10 @@ pub(super) fn ask_to_take_over(shell: &Rc<Shell>, request: AskTakeOver) {
         return;
     }
     let AskTakeOver { group, target, .. } = request;
+    let primary = shell.router.map().group(group).map(|it| it.primary).unwrap_or_default();
     tracing::info!(
-        "the primary of metadata group {group} does not answer: target {target} asks management to \
-         make it the primary"
+        "target {primary}, the primary of metadata group {group}, does not answer: target {target} \
+         asks management to make it the primary"
     );
     let shell = Rc::clone(shell);
     skep_env::spawn(async move {
