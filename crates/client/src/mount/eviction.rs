@@ -42,8 +42,8 @@ impl Client {
             ),
         };
         tracing::error!(
-            "management removed this client ({evicted}), since it did not reach the servers for \
-             longer than its lease, or an administrator evicted it; the mount joins the cluster \
+            "management evicted this client ({evicted}), since it did not reach the servers for \
+             longer than its lease, or an administrator asked for it; the mount joins the cluster \
              again; {files}; check the network of this host; `skep config set lease 60s` makes \
              clients outlast longer interruptions"
         );

@@ -200,7 +200,7 @@ impl Authority {
         // Several metadata groups may ask for the eviction of one client, so log only the first
         // eviction.
         if outcome.changed {
-            tracing::warn!("removed client {client} ({}): {}", eviction.name, eviction.reason());
+            tracing::warn!("evicted client {client} ({}): {}", eviction.name, eviction.reason());
         }
         Ok(EmptyReply {})
     }

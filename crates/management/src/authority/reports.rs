@@ -143,7 +143,7 @@ impl Authority {
                 Ok(_) => {}
                 Err(error) if error.code() == ErrorCode::NotLeader => return,
                 Err(error) => tracing::error!(
-                    "management cannot remove client {client}, which has been silent for too long, \
+                    "management cannot evict client {client}, which has been silent for too long, \
                      and retries: {error}"
                 ),
             }
