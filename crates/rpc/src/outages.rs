@@ -188,7 +188,7 @@ impl ManagementOutage {
         if let Some(silent) = self.is_due(skep_env::now()) {
             tracing::warn!(
                 "lost contact with management for {:.1} s; I/O to servers that answer continues, \
-                 and this node keeps trying: {error}",
+                 and this node retries: {error}",
                 silent.as_secs_f64()
             );
         }

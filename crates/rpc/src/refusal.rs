@@ -58,7 +58,7 @@ fn complain(error: &Error) {
     });
     if let Some(failures) = failures {
         tracing::warn!(
-            "another program answers at the address of a service; this node keeps trying \
+            "another program answers at the address of a service; this node retries \
              ({failures} failed handshakes since the last such line): {error}"
         );
     }
