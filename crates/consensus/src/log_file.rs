@@ -187,13 +187,14 @@ impl LogFile {
     /// Truncates records that a crash tore, and writes the records of the last write again.
     fn trust_end(&mut self, len: usize, last_write: &[u8]) -> Result<()> {
         if self.end < len as u64 {
+            self.file.set_len(self.end)?;
             tracing::info!(
-                "{}: truncated {} bytes at byte {}, since a crash left an unfinished write there",
+                "{}: removed {} bytes at the end of this log, from byte {} on, since a crash left \
+                 an unfinished write there",
                 self.path.display(),
                 len as u64 - self.end,
                 self.end
             );
-            self.file.set_len(self.end)?;
         }
         let file: RingFile = self.file.try_clone()?.into();
         failed_sync::write_again(&file, self.end - last_write.len() as u64, last_write)

@@ -94,7 +94,7 @@ impl Alertmanager {
                     accepted.last = Some((changes, now));
                     back_off.succeeded();
                     if std::mem::take(&mut is_failing) {
-                        tracing::info!("Alertmanager at {} accepts alerts", self.url.address);
+                        tracing::info!("Alertmanager at {} accepts alerts again", self.url.address);
                     }
                 }
                 Err(Failure::Later(why) | Failure::Refused(why)) => {

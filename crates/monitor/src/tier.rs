@@ -57,12 +57,13 @@ impl Tier {
             let path = tier.path(start);
             let whole = codec::records(&fs::read(&path)?, |_| ()) as u64;
             if whole < len {
+                OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
                 tracing::warn!(
-                    "the last record of {} is incomplete: the monitor drops the last {} bytes",
+                    "{}: removed {} bytes at the end of this history file, since a crash left an \
+                     unfinished write there",
                     path.display(),
                     len - whole
                 );
-                OpenOptions::new().write(true).open(&path)?.set_len(whole)?;
                 tier.files.insert(start, whole);
             }
         }
