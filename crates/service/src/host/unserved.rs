@@ -74,7 +74,7 @@ impl UnservedTarget {
     /// Creates the entry of a target whose thread has ended because the target's role in its group
     /// has changed. The node opens the target again at once.
     pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
-        tracing::info!("this service opens the target in {} again: {reason}", path.display());
+        tracing::info!("this node opens the target in {} again: {reason}", path.display());
         let problem = TargetHealth::REOPENS.to_owned();
         let now = skep_env::now();
         Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: now, logged_at: now }
