@@ -27,16 +27,15 @@ const MAX_FOLLOWED: usize = 1 << 16;
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
-        Err(error) => {
-            return tracing::error!(
-                "this mount gets no notifications that files become shared: {error}; other mounts \
-                 wait when they open a file that this mount has open; unmount it, and mount again"
-            );
-        }
+        Err(error) => return log_end(&error),
     };
     client.mount().notifications.set_follower(sender);
     let followed = Rc::new(RefCell::new(HashSet::new()));
-    while let Ok((group, session)) = mailbox.receive().await {
+    loop {
+        let (group, session) = match mailbox.receive().await {
+            Ok(opened) => opened,
+            Err(error) => return log_end(&error),
+        };
         // Two threads may have opened the same session and sent it to the mailbox. Follow it only
         // once.
         if !followed.borrow_mut().insert(session) {
@@ -49,6 +48,13 @@ pub(crate) async fn follow_sessions(client: Client) {
         })
         .detach();
     }
+}
+
+fn log_end(error: &std::io::Error) {
+    tracing::error!(
+        "this mount gets no notifications that files become shared: {error}; other mounts wait \
+         when they open a file that this mount has open; unmount it, and mount again"
+    );
 }
 
 impl Client {
