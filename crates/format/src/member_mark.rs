@@ -29,9 +29,13 @@ byte_enum! {
 }
 
 record! {
-    /// Members that did not serve when this target, as the primary, asked management to mark them
-    /// as in sync. From then on they may serve, even if the target's cluster map does not name them
-    /// as serving.
+    /// Members about which this target has sent requests to management. Management may carry out
+    /// these requests until the epoch of the group changes, also after the end of the process.
+    ///
+    /// - A member that does not serve: the target, as the primary, has asked to mark it as in sync.
+    ///   From then on it may serve, even if the target's cluster map does not name it as serving.
+    /// - Another member that serves: the target, as the primary, has asked to drop it.
+    /// - The target itself: as a backup, it has asked to become the primary.
     #[derive(Default)]
     pub struct CountedMembers {
         /// The newest group epoch in which the target has been the primary or a backup. The
@@ -45,7 +49,7 @@ record! {
 }
 
 impl CountedMembers {
-    /// Returns this list with a member that the target asks management to mark as in sync in
+    /// Returns this list with a member about which the target sends a request to management in
     /// `epoch`. The cluster map of the version `version` names this member.
     #[must_use]
     pub fn with(&self, epoch: Epoch, version: MapVersion, member: TargetId) -> Self {
@@ -80,7 +84,7 @@ impl CountedMembers {
     }
 
     /// Returns the members in the requests of the epoch of `group`.
-    fn of_epoch(&self, group: &Group) -> &[TargetId] {
+    pub fn of_epoch(&self, group: &Group) -> &[TargetId] {
         if group.epoch == self.epoch { &self.members } else { &[] }
     }
 
@@ -109,7 +113,7 @@ record! {
         pub group: GroupId,
         /// State of the store and the log.
         pub contents: MemberContents,
-        /// Members for which the target waits, since they may serve.
+        /// Members about which the target has sent requests to management.
         pub counted: CountedMembers,
         /// A bound of the member's promises, in milliseconds. While the member was the backup of a
         /// primary, it promised to reply to no client as the primary before a certain time. No such
@@ -192,6 +196,8 @@ mod tests {
         let counted = none.with(five, at, two).with(five, after, two);
         assert_eq!(counted.members, [two], "a repeated request adds nothing");
         assert_eq!(waiting(&counted, group(5, &[2, 3])), [two]);
+        assert_eq!(counted.of_epoch(&group(5, &[])), [two], "also a member that serves");
+        assert!(counted.of_epoch(&group(6, &[2])).is_empty());
         assert!(counted.are_newer_than(before, &group(4, &[2])), "an earlier epoch");
         assert!(counted.are_newer_than(before, &group(5, &[3])), "the member was added later");
         assert!(!counted.are_newer_than(at, &group(5, &[3])), "the member was removed");

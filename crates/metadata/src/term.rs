@@ -70,8 +70,7 @@ impl Membership {
         self.entry().is_some_and(|group| group.members.iter().any(is_other))
     }
 
-    /// Whether this map is older than the map that the target had when it last asked management to
-    /// mark a member as in sync.
+    /// Whether this map is older than the newest map that the target has recorded in its mark.
     pub(crate) fn is_older_than(&self, counted: &CountedMembers) -> bool {
         self.entry().is_some_and(|group| counted.are_newer_than(self.map.version, group))
     }
@@ -80,6 +79,13 @@ impl Membership {
     pub(crate) fn counted(&self, counted: &CountedMembers) -> Vec<TargetId> {
         let Some(group) = self.entry() else { return Vec::new() };
         counted.waiting_of(group).collect()
+    }
+
+    /// Returns the members in the requests that the target has sent to management in the epoch of
+    /// the map.
+    pub(crate) fn requested(&self, counted: &CountedMembers) -> Vec<TargetId> {
+        let Some(group) = self.entry() else { return Vec::new() };
+        counted.of_epoch(group).to_vec()
     }
 
     /// Whether another member has been the primary before the current term.

@@ -23,7 +23,10 @@
 //!
 //! A primary calls [`MemberMarkFile::count`] before it asks management to mark a member as in sync.
 //! So if the process ends before it has stored the cluster map in which this member serves, the
-//! next start still waits for the member.
+//! next start still waits for the member. A primary also calls it before it asks to drop a member,
+//! and a backup before it asks to become the primary. So until the next epoch, each later process
+//! confirms only records that are on the device, because management may still carry out the
+//! request.
 //!
 //! A backup calls [`MemberMarkFile::bound_promises`] before it handles a cluster map with a longer
 //! time before a take-over. It lowers the bound only when all its promises end within the lower
@@ -126,14 +129,14 @@ impl MemberMarkFile {
         self.write(MemberMark { counted: self.counted_in(group), group, ..self.of_host() })
     }
 
-    /// Returns the members that the target has asked management to mark as in sync.
+    /// Returns the members about which the target has sent requests to management.
     pub fn counted(&self) -> CountedMembers {
         self.present().counted
     }
 
-    /// Adds `member` to the counted members in the mark, durably, because this target asks
-    /// management to mark the member as in sync in `epoch`. From then on, the member may serve.
-    /// `version` is a version of the cluster map that contains the member. The primary must call
+    /// Adds `member` to the list in the mark, durably, because this target sends a request about
+    /// the member to management in `epoch`. The meaning of each member is in [`CountedMembers`].
+    /// `version` is a version of the cluster map that contains the member. The caller must call
     /// this before it sends the request. Blocks.
     ///
     /// # Errors

@@ -100,21 +100,25 @@ pub(super) fn send(shell: &Rc<Shell>, request: MemberRequest) {
     .detach();
 }
 
-/// Records each member that the actions ask management to mark as in sync, in the mark file of this
-/// target. From then on, these members may serve. The caller performs the actions only after this
-/// call.
-pub(super) fn note_counted(
+/// Records the requests to management that the actions contain in the mark file of this target,
+/// because management may carry them out after the end of this process. The caller performs the
+/// actions only after this call.
+pub(super) fn note_requests(
     shell: &Shell,
     actions: &[Action],
     mark: &mut MemberMarkFile,
 ) -> Result<()> {
     for action in actions {
-        let Action::ChangeGroup(GroupChange { epoch, change, target, .. }) = action else {
-            continue;
+        let (epoch, member) = match action {
+            Action::ChangeGroup(it)
+                if matches!(it.change, MemberChange::MarkInSync | MemberChange::Drop) =>
+            {
+                (it.epoch, it.target)
+            }
+            Action::AskTakeOver(it) if !it.lacks_records => (it.epoch, it.target),
+            _ => continue,
         };
-        if *change == MemberChange::MarkInSync {
-            mark.count(*epoch, shell.router.map().version, *target)?;
-        }
+        mark.count(epoch, shell.router.map().version, member)?;
     }
     Ok(())
 }

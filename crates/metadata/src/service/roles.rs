@@ -1,9 +1,6 @@
 //! The roles of a target in its group: the choice of the first role, the loop of each role, and the
 //! change from backup to primary.
 //!
-//! The module `copying` owns another role, which a target has while its store is an incomplete
-//! copy.
-//!
 //! A target whose group has no other member is the primary. In a group of several members, a member
 //! opens its store and log as a backup, unless the map names it the primary. A backup that becomes
 //! the primary continues with its open store and log. When a primary is deposed, its thread ends
@@ -25,8 +22,9 @@
 //! has records of a higher epoch than the map, the process runs as a backup until a newer map
 //! arrives.
 //!
-//! Does not own the opening of store and log ([`super::opening`]), nor the state machines
-//! ([`crate::target`], [`crate::shipping::backup`]).
+//! Does not own the opening of store and log ([`super::opening`]), the role of a target whose store
+//! is an incomplete copy ([`super::copying`]), nor the state machines ([`crate::target`],
+//! [`crate::shipping::backup`]).
 
 use super::hand_over::HandOver;
 use super::leaving::LastAcknowledgement;
@@ -257,7 +255,8 @@ impl Parts<'_> {
             // The log may have lost the records of this epoch.
             epoch = epoch.max(counted.epoch);
         }
-        let start = start_of(membership, self.policy, (epoch, None), Vec::new());
+        let start =
+            start_of(membership, self.policy, (epoch, None), membership.requested(&counted));
         self.note_map(&membership.map)?;
         let promise = self.mark.promise_bound();
         let mut backup = Backup::open(engine, records, start, promise)?;
@@ -314,8 +313,8 @@ impl Parts<'_> {
             self.mark.begin(membership.group)?;
             self.mark.reach_epoch(membership.epoch(), membership.map.version)?;
         }
-        let counted = membership.counted(&self.mark.counted());
-        let start = start_of(membership, self.policy, (epoch, synced), counted);
+        let requested = membership.requested(&self.mark.counted());
+        let start = start_of(membership, self.policy, (epoch, synced), requested);
         let mut target = MetadataTarget::open(engine, records, start)?;
         let (lsn, epoch) = previous;
         if epoch > Epoch::default() {
@@ -379,6 +378,7 @@ impl Parts<'_> {
             }
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());
             shell.measure_backup(&mut actions);
+            members::note_requests(&shell, &actions, &mut self.mark)?;
             shell.carry_out(actions, &mut self.log, (backup.engine(), MapVersion::default()))?;
             self.lower_promise_bound(backup.map(), backup.promise_left())?;
             if backup.discards() {
@@ -484,7 +484,7 @@ impl Parts<'_> {
             shell.membership.is_backlogged.set(target.is_backlogged());
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
-            members::note_counted(&shell, &actions, &mut self.mark)?;
+            members::note_requests(&shell, &actions, &mut self.mark)?;
             let bound = bound_of_primary(self.mark.promise_bound(), target.wait_left());
             self.mark.bound_promises(bound)?;
             self.free_space.logged(actions.iter().map(Action::logged_bytes).sum());

@@ -24,6 +24,13 @@
 //! - The backup removes only records after `matched`, and only while no sync is running. Otherwise
 //!   the end of the sync would count for other records with the same numbers.
 //! - `synced` is the member's own progress, never the primary's.
+//!
+//! # Late requests to take over
+//! Management may carry out a request to take over after the host of this member has lost power, as
+//! long as the epoch stays the same. This member may then be the only serving one, although the
+//! former primary has more records. So the member asks only when its device has all records of its
+//! log. From then on, and until the next epoch, it confirms only records that its device has. A
+//! power loss then removes no record that the member has confirmed.
 
 mod append;
 
@@ -64,6 +71,9 @@ pub struct Backup<E> {
     safe: Lsn,
     sync: SyncTimer,
     waits: SyncWaits,
+    /// Whether management may still carry out a request of this member to take over. If so, the
+    /// member confirms only records that it has synced.
+    confirms_only_synced: bool,
     checkpoints: CheckpointTrigger,
     limits: Limits,
     /// Error message for records that do not fit on the disk. `None` means that there is space.
@@ -108,6 +118,7 @@ impl<E: Engine> Backup<E> {
         let window = RecordWindow::read(stored, records)?;
         let synced = start.synced.unwrap_or(window.last()).min(window.last());
         let newest = start.epoch.max(window.last_epoch().unwrap_or_default());
+        let confirms_only_synced = start.counted.contains(&start.target);
         Ok(Self {
             engine,
             own: OwnGroup::new(start.group, start.target, start.map, newest),
@@ -116,6 +127,7 @@ impl<E: Engine> Backup<E> {
             matched: stored,
             safe: stored,
             waits: SyncWaits::default(),
+            confirms_only_synced,
             checkpoints: CheckpointTrigger::default(),
             limits: start.limits,
             shortage: None,
@@ -160,6 +172,10 @@ impl<E: Engine> Backup<E> {
         self.store()?;
         self.end_waits();
         self.ask_to_take_over();
+        if self.confirms_only_synced && !self.has_synced_all() {
+            // Replies of the primary wait for this sync.
+            self.sync.request();
+        }
         let mut actions = std::mem::take(&mut self.actions);
         if let Some(lsn) = self.sync.begin(self.records.last(), now) {
             actions.push(Action::Sync { lsn });
@@ -259,10 +275,11 @@ impl<E: Engine> Backup<E> {
 
     /// Returns the progress that the backup reports to the primary.
     pub fn held(&self) -> LogHeld {
+        let synced = self.sync.synced().min(self.matched);
         LogHeld {
             epoch: self.epoch(),
-            appended: self.matched,
-            synced: self.sync.synced().min(self.matched),
+            appended: if self.confirms_only_synced { synced } else { self.matched },
+            synced,
             ship_after: self.matched,
             is_behind: false,
             needs_copy: false,
@@ -282,6 +299,8 @@ impl<E: Engine> Backup<E> {
             self.completeness.begin_epoch(has_skipped(before, self.epoch()));
             // The new epoch may have another primary, with other records.
             self.matched = self.records.before();
+            // Management refuses all requests of the earlier epoch.
+            self.confirms_only_synced = false;
             self.silence.begin_epoch(self.now);
         }
     }
@@ -330,7 +349,13 @@ impl<E: Engine> Backup<E> {
     /// Whether this member may ask management to make it the primary. A primary that lacks records
     /// sends this request too, so that management can compare the last records of all members.
     fn may_ask(&self) -> bool {
-        self.own.serves() || self.lacks_records() && self.own.is_primary()
+        let is_role = self.own.serves() || self.lacks_records() && self.own.is_primary();
+        is_role && self.has_synced_all()
+    }
+
+    /// Whether the device has all records of the log.
+    fn has_synced_all(&self) -> bool {
+        self.sync.synced() == self.records.last()
     }
 
     /// Asks management to make this member the primary, if the primary has been silent for too
@@ -345,6 +370,7 @@ impl<E: Engine> Backup<E> {
         let (group, epoch, target) = (self.own.group, self.epoch(), self.own.target);
         let lacks_records = self.lacks_records();
         let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        self.confirms_only_synced |= !lacks_records;
         self.actions.push(Action::AskTakeOver(request));
     }
 

@@ -201,19 +201,29 @@ impl Shipper {
     /// longer confirms records is dropped. The primary also drops a counted member that no longer
     /// confirms records, if it has requested to mark the member as in sync. The drop revokes that
     /// request.
+    ///
+    /// `synced` is the last record that the primary has synced. The primary drops a member only
+    /// when it has synced all records on which a reply may depend. If its host loses power before
+    /// management carries out the request, the primary may be the only serving member afterwards.
     pub(crate) fn changes(
         &mut self,
         needed: Progress,
+        synced: Lsn,
         lease: Duration,
         now: Duration,
     ) -> Vec<(MemberChange, TargetId)> {
+        let may_drop = needed.appended <= synced;
         let mut changes = Vec::new();
         for (member, link) in &mut self.links {
-            let change = match link.standing.role {
-                LinkRole::Serving if link.standing.is_failing(lease, now) => MemberChange::Drop,
+            let fails = match link.standing.role {
+                LinkRole::Serving => link.standing.is_failing(lease, now),
                 // Management may still carry out an earlier request to mark the member as in sync.
-                LinkRole::Counted if link.standing.has_stopped(lease, now) => MemberChange::Drop,
-                LinkRole::Counted if link.has_all(needed) => MemberChange::MarkInSync,
+                LinkRole::Counted => link.standing.has_stopped(lease, now),
+                LinkRole::Absent => false,
+            };
+            let change = match link.standing.role {
+                _ if fails && may_drop => MemberChange::Drop,
+                LinkRole::Counted if !fails && link.has_all(needed) => MemberChange::MarkInSync,
                 _ => continue,
             };
             if link.standing.may_change(now) {

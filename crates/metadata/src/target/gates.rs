@@ -144,6 +144,16 @@ impl SyncGates {
         self.watermarks.set_others(others);
     }
 
+    /// Makes *held* wait for the syncs of this target too, until the next epoch.
+    pub(crate) fn hold_only_synced(&mut self) {
+        self.watermarks.hold_only_synced();
+    }
+
+    /// Whether *held* waits for the syncs of this target.
+    pub(crate) fn holds_only_synced(&self) -> bool {
+        self.watermarks.holds_only_synced()
+    }
+
     /// Updates the progress that another member has confirmed in this epoch.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         self.watermarks.acknowledge(member, progress);

@@ -96,8 +96,9 @@ impl<E: Engine> MetadataTarget<E> {
             let PendingReply { connection, request, result } = reply;
             Action::Reply { connection, request, result }
         }));
-        if self.shipper.ships_after_sync() {
-            // Replies wait for a member that gets only synced records, so sync the records now.
+        if self.shipper.ships_after_sync() || self.gates.holds_only_synced() {
+            // Replies wait for this target's sync, or for a member that gets only synced records.
+            // So sync the records now.
             self.gates.request_own_sync();
         }
         if let Some(lsn) = self.gates.begin_sync(self.shared.now) {

@@ -10,7 +10,7 @@ use crate::shipping::succession::Succession;
 use crate::target::{Action, MetadataTarget};
 use crate::tx::operation::ConnectionId;
 use skep_types::codec::Codec;
-use skep_types::group_change::GroupChange;
+use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, Lsn, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::GroupProgress;
@@ -79,11 +79,15 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Returns the changes of the group that the target requests from management now.
+    /// Returns the changes of the group that the target requests from management now. After a
+    /// request to drop a member, replies wait for the syncs of this target, until the next epoch.
     pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
         let (needed, epoch) = (self.gates.needed_to_serve(), self.gates.epoch());
-        let group = self.shared.group;
-        let changes = self.shipper.changes(needed, self.member_lease(), self.shared.now);
+        let (group, synced) = (self.shared.group, self.gates.synced());
+        let changes = self.shipper.changes(needed, synced, self.member_lease(), self.shared.now);
+        if changes.iter().any(|(change, _)| *change == MemberChange::Drop) {
+            self.gates.hold_only_synced();
+        }
         let of = |(change, target)| GroupChange { group, epoch, change, target };
         changes.into_iter().map(of).collect()
     }

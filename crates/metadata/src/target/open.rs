@@ -34,6 +34,7 @@ impl<E: Engine> MetadataTarget<E> {
     ) -> Result<Self> {
         let mut table = Table::new(engine, start.limits.scan_page);
         let mut others = other_serving(&start.map, start.group, start.target);
+        let has_asked_to_drop = others.iter().any(|it| start.counted.contains(it));
         others.extend(&start.counted);
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
         // If replies wait for no other member, each record that this target has synced is safe.
@@ -71,6 +72,9 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_starts()?;
         target.shipper.continue_to_count(start.counted);
         target.set_map(start.map)?;
+        if has_asked_to_drop {
+            target.gates.hold_only_synced();
+        }
         target
             .shipper
             .release(target.gates.safe(), target.shared.limits.members.kept_for_absent_bytes);

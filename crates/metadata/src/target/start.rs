@@ -25,9 +25,11 @@ pub struct Start {
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
     /// gets a lower epoch, even if the cluster map is older.
     pub epoch: Epoch,
-    /// Members that do not serve in `map`, but may serve in a newer map. The reason is that an
-    /// earlier process of this target has asked management to mark them as in sync, in the epoch of
-    /// `map`. Replies wait for them from the beginning.
+    /// Members about which an earlier process of this target has sent requests to management in the
+    /// epoch of `map`. Management may still carry out these requests. A member that does not serve
+    /// in `map` may serve in a newer map, so replies wait for it from the beginning. The target has
+    /// asked to drop a member that serves in `map`. If the list has the target itself, the target
+    /// has asked to become the primary.
     pub counted: Vec<TargetId>,
     /// Last log record that is on the device. `None` means that all records are on the device.
     pub synced: Option<Lsn>,

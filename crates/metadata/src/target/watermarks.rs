@@ -9,9 +9,10 @@
 //! # Invariants
 //! - `safe` <= `held` <= `appended`, and none of the three values falls.
 //! - When *held* or *safe* rises, it is at most the progress of each member that serves at that
-//!   time. A member has every record up to *held*, and has synced every record up to *safe*, before
-//!   it begins to serve. In a new epoch, a member reports its progress again. Until then, its
-//!   progress counts as zero.
+//!   time. After [`Watermarks::hold_only_synced`], *held* rises at most to the last record that
+//!   this target has synced. A member has every record up to *held*, and has synced every record up
+//!   to *safe*, before it begins to serve. In a new epoch, a member reports its progress again.
+//!   Until then, its progress counts as zero.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
@@ -41,6 +42,8 @@ pub(crate) struct Watermarks {
     safe: Lsn,
     /// Last record of the log when this target became the primary.
     begun_with: Lsn,
+    /// Whether *held* waits for the syncs of this target in this epoch.
+    holds_only_synced: bool,
 }
 
 impl Watermarks {
@@ -53,7 +56,8 @@ impl Watermarks {
     ) -> Self {
         let others = others.into_iter().map(|member| (member, Progress::default())).collect();
         let begun_with = own.appended;
-        let mut watermarks = Self { own, others, held: stored, safe: stored, begun_with };
+        let (held, safe, holds_only_synced) = (stored, stored, false);
+        let mut watermarks = Self { own, others, held, safe, begun_with, holds_only_synced };
         watermarks.rise();
         watermarks
     }
@@ -122,16 +126,30 @@ impl Watermarks {
         self.rise();
     }
 
-    /// Forgets the progress of all other members when a new epoch begins. *held* and *safe* keep
-    /// their values.
+    /// Forgets the progress of all other members when a new epoch begins, and ends the effect of
+    /// [`Self::hold_only_synced`]. *held* and *safe* keep their values.
     pub(crate) fn forget_others(&mut self) {
         self.others.values_mut().for_each(|progress| *progress = Progress::default());
+        self.holds_only_synced = false;
+    }
+
+    /// Makes *held* wait for the syncs of this target too, until the next epoch. This target has
+    /// asked management to drop a member. Management may carry out this request after this
+    /// target's host has lost power, and the target may then be the only serving member.
+    pub(crate) fn hold_only_synced(&mut self) {
+        self.holds_only_synced = true;
+    }
+
+    /// Whether *held* waits for the syncs of this target.
+    pub(crate) fn holds_only_synced(&self) -> bool {
+        self.holds_only_synced
     }
 
     fn rise(&mut self) {
-        let all = || std::iter::once(&self.own).chain(self.others.values());
-        let held = all().map(|it| it.appended).min().unwrap_or_default();
-        let safe = all().map(|it| it.synced).min().unwrap_or_default();
+        let Progress { appended, synced } = self.own;
+        let own = if self.holds_only_synced { synced } else { appended };
+        let held = self.others.values().map(|it| it.appended).fold(own, Lsn::min);
+        let safe = self.others.values().map(|it| it.synced).fold(synced, Lsn::min);
         self.held = self.held.max(held);
         self.safe = self.safe.max(safe);
     }
@@ -222,6 +240,22 @@ mod tests {
         );
         group.acknowledge(BACKUP, progress(6, 3));
         assert_eq!(group.held(), lsn(6));
+    }
+
+    #[test]
+    fn held_waits_for_own_sync_after_a_request_to_drop() {
+        let mut group = Watermarks::new(progress(5, 5), lsn(5), [BACKUP]);
+        group.acknowledge(BACKUP, progress(5, 5));
+        group.hold_only_synced();
+        group.append(lsn(8));
+        group.acknowledge(BACKUP, progress(8, 8));
+        assert_eq!(group.held(), lsn(5), "the member has record 8, and the device has not");
+        group.sync(lsn(7));
+        assert_eq!(group.held(), lsn(7));
+        group.forget_others();
+        group.append(lsn(9));
+        group.acknowledge(BACKUP, progress(9, 8));
+        assert_eq!(group.held(), lsn(9), "the new epoch has revoked the request");
     }
 
     #[test]

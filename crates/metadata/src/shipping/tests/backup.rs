@@ -6,10 +6,10 @@ use crate::shipping::succession::Succession;
 use skep_wire::log_shipping::ShippedRecord;
 use skep_wire::metadata::GetAttributes;
 
-const NOW: Duration = Duration::from_secs(1);
+pub(super) const NOW: Duration = Duration::from_secs(1);
 
 /// Returns a request in epoch 3 with records of that epoch.
-fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLog {
+pub(super) fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLog {
     let first = Lsn::new(numbers.start);
     let shipped = |record: Record| {
         let (epoch, payload) = (record.epoch, Bytes(record.payload));
@@ -29,7 +29,7 @@ fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLo
     }
 }
 
-fn ask<R: Request>(member: &mut Member, request: &R) -> Result<LogHeld, ErrorCode> {
+pub(super) fn ask<R: Request>(member: &mut Member, request: &R) -> Result<LogHeld, ErrorCode> {
     member.handle(vec![arrival(1, 3, request)], NOW);
     let (_, result) = member.replies.pop().expect("a reply");
     result.map_err(|error| error.code())
@@ -39,7 +39,7 @@ fn epochs(member: &Member) -> Vec<u64> {
     member.log.iter().map(|record| record.epoch.raw()).collect()
 }
 
-fn with_log(epochs: &[u64]) -> Member {
+pub(super) fn with_log(epochs: &[u64]) -> Member {
     let log = (1..).zip(epochs).map(|(lsn, epoch)| record(lsn, *epoch)).collect();
     Member::open(MemoryEngine::default(), log, 3, NOW)
 }
@@ -202,7 +202,9 @@ fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
     member.handle(vec![arrival(1, 3, &beat)], now);
 }
 
-fn asks(member: &mut Member, now: Duration) -> Option<bool> {
+/// Returns whether the member lacks records according to the request to take over that it sends at
+/// `now`. `None` means that it sends no request.
+pub(super) fn asks(member: &mut Member, now: Duration) -> Option<bool> {
     member.handle(vec![Event::Tick], now);
     member.asked.pop().map(|it| it.lacks_records)
 }

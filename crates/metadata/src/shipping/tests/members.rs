@@ -70,7 +70,8 @@ impl Primary {
 
     fn changes(&mut self) -> Vec<MemberChange> {
         let needed = Progress { appended: Lsn::new(self.last), synced: Lsn::new(self.synced) };
-        let changes = self.shipper.changes(needed, LEASE, self.now);
+        let synced = Lsn::new(self.synced);
+        let changes = self.shipper.changes(needed, synced, LEASE, self.now);
         changes.into_iter().map(|(change, _)| change).collect()
     }
 }

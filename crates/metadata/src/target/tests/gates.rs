@@ -219,6 +219,38 @@ fn restart_stores_no_record_that_a_serving_member_may_lack() {
     assert!(pair.last_stored() >= record);
 }
 
+/// Management may carry out the request after the host of this target has lost power.
+#[test]
+fn member_is_dropped_only_after_a_sync_of_held_records() {
+    let mut pair = begin_pair();
+    pair.run(vec![set(1)]);
+    let record = pair.target.last_logged();
+    pair.confirm(record, record);
+    assert_eq!(pair.answered(), [101]);
+    let stops = Err(ErrorCode::NotReady.into());
+    pair.run(vec![Event::MemberReply { member: BACKUP, number: u64::MAX, result: stops }]);
+    assert!(!pair.target.gates.holds_only_synced(), "the device lacks an acknowledged record");
+    pair.sync();
+    assert!(pair.target.gates.holds_only_synced());
+}
+
+#[test]
+fn restart_after_a_request_to_drop_holds_only_synced_records() {
+    let mut pair = begin_pair();
+    let records = skep_format::log::scan(LOG, Lsn::new(1), &pair.log).unwrap().records;
+    let engine = pair.target.engine().clone();
+    let start = Start { counted: vec![BACKUP], ..start_of(map_of_two()) };
+    pair.target = MetadataTarget::open(engine, records, start).unwrap();
+    let next = pair.run(vec![Event::Tick]);
+    pair.run(vec![read()]);
+    let last = pair.target.last_logged();
+    assert!(pair.target.gates.synced() < last);
+    pair.confirm(last, last);
+    assert_eq!(pair.answered(), [0; 0], "the device lacks the record of the start");
+    pair.settle(next);
+    assert_eq!(pair.answered(), [200]);
+}
+
 #[test]
 fn read_reply_waits_only_for_the_records_that_it_shows() {
     let mut pair = begin_pair();
