@@ -4,7 +4,7 @@ use crate::GroupModel;
 use crate::bugs::PlantedBug;
 use crate::log::{Index, Members};
 use crate::member::Role;
-use crate::messages::LateMessage;
+use crate::messages::{LateChange, LateMessage};
 use crate::primary::{Link, Standing};
 use crate::state::{State, pairs};
 
@@ -43,6 +43,12 @@ pub enum Action {
     TakeOver(Index),
     /// Management makes a backup the primary at the request of an administrator or of the primary.
     HandOver(Index),
+    /// A backup asks to take over, and management does not carry out the request yet.
+    DelayTakeOver(Index),
+    /// A primary asks to drop a member, and management does not carry out the request yet.
+    DelayDrop(Index, Index),
+    /// Management carries out the delayed request.
+    CarryOutLate,
     /// Management lets the longest log win, after all serving members have reported a loss.
     RecoverFromLoss,
     /// A process is killed, and a new one starts.
@@ -57,6 +63,8 @@ pub enum Action {
 /// Lists the steps that may be possible in a state. [`perform`] refuses some of them.
 pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Action>) {
     let left = state.left;
+    let may_change = state.group.epoch < model.bounds.epochs;
+    let may_delay = may_change && left.late_changes > 0 && state.late_change.is_none();
     for member in state.indices() {
         actions.extend([Action::Sync(member), Action::ReceiveMap(member)]);
         if model.bounds.leases {
@@ -75,7 +83,10 @@ pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Acti
             let of = &state.members[member];
             actions.extend((of.synced..=of.log.last()).map(|it| Action::LosePower(member, it)));
         }
-        if state.group.epoch < model.bounds.epochs {
+        if may_delay {
+            actions.push(Action::DelayTakeOver(member));
+        }
+        if may_change {
             actions.extend([Action::TakeOver(member), Action::MarkInSync(member)]);
             if model.bounds.moves {
                 actions.push(Action::HandOver(member));
@@ -89,12 +100,15 @@ pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Acti
                 Action::LoseReply(from, to),
                 Action::StopCounting(from, to),
             ]);
-            if state.group.epoch < model.bounds.epochs {
+            if may_change {
                 actions.extend([
                     Action::Count(from, to),
                     Action::AskToMark(from, to),
                     Action::Drop(from, to),
                 ]);
+            }
+            if may_delay {
+                actions.push(Action::DelayDrop(from, to));
             }
         }
         if left.late_messages > 0 && state.late.is_none() {
@@ -103,6 +117,9 @@ pub(crate) fn possible(model: &GroupModel, state: &State, actions: &mut Vec<Acti
     }
     if state.late.is_some() {
         actions.push(Action::DeliverLate);
+    }
+    if state.late_change.is_some() && may_change {
+        actions.push(Action::CarryOutLate);
     }
     let others = state.group.serving.iter().count() as u8;
     if state.group.epoch + others <= model.bounds.epochs {
@@ -149,10 +166,12 @@ pub(crate) fn perform(model: &GroupModel, state: &mut State, action: Action) -> 
         Action::Count(from, to) | Action::StopCounting(from, to) | Action::AskToMark(from, to) => {
             perform_counting(state, &action, (from, to), bug)
         }
+        Action::DelayTakeOver(_) | Action::DelayDrop(..) => delay_change(state, &action, bug),
         Action::MarkInSync(_)
         | Action::Drop(..)
         | Action::TakeOver(_)
         | Action::HandOver(_)
+        | Action::CarryOutLate
         | Action::RecoverFromLoss => change_group(state, &action, bug),
         Action::Kill(own) => {
             state.left.kills -= 1;
@@ -236,12 +255,53 @@ fn may_stop(link: &Link, bug: Option<PlantedBug>) -> bool {
     !link.may_serve || bug == Some(PlantedBug::StopCountingAsked)
 }
 
+/// Whether a member that serves and is not the primary may ask to take over in the present epoch.
+fn may_ask_to_take_over(state: &State, member: Index, bug: Option<PlantedBug>) -> bool {
+    let asker = &state.members[member];
+    let lacks_records = asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);
+    let is_synced = asker.synced == asker.log.last() || bug == Some(PlantedBug::AskUnsynced);
+    let is_current = asker.map.epoch == state.group.epoch;
+    is_current && is_backup(state, member) && !lacks_records && is_synced
+}
+
+/// Whether the process `from` may ask to drop `member` in the present epoch.
+fn may_ask_to_drop(state: &State, (from, member): (Index, Index), bug: Option<PlantedBug>) -> bool {
+    let Some((sender, primary)) = state.primary(from) else { return false };
+    let link = &primary.links[member];
+    let is_useful =
+        link.standing == Standing::Serving || link.standing == Standing::Counted && link.may_serve;
+    let is_synced = sender.synced >= primary.needed_to_serve(bug).appended
+        || bug == Some(PlantedBug::DropUnsynced);
+    let is_current = sender.map.epoch == state.group.epoch;
+    is_current && is_useful && is_synced && state.group.primary != member
+}
+
+fn is_backup(state: &State, member: Index) -> bool {
+    state.group.serving.has(member) && state.group.primary != member
+}
+
+/// Sends a request to management that management does not carry out yet.
+fn delay_change(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> bool {
+    let (sender, change, is_known) = match *action {
+        Action::DelayTakeOver(member) if may_ask_to_take_over(state, member, bug) => {
+            let is_known = bug != Some(PlantedBug::ConfirmAfterAsking);
+            (member, LateChange::TakeOver(member), is_known)
+        }
+        Action::DelayDrop(from, member) if may_ask_to_drop(state, (from, member), bug) => {
+            (from, LateChange::Drop(member), bug != Some(PlantedBug::ReplyAfterAsking))
+        }
+        _ => return false,
+    };
+    state.left.late_changes -= 1;
+    state.late_change = Some(change);
+    state.members[sender].ask(is_known);
+    true
+}
+
 /// Performs a change of the group by management. The sender of the request must have based it on
 /// the present epoch.
 fn change_group(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> bool {
     let group = state.group;
-    let epoch = group.epoch;
-    let is_backup = |it: Index| group.serving.has(it) && group.primary != it;
     match *action {
         Action::MarkInSync(member) => {
             if !state.mark_requests.has(member) || group.serving.has(member) {
@@ -250,32 +310,37 @@ fn change_group(state: &mut State, action: &Action, bug: Option<PlantedBug>) -> 
             state.group.mark_in_sync(member);
         }
         Action::Drop(from, member) => {
-            let Some((sender, primary)) = state.primary(from) else { return false };
-            let link = &primary.links[member];
-            let is_useful = link.standing == Standing::Serving
-                || link.standing == Standing::Counted && link.may_serve;
-            if sender.map.epoch != epoch || !is_useful || group.primary == member {
+            if !may_ask_to_drop(state, (from, member), bug) {
                 return false;
             }
             state.group.drop_member(member);
         }
         Action::TakeOver(member) => {
-            let asker = &state.members[member];
-            let lacks_records =
-                asker.lacks_records && bug != Some(PlantedBug::PromoteAfterPowerLoss);
-            if asker.map.epoch != epoch || !is_backup(member) || lacks_records {
+            if !may_ask_to_take_over(state, member, bug) {
                 return false;
             }
             state.group.take_over(member);
         }
         Action::HandOver(member) => {
-            if !is_backup(member) {
+            if !is_backup(state, member) {
                 return false;
             }
             state.group.hand_over(member);
         }
+        Action::CarryOutLate => {
+            let Some(change) = state.late_change else { return false };
+            let sender = match change {
+                LateChange::TakeOver(member) => member,
+                LateChange::Drop(_) => group.primary,
+            };
+            state.history.has_late_change |= state.members[sender].lacks_records;
+            match change {
+                LateChange::TakeOver(member) => state.group.take_over(member),
+                LateChange::Drop(member) => state.group.drop_member(member),
+            }
+        }
         _ => return state.recover_from_loss(bug),
     }
-    state.mark_requests = Members::default();
+    state.revoke_requests();
     true
 }

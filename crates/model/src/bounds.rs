@@ -29,4 +29,6 @@ pub struct Faults {
     pub old_maps: u8,
     /// Messages that arrive late, or twice.
     pub late_messages: u8,
+    /// Requests to take over or to drop a member that management carries out late, or never.
+    pub late_changes: u8,
 }

@@ -51,11 +51,21 @@ pub enum PlantedBug {
     /// A former primary that confirms the new epoch ends the wait of its successor, also if leases
     /// of earlier primaries may not have ended.
     ReleaseAll,
+    /// A backup asks to take over before it has synced its log (hole H35).
+    AskUnsynced,
+    /// A primary asks to drop a member before it has synced the records on which replies depend.
+    DropUnsynced,
+    /// A backup that has asked to take over confirms records that it has not synced.
+    ConfirmAfterAsking,
+    /// A primary that has asked to drop a member replies about records that it has not synced.
+    ReplyAfterAsking,
+    /// A process does not find in the mark that an earlier process has sent such a request.
+    ForgetAsked,
 }
 
 impl PlantedBug {
     /// All bugs.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 25] = [
         Self::ReplyBeforeHeld,
         Self::ReplyDurableBeforeSafe,
         Self::ServeAfterAppend,
@@ -76,5 +86,10 @@ impl PlantedBug {
         Self::GoOnDeposed,
         Self::IgnoreNewerLog,
         Self::ReleaseAll,
+        Self::AskUnsynced,
+        Self::DropUnsynced,
+        Self::ConfirmAfterAsking,
+        Self::ReplyAfterAsking,
+        Self::ForgetAsked,
     ];
 }

@@ -5,7 +5,7 @@ use crate::GroupModel;
 use crate::actions::Action;
 use crate::bounds::{Bounds, Faults};
 use crate::bugs::PlantedBug;
-use crate::properties::{self, RECOVERY, RELEASE, RETURN, TAKE_OVER};
+use crate::properties::{self, LATE_CHANGE, RECOVERY, RELEASE, RETURN, TAKE_OVER};
 use stateright::{Checker, HasDiscoveries, Model, Path, UniformChooser};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Check {
 
 /// No operations and faults.
 pub const NO_FAULTS: Faults =
-    Faults { writes: 0, power_losses: 0, kills: 0, old_maps: 0, late_messages: 0 };
+    Faults { writes: 0, power_losses: 0, kills: 0, old_maps: 0, late_messages: 0, late_changes: 0 };
 
 /// Returns bounds without leases, in which no administrator moves the primary.
 pub const fn records(members: usize, epochs: u8, faults: Faults) -> Bounds {
@@ -57,6 +57,20 @@ pub const SMALL: &[Check] = &[
         "a late message, a kill and a power loss",
         records(2, 3, Faults { power_losses: 1, kills: 1, late_messages: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "a late request to management and a power loss",
+        records(2, 3, Faults { writes: 1, power_losses: 1, late_changes: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, LATE_CHANGE],
+    ),
+    check(
+        "a late request to management, a kill and a power loss",
+        records(
+            2,
+            2,
+            Faults { writes: 1, power_losses: 1, kills: 1, late_changes: 1, ..NO_FAULTS },
+        ),
+        &[TAKE_OVER, LATE_CHANGE],
     ),
     check(
         "old maps and a power loss",
@@ -111,8 +125,28 @@ pub const LARGE: &[Check] = &[
         records(
             2,
             3,
-            Faults { writes: 1, power_losses: 1, kills: 1, late_messages: 1, old_maps: 0 },
+            Faults { writes: 1, power_losses: 1, kills: 1, late_messages: 1, ..NO_FAULTS },
         ),
+        &[TAKE_OVER, RETURN],
+    ),
+    check(
+        "a late request to management, an old map, a power loss, moves",
+        moved(2, 4, Faults { power_losses: 1, old_maps: 1, late_changes: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, LATE_CHANGE],
+    ),
+    check(
+        "a late request to management and two power losses",
+        records(2, 4, Faults { writes: 1, power_losses: 2, late_changes: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RECOVERY, LATE_CHANGE],
+    ),
+    check(
+        "leases with a late request to management",
+        leases(2, 3, Faults { power_losses: 1, late_changes: 1, ..NO_FAULTS }),
+        &[TAKE_OVER, RETURN, RELEASE, LATE_CHANGE],
+    ),
+    check(
+        "three members, a late request to management and a power loss",
+        records(3, 3, Faults { power_losses: 1, late_changes: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN],
     ),
     check(
@@ -138,7 +172,8 @@ pub const LARGE: &[Check] = &[
     check("leases of three members", leases(3, 3, NO_FAULTS), &[TAKE_OVER, RETURN, RELEASE]),
 ];
 
-const MANY: Faults = Faults { writes: 3, power_losses: 2, kills: 1, old_maps: 2, late_messages: 1 };
+const MANY: Faults =
+    Faults { writes: 3, power_losses: 2, kills: 1, old_maps: 2, late_messages: 1, late_changes: 2 };
 
 /// Bounds for random runs. They have too many states to visit them all.
 pub const RANDOM: &[Check] = &[

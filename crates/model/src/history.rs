@@ -29,6 +29,9 @@ pub struct History {
     pub has_two_primaries: bool,
     /// Whether a member has gone on after all serving members had lost their page caches.
     pub has_recovered: bool,
+    /// Whether management has carried out a late request of a member whose host has lost its page
+    /// cache.
+    pub has_late_change: bool,
 }
 
 impl History {
@@ -44,6 +47,7 @@ impl History {
             answered_last: (0, 0),
             has_two_primaries: false,
             has_recovered: false,
+            has_late_change: false,
         }
     }
 

@@ -24,6 +24,9 @@ pub struct Member {
     /// The newest epoch in which this member has led or has confirmed records, and the members that
     /// it has asked management to mark as in sync in this epoch. On the device.
     pub counted: (u8, Members),
+    /// The newest epoch in which this member has sent a request to management that may leave it as
+    /// the only serving member. Zero means that nothing depends on such a request. On the device.
+    pub asked: u8,
     /// Whether the member has promised that it does not reply as a primary yet. The promise
     /// outlives the process.
     pub has_promised: bool,
@@ -110,6 +113,25 @@ impl Member {
         let (epoch, counted) = self.counted;
         let of_epoch = if epoch == self.map.epoch { counted } else { Members::default() };
         of_epoch.minus(self.map.serving)
+    }
+
+    /// Notes durably that this member sends a request to management which may leave it as the only
+    /// serving member. `is_known` means that the member follows the rule for such requests.
+    pub fn ask(&mut self, is_known: bool) {
+        let epoch = self.map.epoch;
+        if self.counted.0 < epoch {
+            self.counted = (epoch, Members::default());
+        }
+        if is_known {
+            self.asked = epoch;
+        }
+    }
+
+    /// Returns the last record that the member confirms, if `appended` is the last record that it
+    /// has appended or compared. As long as management may carry out a request that leaves the
+    /// member as the only serving one, the member confirms only synced records.
+    pub fn confirmed(&self, appended: u8) -> u8 {
+        if self.asked == self.map.epoch { appended.min(self.synced) } else { appended }
     }
 
     /// Whether this process may lead, as far as it knows.
@@ -199,6 +221,7 @@ impl Member {
             Role::Backup(backup) => backup.matched,
             Role::Primary(_) => 0,
         };
+        let appended = self.confirmed(appended);
         Reply {
             epoch: request.epoch,
             has_sender: true,

@@ -1,7 +1,8 @@
 //! The messages between the members, and the network.
 //!
 //! A request and its reply arrive at once, or one of them is lost. Some messages of a run are
-//! delayed: the network keeps one of them and delivers it later, or never.
+//! delayed: the network keeps one of them and delivers it later, or never. The same is true for
+//! requests to management that may leave their sender as the only serving member.
 
 use crate::log::{Index, Log, Progress};
 
@@ -65,6 +66,17 @@ pub enum LateMessage {
         /// The message.
         reply: Reply,
     },
+}
+
+/// A request to management that waits in the network, in a queue of management, or in the log of a
+/// former leader. Management carries it out only in the epoch of the group in which its sender has
+/// sent it. So a second arrival of the same request has no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LateChange {
+    /// The request of this backup to become the primary.
+    TakeOver(Index),
+    /// The request of the primary to drop this member.
+    Drop(Index),
 }
 
 impl LateMessage {

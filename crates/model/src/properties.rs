@@ -36,6 +36,11 @@ const SOMETIMES: &[Statement] = &[
     (RECOVERY, |model, state| {
         state.history.has_recovered && state.may_answer(state.group.primary, model)
     }),
+    (LATE_CHANGE, |model, state| {
+        let group = &state.group;
+        let is_alone = group.other_serving(group.primary).is_empty();
+        state.history.has_late_change && is_alone && state.may_answer(group.primary, model)
+    }),
     (RELEASE, |model, state| {
         let primary = state.group.primary;
         let released = state.primary(primary).and_then(|(_, it)| it.former);
@@ -66,6 +71,9 @@ pub const TAKE_OVER: &str = "a backup takes over";
 pub const RETURN: &str = "a former primary returns";
 /// All members lose their page caches, and one goes on.
 pub const RECOVERY: &str = "the group goes on after a power loss of all";
+/// Management carries out a late request of a member whose host has lost its page cache, and this
+/// member serves alone.
+pub const LATE_CHANGE: &str = "a member serves alone after a late request";
 /// A former primary confirms the epoch of its successor, which replies.
 pub const RELEASE: &str = "a moved primary releases its lease";
 

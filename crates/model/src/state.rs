@@ -7,7 +7,7 @@ use crate::group::Group;
 use crate::history::History;
 use crate::log::{Index, Log, Members, Progress, Record};
 use crate::member::{Member, Role};
-use crate::messages::{LateMessage, Reply, Request};
+use crate::messages::{LateChange, LateMessage, Reply, Request};
 use crate::primary::{Primary, Standing};
 
 /// The state of the group and of the network, and of the history that the properties need.
@@ -22,6 +22,8 @@ pub struct State {
     pub mark_requests: Members,
     /// A message that the network has kept.
     pub late: Option<LateMessage>,
+    /// A request to management in this epoch that management has not carried out yet.
+    pub late_change: Option<LateChange>,
     /// Operations and faults that may still happen.
     pub left: Faults,
     /// The replies that clients have received.
@@ -42,6 +44,7 @@ impl State {
             stored: 1,
             lacks_records: false,
             counted: (0, Members::default()),
+            asked: 0,
             has_promised: true,
             map: group,
             stored_map: group,
@@ -60,6 +63,7 @@ impl State {
             group,
             mark_requests: Members::default(),
             late: None,
+            late_change: None,
             left: bounds.faults,
             history: History::new(),
         };
@@ -100,9 +104,10 @@ impl State {
 
     /// Computes the watermarks of a primary again, and moves safe records to its store.
     pub fn rise(&mut self, own: Index) {
-        let Member { log, synced, stored, role, .. } = &mut self.members[own];
+        let confirmed = self.members[own].confirmed(self.members[own].log.last());
+        let Member { synced, stored, role, .. } = &mut self.members[own];
         if let Role::Primary(primary) = role {
-            primary.rise(Progress { appended: log.last(), synced: *synced });
+            primary.rise(Progress { appended: confirmed, synced: *synced });
             *stored = (*stored).max(primary.safe);
         }
     }
@@ -227,6 +232,9 @@ impl State {
     /// Begins a new process of a member after the former one was killed.
     pub fn restart(&mut self, own: Index, has_old_map: bool, bug: Option<PlantedBug>) {
         let member = &mut self.members[own];
+        if bug == Some(PlantedBug::ForgetAsked) {
+            member.asked = 0;
+        }
         if has_old_map {
             member.map = member.stored_map;
         } else {
@@ -285,8 +293,14 @@ impl State {
             absent.into_iter().for_each(|it| self.group.drop_member(it));
         }
         self.history.has_recovered = true;
-        self.mark_requests = Members::default();
+        self.revoke_requests();
         true
+    }
+
+    /// Forgets the requests to management that name the former epoch.
+    pub fn revoke_requests(&mut self) {
+        self.mark_requests = Members::default();
+        self.late_change = None;
     }
 
     /// Notes what clients may have received, and removes messages that have no effect any more.
@@ -302,7 +316,8 @@ impl State {
         }
         self.history.forget_regained(&self.members);
         for member in &mut self.members {
-            let Member { role, lacks_records, map, stored_map, counted, has_promised, .. } = member;
+            let oldest = member.map.epoch.min(member.stored_map.epoch);
+            let Member { role, lacks_records, map, counted, asked, has_promised, .. } = member;
             match role {
                 Role::Backup(backup) => backup.forget_unused(*lacks_records, map.epoch, bug),
                 Role::Primary(primary) => primary.forget_unused(),
@@ -311,8 +326,11 @@ impl State {
                 *has_promised = false;
                 role.forget_leases();
             }
-            if counted.0 < map.epoch.min(stored_map.epoch) {
+            if counted.0 < oldest {
                 *counted = (0, Members::default());
+            }
+            if *asked < oldest {
+                *asked = 0;
             }
         }
         let lowest = |it: Index| self.members[it].map.epoch.min(self.members[it].stored_map.epoch);

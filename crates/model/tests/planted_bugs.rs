@@ -11,6 +11,10 @@ use skep_model::properties::{
 /// Two members, one record and one power loss.
 const ONE_LOSS: Bounds = records(2, 4, Faults { writes: 1, power_losses: 1, ..NO_FAULTS });
 
+/// Two members, one record, one power loss and one request that management carries out late.
+const LATE_REQUEST: Bounds =
+    records(2, 2, Faults { writes: 1, power_losses: 1, late_changes: 1, ..NO_FAULTS });
+
 #[track_caller]
 fn check(bug: PlantedBug, bounds: Bounds, property: &'static str) {
     assert!(violation(bug, bounds, property).is_some(), "{property}");
@@ -123,4 +127,30 @@ fn checker_finds_a_restart_that_forgets_its_term() {
 fn checker_finds_a_restart_that_forgets_confirmed_epochs() {
     let bounds = records(3, 2, Faults { power_losses: 1, old_maps: 1, ..NO_FAULTS });
     check(PlantedBug::ForgetConfirmed, bounds, MEMBERS_HAVE_RECORDS);
+}
+
+#[test]
+fn request_with_an_unsynced_log_is_found() {
+    check(PlantedBug::AskUnsynced, LATE_REQUEST, PRIMARY_HAS_RECORDS);
+}
+
+#[test]
+fn drop_by_a_primary_with_an_unsynced_log_is_found() {
+    check(PlantedBug::DropUnsynced, LATE_REQUEST, PRIMARY_HAS_RECORDS);
+}
+
+#[test]
+fn confirmation_of_unsynced_records_after_a_request_is_found() {
+    check(PlantedBug::ConfirmAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
+}
+
+#[test]
+fn reply_about_unsynced_records_after_a_request_is_found() {
+    check(PlantedBug::ReplyAfterAsking, LATE_REQUEST, PRIMARY_HAS_RECORDS);
+}
+
+#[test]
+fn restart_that_forgets_a_request_is_found() {
+    let faults = Faults { kills: 1, ..LATE_REQUEST.faults };
+    check(PlantedBug::ForgetAsked, Bounds { faults, ..LATE_REQUEST }, COMPLETE_PRIMARY);
 }

@@ -24,6 +24,12 @@ fn late_messages_after_a_kill_lose_no_acknowledged_record() {
 }
 
 #[test]
+fn late_requests_lose_no_acknowledged_record() {
+    check("a late request to management and a power loss");
+    check("a late request to management, a kill and a power loss");
+}
+
+#[test]
 fn restarts_with_old_maps_lose_no_acknowledged_record() {
     check("old maps and a power loss");
     check("an old map, a power loss, moves");
