@@ -13,6 +13,7 @@
 //! - `knobs`: the values that a seed determines, and the bugs that tests plant.
 //! - `cluster`: the state of a run and its events.
 //! - `messages`: messages between processes, which are lost, late, duplicated or cut off.
+//!   `late_requests`: requests to management that arrive after a power loss of their sender.
 //! - `member`, `roles`, `actions`, `requests`: the process of a member, its roles, the actions of
 //!   the roles, and its requests.
 //! - `authority`: the model of management. `leaders`: changes of its leader. `published`: checks of
@@ -25,8 +26,9 @@
 //! # Checks
 //! - After a primary has replied to a client, no primary of an earlier term replies.
 //! - A member that becomes the primary has every change about which a client has got a reply, and
-//!   no records of another log. If all serving members have lost power, the new primary has every
-//!   change with a durable reply.
+//!   no records of another log. If all serving members have lost power at one time, the new primary
+//!   has every change with a durable reply. It is not enough that the new primary serves alone and
+//!   has lost power: at the time of the power loss, another member may have served.
 //! - All replies are linearizable, and each operation takes effect once (`crate::witness`). The
 //!   checks also cover opens and file locks, because a take-over must not lose any of these.
 //! - When a client receives the reply to an open of a shared file, each other client that has the
@@ -45,6 +47,7 @@ mod client;
 mod cluster;
 mod isolation;
 mod knobs;
+mod late_requests;
 mod leaders;
 mod ledger;
 mod member;

@@ -107,6 +107,7 @@ fn checks_of_a_group_find_all_planted_bugs() {
         (GroupBug::LoseNotifications, &["was not notified that"]),
         (GroupBug::ShareVersions, &["have the version"]),
         (GroupBug::AnswerBeforeCommit, &["goes back"]),
+        (GroupBug::ConfirmUnsynced, &["lost by a take-over", "lost by a power loss"]),
     ];
     assert_eq!(planted.len(), GroupBug::ALL.len());
     for (plant, fragments) in planted {

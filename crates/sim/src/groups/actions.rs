@@ -14,6 +14,7 @@ use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::{ClusterMap, Epoch, Lsn, MemberState, Result, RetryClass};
 use skep_wire::Request;
 use skep_wire::frame::Header;
+use skep_wire::management::AskTakeOver;
 use skep_wire::metadata::CompareSlots;
 use std::sync::Arc;
 
@@ -45,11 +46,18 @@ impl Cluster {
                 {
                     return self.drop_alone(index, &change);
                 }
-                self.note_counted(index, &change);
+                self.note_request(index, &change);
                 let epoch = group_of(&self.members[index].map).epoch;
                 self.ask_management(index, Ask::Change(change, epoch));
             }
-            Action::AskTakeOver(request) => self.ask_management(index, Ask::TakeOver(request)),
+            Action::AskTakeOver(request) => {
+                if !request.lacks_records {
+                    let AskTakeOver { group, epoch, target, .. } = request;
+                    let change = MemberChange::TakeOver;
+                    self.note_request(index, &GroupChange { group, epoch, change, target });
+                }
+                self.ask_management(index, Ask::TakeOver(request));
+            }
             Action::Reply { connection, request, result } => {
                 self.reply(index, connection, &request, result);
             }
@@ -61,10 +69,13 @@ impl Cluster {
         }
     }
 
-    /// Records in the primary's durable mark that it asks management to mark a member as in sync.
-    fn note_counted(&mut self, index: usize, change: &GroupChange) {
-        let is_mark = change.change == MemberChange::MarkInSync;
-        if is_mark && self.knobs.plant != Some(GroupBug::ForgetCounted) {
+    /// Records in the durable mark of a member that it asks management for a change.
+    fn note_request(&mut self, index: usize, change: &GroupChange) {
+        let is_noted = matches!(
+            change.change,
+            MemberChange::MarkInSync | MemberChange::Drop | MemberChange::TakeOver
+        );
+        if is_noted && self.knobs.plant != Some(GroupBug::ForgetCounted) {
             let Member { mark, map, .. } = &mut self.members[index];
             mark.counted = mark.counted.with(change.epoch, map.version, change.target);
         }

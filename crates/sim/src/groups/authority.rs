@@ -191,7 +191,10 @@ impl Cluster {
             return false;
         }
         let epoch = group_of(self.map()).epoch;
-        self.change(&GroupChange { group: GROUP, epoch, change, target }).is_ok()
+        let is_done = self.change(&GroupChange { group: GROUP, epoch, change, target }).is_ok();
+        // An administrator who drops a member gives up the changes that only this member has.
+        self.excuse_losses();
+        is_done
     }
 }
 

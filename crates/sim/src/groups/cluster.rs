@@ -4,6 +4,7 @@
 use super::authority::{Authority, first_map};
 use super::client::Client;
 use super::knobs::{GroupBug, GroupKnobs};
+use super::late_requests::LateRequests;
 use super::ledger::Ledger;
 use super::member::Member;
 use super::messages::{Links, Message, Place};
@@ -169,6 +170,7 @@ pub(super) struct Cluster {
     next_number: u64,
     pub(super) authority: Authority,
     pub(super) links: Links,
+    pub(super) late_requests: LateRequests,
     pub(super) members: Vec<Member>,
     pub(super) clients: Vec<Client>,
     pub(super) ledger: Ledger,
@@ -223,6 +225,7 @@ impl Cluster {
     fn new(knobs: GroupKnobs, mut random: Random, is_traced: bool) -> Self {
         let map = Arc::new(first_map(&knobs));
         let of_leaders = Random::new(random.clone().bits());
+        let of_requests = Random::new(!random.clone().bits());
         let members = (1..=knobs.members as u32)
             .map(|id| Member::new(TargetId::new(id), &knobs, &map, &mut random))
             .collect();
@@ -235,6 +238,7 @@ impl Cluster {
             next_number: 0,
             authority: Authority::new(Arc::clone(&map), of_leaders),
             links: Links::default(),
+            late_requests: LateRequests::new(of_requests),
             members,
             clients,
             ledger: Ledger::new(map),

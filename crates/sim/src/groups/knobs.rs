@@ -57,11 +57,14 @@ pub enum GroupBug {
     ShareVersions,
     /// A leader of management replies and publishes a map before a majority has stored the command.
     AnswerBeforeCommit,
+    /// A backup that has asked to take over confirms records that it has not synced, although
+    /// management may still carry out the request.
+    ConfirmUnsynced,
 }
 
 impl GroupBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AnswerWithoutLease,
         Self::DropUnsynced,
         Self::TrustAfterPowerLoss,
@@ -82,6 +85,7 @@ impl GroupBug {
         Self::LoseNotifications,
         Self::ShareVersions,
         Self::AnswerBeforeCommit,
+        Self::ConfirmUnsynced,
     ];
 
     /// Whether the bug has an effect only if management's leader changes.
@@ -109,6 +113,8 @@ pub(super) struct GroupFaults {
     pub(super) management_stops: bool,
     /// Leaders of management lose their majority, and others follow them.
     pub(super) leader_changes: bool,
+    /// Requests to take over or to drop a member arrive late, after a power loss of their sender.
+    pub(super) late_requests: bool,
     /// An administrator replaces a member by a target without data.
     pub(super) replacements: bool,
     /// An administrator moves the role of the primary.
@@ -166,6 +172,10 @@ impl GroupKnobs {
         let mut later = Random::new(random.clone().bits());
         let shares_files = later.percent(35) || plant == Some(GroupBug::LoseNotifications);
         let leader_changes = later.percent(40) || plant.is_some_and(GroupBug::needs_leader_changes);
+        let late_requests = match plant {
+            None => later.percent(25),
+            Some(plant) => plant == GroupBug::ConfirmUnsynced,
+        };
         let all = random.percent(50);
         let mut fault = |percent| all || random.percent(percent);
         let faults = GroupFaults {
@@ -177,6 +187,7 @@ impl GroupKnobs {
             slowness: fault(30),
             management_stops: fault(30),
             leader_changes,
+            late_requests,
             replacements: fault(40),
             hand_overs: fault(30),
             settings: fault(40),

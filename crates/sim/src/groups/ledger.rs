@@ -120,13 +120,14 @@ impl Ledger {
     }
 
     /// Notes that a process begins as the primary with this store and these records of its log.
-    /// `lost_power` means that it is the only serving member, and has lost power.
+    /// `is_excused` means that it is the only serving member, and that all serving members have
+    /// lost power at one time since it last had all records.
     pub(super) fn begin_primary(
         &mut self,
         process: (TargetId, u64),
         term: Epoch,
         (engine, records): (&MemoryEngine, &[Record]),
-        lost_power: bool,
+        is_excused: bool,
     ) -> Result<(), String> {
         if term < self.term {
             // The process has an old map, and cannot reply to clients any more.
@@ -138,7 +139,7 @@ impl Ledger {
         let applied = applied(engine);
         let kept = records.iter().take_while(|it| it.lsn <= applied || self.has(it)).last();
         let common = kept.map_or(applied, |it| it.lsn.max(applied));
-        let is_excused = lost_power || is_new_term && self.excused.contains(&term);
+        let is_excused = is_excused || is_new_term && self.excused.contains(&term);
         if common < self.last() {
             self.records.truncate(common.raw() as usize);
             let reverted = match is_excused {
@@ -235,6 +236,17 @@ impl Cluster {
     pub(super) fn all_serving_lost_power(&self) -> bool {
         let serving = self.members.iter().filter(|it| serves(self.map(), it.target));
         serving.into_iter().all(|it| it.lost_power)
+    }
+
+    /// Notes that the serving members may lack changes without a durable reply, if all of them have
+    /// lost power.
+    pub(super) fn excuse_losses(&mut self) {
+        if self.all_serving_lost_power() {
+            let map = Arc::clone(self.map());
+            for member in self.members.iter_mut().filter(|it| serves(&map, it.target)) {
+                member.is_excused = true;
+            }
+        }
     }
 
     /// Checks the log of a member that confirms records to the process `life` of member `to`.

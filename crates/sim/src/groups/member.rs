@@ -65,7 +65,7 @@ pub(super) struct Mark {
     pub(super) contents: Contents,
     /// Whether the host may have lost records that the member has confirmed.
     pub(super) lacks_records: bool,
-    /// Members that the target, as the primary, asked management to mark as in sync.
+    /// Members about which the target has sent requests to management.
     pub(super) counted: CountedMembers,
     /// No promise of the member ends later than this time from now.
     pub(super) promise_bound: Duration,
@@ -96,6 +96,10 @@ pub(super) struct Member {
     former_maps: Vec<(Duration, Arc<ClusterMap>)>,
     /// Whether the host has lost power since the member last had all records.
     pub(super) lost_power: bool,
+    /// Whether all serving members, including this one, have lost power at one time since this
+    /// member last had all records. Then it may lack changes without a durable reply, and serve
+    /// alone.
+    pub(super) is_excused: bool,
     pub(super) stopped_until: Duration,
     /// Difference between the clock of the host and the simulated time, in millionths.
     clock_ppm: i64,
@@ -134,6 +138,7 @@ impl Member {
             map: Arc::clone(map),
             former_maps: Vec::new(),
             lost_power: false,
+            is_excused: false,
             stopped_until: Duration::ZERO,
             clock_ppm: random.within(0, 20_000) as i64 - 10_000,
             inbox: Vec::new(),

@@ -224,6 +224,7 @@ impl Cluster {
             }
             Message::Reply { client, call, attempt, term, result, .. } => {
                 self.receive_reply(client, (call, attempt), term, result);
+                self.lose_power_of_late_sender();
             }
         }
     }

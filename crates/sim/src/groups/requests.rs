@@ -101,10 +101,16 @@ impl Cluster {
         message: u16,
         result: Result<Vec<u8>>,
     ) {
-        let reply = match message {
+        let mut reply = match message {
             CopyStore::ID => MemberReply::Copy(result.and_then(|it| StoreCopied::from_bytes(&it))),
             _ => MemberReply::Log(result.and_then(|it| LogHeld::from_bytes(&it))),
         };
+        if self.knobs.plant == Some(GroupBug::ConfirmUnsynced)
+            && let MemberReply::Log(Ok(held)) = &mut reply
+            && !held.is_behind
+        {
+            held.appended = held.ship_after;
+        }
         if let MemberReply::Log(Ok(held)) = &reply {
             self.check_held(index, to, held.appended);
         }
@@ -174,7 +180,7 @@ impl Cluster {
             MANAGEMENT_PATIENCE,
             GroupEvent::GiveUpManagement { member: index, life, number },
         );
-        self.post(Message::ToManagement { from, number, ask });
+        self.send_to_management(from, number, ask);
     }
 
     /// Handles management's reply to the request `number` of a member. `error` is `None` if the

@@ -83,7 +83,7 @@ impl Cluster {
             group: GROUP,
             target: member.target,
             epoch,
-            counted: Vec::new(),
+            counted: member.mark.counted.of_epoch(group_of(&member.map)).to_vec(),
             synced,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
@@ -171,23 +171,23 @@ impl Cluster {
             self.members[index].disk.cut(synced.max(applied(&engine)));
         }
         let mut start = self.start_of(index, epoch, synced);
-        start.counted.extend(self.members[index].mark.counted.waiting_of(group_of(&start.map)));
         if self.knobs.plant == Some(GroupBug::AnswerWithoutLease) {
             start.limits = without_lease(&start.limits);
         }
         let member = &mut self.members[index];
-        let lost_power = member.lost_power && !has_others(&member.map, member.target, true);
+        let is_alone = !has_others(&member.map, member.target, true);
+        let is_excused = member.lost_power && member.is_excused && is_alone;
         if has_others(&member.map, member.target, false) {
             member.mark.exists = true;
             let (epoch, version) = (group_of(&member.map).epoch, member.map.version);
             member.mark.counted = member.mark.counted.after_map(epoch, version);
         }
         member.mark.lacks_records = false;
-        member.lost_power = false;
+        (member.lost_power, member.is_excused) = (false, false);
         member.term = group_of(&member.map).primary_since;
         let process = (member.target, member.life);
         let begun =
-            self.ledger.begin_primary(process, member.term, (&engine, &records[..]), lost_power);
+            self.ledger.begin_primary(process, member.term, (&engine, &records[..]), is_excused);
         self.check(begun);
         let mut primary = MetadataTarget::open(engine, records, start)?;
         let (lsn, epoch) = previous;
@@ -244,8 +244,9 @@ impl Cluster {
             Err(error) => return self.fail(format!("member {index} has failed: {error}")),
         };
         if let Role::Backup(backup) = &member.role {
-            (member.mark.lacks_records, member.lost_power) =
-                (backup.lacks_records(), member.lost_power && backup.lacks_records());
+            member.mark.lacks_records = backup.lacks_records();
+            member.lost_power &= backup.lacks_records();
+            member.is_excused &= backup.lacks_records();
         }
         member.lower_promise_bound();
         let is_deposed = matches!(&member.role, Role::Primary(it) if !it.is_primary());
@@ -361,6 +362,7 @@ impl Cluster {
             member.disk.power_loss(&mut self.random);
             member.lost_power = true;
             member.mark.lacks_records |= member.mark.exists;
+            self.excuse_losses();
         }
         let most = if self.is_busy { 6_000_000 } else { 100_000 };
         let pause = self.random.micros(5_000, most);
