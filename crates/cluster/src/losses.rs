@@ -68,6 +68,7 @@ mod tests {
             let (change, target) = (*change, *target);
             let change = GroupChange { group: group.id, epoch: group.epoch, change, target };
             group = groups::apply(&group, &change).unwrap();
+            assert_eq!(group.epoch.raw(), change.epoch.raw() + 1, "each change begins an epoch");
         }
         let serving = group.members.iter().filter(|it| it.state == MemberState::Serving).count();
         (!changes.is_empty()).then_some((group.primary.raw(), serving))

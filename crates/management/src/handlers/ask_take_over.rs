@@ -5,7 +5,7 @@ use crate::authority::Authority;
 use crate::map_log::{self, Asker};
 use skep_cluster::{Command, RequestId, losses};
 use skep_types::group_change::{GroupChange, MemberChange};
-use skep_types::{Error, ErrorCode, Group, Result};
+use skep_types::{Epoch, Error, ErrorCode, Group, Result};
 use skep_wire::management::{AskTakeOver, EmptyReply};
 
 pub(super) async fn handle(
@@ -33,12 +33,13 @@ pub(super) async fn handle(
         return Err(Error::new(ErrorCode::StaleMap, context));
     };
     let reports = authority.note_loss(&request);
-    let mut epoch = epoch;
-    for (change, target) in losses::changes(found, &reports) {
+    // Each change raises the epoch by one. If another change of the group comes between them, the
+    // decision is based on an old group, and management refuses the rest of it.
+    let epochs = (epoch.raw()..).map(Epoch::new);
+    for ((change, target), epoch) in losses::changes(found, &reports).into_iter().zip(epochs) {
         let change = GroupChange { group, epoch, change, target };
         map_log::loss_line(&map, &change).write();
         authority.command(RequestId::default(), Command::ChangeGroup(change)).await?;
-        epoch = authority.map().group(group).map(|it| it.epoch).unwrap_or_default();
     }
     Ok(EmptyReply {})
 }

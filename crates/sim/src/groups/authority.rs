@@ -127,11 +127,11 @@ impl Cluster {
         ends.insert(target, ((last_epoch, last), now));
         ends.retain(|_, (_, at)| now < *at + REPORT_VALID);
         let ends = ends.iter().map(|(target, (end, _))| (*target, *end)).collect();
-        for (change, target) in losses::changes(&found, &ends) {
+        let epochs = (epoch.raw()..).map(Epoch::new);
+        for ((change, target), epoch) in losses::changes(&found, &ends).into_iter().zip(epochs) {
             if !self.authority.leaders.is_serving() {
                 return Err(ErrorCode::NotLeader.into());
             }
-            let epoch = group_of(self.map()).epoch;
             self.change(&GroupChange { group, epoch, change, target })?;
             self.may_lose_leader();
         }
