@@ -73,6 +73,11 @@ pub const SMALL: &[Check] = &[
         &[TAKE_OVER, LATE_CHANGE],
     ),
     check(
+        "three members, a late request to management and a power loss",
+        records(3, 2, Faults { power_losses: 1, late_changes: 1, ..NO_FAULTS }),
+        &[TAKE_OVER],
+    ),
+    check(
         "old maps and a power loss",
         records(2, 3, Faults { writes: 1, power_losses: 1, old_maps: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN],
@@ -145,7 +150,7 @@ pub const LARGE: &[Check] = &[
         &[TAKE_OVER, RETURN, RELEASE, LATE_CHANGE],
     ),
     check(
-        "three members, a late request to management and a power loss",
+        "three members, a late request to management, a power loss, three epochs",
         records(3, 3, Faults { power_losses: 1, late_changes: 1, ..NO_FAULTS }),
         &[TAKE_OVER, RETURN],
     ),
