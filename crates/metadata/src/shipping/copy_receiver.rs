@@ -61,7 +61,7 @@ pub struct CopyReceiver<E> {
     own: OwnGroup,
     /// The progress of the copy. It is empty until the first part has arrived.
     copy: StoreCopyRecord,
-    /// Last log record whose changes the copy has. `None` before the first part.
+    /// Last log record whose changes the copy has. `None` means that no part has arrived.
     applied: Option<Lsn>,
     is_whole: bool,
     outcome: CopyOutcome,
@@ -246,7 +246,8 @@ impl<E: Engine> CopyReceiver<E> {
         Ok(Ok(self.position()))
     }
 
-    /// Adds a part to the store. Ignores a part that does not continue the copy.
+    /// Adds a part to the store. Ignores a part that does not continue the copy. The outer error
+    /// ends the role, and the inner error is the reply.
     fn extend(&mut self, part: CopyStore) -> Result<Result<()>> {
         let is_next = self.applied.is_none_or(|applied| part.first == following(applied));
         let is_running = !self.is_whole && self.outcome == CopyOutcome::Running;

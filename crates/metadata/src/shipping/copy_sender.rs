@@ -83,8 +83,8 @@ pub(super) struct CopySender {
     has_failed: bool,
 }
 
-/// Returns the checksum of a copy after these pairs were added. `before` is its checksum before
-/// that.
+/// Returns the checksum of a copy to which `pairs` were added. `before` is the checksum of the copy
+/// without these pairs.
 pub(super) fn checksum_after(before: u32, pairs: &Vec<StoredPair>) -> u32 {
     let mut bytes = before.to_bytes();
     bytes.extend(pairs.to_bytes());

@@ -56,8 +56,8 @@ pub(super) enum ReadOutcome {
     Ignored,
     /// The piece has the next record.
     Available,
-    /// The log on disk does not have the next record. With the first record of the log, if it is
-    /// known.
+    /// The log on disk does not have the next record. The value is the first record of the log.
+    /// `None` means that this record is not known.
     Removed(Option<Lsn>),
 }
 
