@@ -403,7 +403,7 @@ impl TlsStream {
     /// Ends the connection.
     pub async fn close(&mut self) {
         // Without a complete handshake there is no stream. A client without TLS would take the
-        // message for a part of the reply.
+        // message that ends the stream for a part of the reply.
         if !self.tls.is_handshaking() {
             self.tls.send_close_notify();
             // If the peer does not read any more, it needs no message.

@@ -7,8 +7,8 @@
 //! move with it, so that alerts neither begin late nor last until the clock has caught up.
 //!
 //! A finding that follows from another one raises no alert of its own while the alert of its cause
-//! exists. The alert of the cause lists it. If it still exists after the end of its cause, it
-//! becomes an alert.
+//! exists. The alert of the cause lists this finding. If the finding still exists after the end of
+//! its cause, the finding becomes an alert.
 
 use crate::findings::{Finding, FindingKey};
 use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS, MAX_CONSEQUENCES};
@@ -335,12 +335,14 @@ mod tests {
                 found.push((second, alert.ended_ms.is_none()));
             }
         }
-        // Each change of the clock costs the second in which it happens.
+        // Each change of the clock delays the next event by one second, because the second in which
+        // the clock changes does not count.
         assert_eq!(found, [(16, true), (48, false)]);
     }
 
     /// Returns the seconds at which alerts begin (`true`) or end (`false`), with their rules. The
-    /// cause exists in the first span of seconds, and the consequence in the second one.
+    /// finding `cause` exists in the seconds `cause`, and the finding that follows from it in the
+    /// seconds `consequence`.
     fn changes_of_two(
         cause: std::ops::Range<u64>,
         consequence: std::ops::Range<u64>,

@@ -83,7 +83,8 @@ fn of_member(map: &ClusterMap, group: GroupId, member: &MemberProgress) -> Optio
         return Some(Work { problem: "the copy has not begun".into(), ..work });
     }
     let bytes = member.missing_bytes.filter(|bytes| *bytes > 0)?;
-    // The primary's replies wait for this member, so it gets each new record at once.
+    // The member is never far behind, because the primary's replies wait for it. So this is no
+    // background work.
     if member.is_counted {
         return None;
     }

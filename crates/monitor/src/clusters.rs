@@ -2,8 +2,9 @@
 //!
 //! Each cluster has its own state, history and connections. They share the HTTP server, the
 //! receivers of notifications and the thread. Requests choose a cluster by the parameter `cluster`,
-//! which is a name or the id of the cluster; without it they get the first one, so programs that
-//! know only one cluster need no change. Commands send the id, because they do not know the names.
+//! whose value is the name or the id of the cluster. Requests without this parameter get the first
+//! cluster, so programs that know only one cluster need no change. Commands send the id, because
+//! they do not know the names.
 
 use crate::live::MonitorState;
 use crate::routes::{self, Access};

@@ -146,8 +146,8 @@ async fn ask(
             Ok(ServiceFigures { node: node.id.raw(), name: node.name.clone(), statistics })
         }
         Err(error) => {
-            // A service that has moved has a new address. The next round opens a connection to that
-            // address.
+            // The service may have moved to another address, so the next round opens a new
+            // connection.
             if let Some(connection) = connections.borrow_mut().remove(&node.id.raw()) {
                 connection.close();
             }

@@ -161,7 +161,7 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
     let notifications = Rc::new(Notifications::of_settings(&settings.alerts)?);
     let _sending: Vec<_> =
         notifications.queues().map(|queue| skep_env::spawn(queue.run())).collect();
-    // The interface of gmetad has one cluster.
+    // `gmetad` can read only one cluster from an address, so it gets the first cluster.
     let ganglia = ganglia::listen(&settings.ganglia)?;
     let _polled = ganglia.map(|it| skep_env::spawn(ganglia::serve(it, Rc::clone(&own[0]))));
     let mut watching = Vec::new();
@@ -176,9 +176,9 @@ async fn serve(settings: &MonitorSettings, clusters: &[WatchedCluster]) -> Resul
     Ok(())
 }
 
-/// Starts the tasks for one cluster: its rounds, the questions for records and for background work,
-/// and the copies for other programs. The tasks end when they are dropped. `name` is the name of
-/// the cluster for the log, or `None` if the monitor watches only one cluster.
+/// Starts the tasks for one cluster: its rounds, the requests for records and for the progress of
+/// background work, and the copies for other programs. The tasks end when they are dropped. `name`
+/// is the name of the cluster for the log, or `None` if the monitor watches only one cluster.
 fn watch(
     settings: &MonitorSettings,
     token: &JoinToken,

@@ -186,7 +186,8 @@ impl Queue {
         }
     }
 
-    /// Returns the name of the receiver for log lines. The path of a webhook may be a secret.
+    /// Returns the name of the receiver for log lines. Omits the path of a webhook, because the
+    /// path may be a secret.
     fn name(&self) -> String {
         match &self.receiver {
             Receiver::Webhook(url) => format!("the webhook at {}", url.address),
@@ -244,8 +245,8 @@ async fn run_program(
                 let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 is_killed = true;
             }
-            // A killed program remains while it waits for a file system that hangs. Only this
-            // receiver waits for it, and not the thread.
+            // A killed program does not end while it waits for a file system that hangs. Only the
+            // task of this receiver waits for the end, and not the whole thread.
             None => skep_env::sleep(PAUSE).await,
         }
     }

@@ -183,7 +183,6 @@ fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFi
     let (all, unused) = (all - all_before, unused - unused_before);
     if all > 0 {
         let used = (all - unused).clamp(0, all);
-        // Rounded to thousandths, the CPU time of less than a day in nanoseconds fits into 64 bits.
         let permille = (used as f64 / all as f64 * 1000.0).round() as i64;
         frame.readings.insert((Measure::CpuPermille, now.node), Level::of(permille));
     }

@@ -2,7 +2,7 @@
 //! files.
 //!
 //! The module is pure. Targets on one file system share its space and its inodes, so the comparison
-//! has each file system once. `skep_stats::balance` defines the balance.
+//! contains each file system once. `skep_stats::balance` defines the balance.
 
 use crate::target_figures::TargetFigures;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use skep_types::{ClusterMap, TargetKind};
 pub(crate) struct Placement {
     kind: &'static str,
     targets: usize,
-    /// Number of file systems with these targets.
+    /// Number of file systems on which these targets are.
     file_systems: usize,
     /// Used shares of the space of the file systems. `None` means that there are no targets.
     used_share: Option<Spread>,

@@ -1,12 +1,13 @@
 //! Percentiles, computed from stored buckets of durations.
 
-use skep_metrics::{BUCKETS, HistogramValue};
+use skep_metrics::HistogramValue;
 
 /// Number of groups of buckets in a heat map. There is one group for the durations up to 1 us, one
 /// group for each doubling of the duration, and one group for longer durations.
 pub(crate) const HEAT_ROWS: usize = 28;
 
-/// Returns the histogram for stored buckets. Each has its index, and the number of durations in it.
+/// Returns the histogram for stored buckets. Each stored bucket consists of its index and of the
+/// number of durations in it.
 pub(crate) fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
     let buckets = buckets.iter().map(|(bucket, count)| (usize::from(*bucket), *count));
     HistogramValue::of_buckets(0, buckets)
@@ -32,6 +33,7 @@ pub(crate) fn heat(buckets: &[(u16, u64)]) -> [u64; HEAT_ROWS] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skep_metrics::BUCKETS;
     use skep_metrics::upper_bound_ns;
 
     #[test]

@@ -2,10 +2,10 @@
 //! reports, and their files, which the web page opens.
 //!
 //! The directory may be on any file system, which may hang. So a thread reads the directory, and
-//! the event loop waits for it with a limit. A file is opened below the directory only, without
-//! symbolic links (`openat2`), so no path leads to another file. Any user may have written a
-//! report, so the browser shows it in a sandbox: the report runs no program, and loads nothing from
-//! other servers.
+//! the event loop waits for it with a limit. The monitor opens a file only below the directory, and
+//! follows no symbolic links (`openat2`), so no path leads to a file outside of the directory. Any
+//! user may have written a report, so the browser shows it in a sandbox: the report runs no
+//! program, and loads nothing from other servers.
 
 use crate::limits::{
     MAX_REPORT_BYTES, MAX_REPORT_DEPTH, MAX_REPORT_ENTRIES, MAX_REPORT_READERS, MAX_REPORTS,
@@ -66,9 +66,9 @@ const MAX_TITLE_BYTES: usize = 200;
 pub(crate) struct Reports {
     /// `None` means that the settings name no directory.
     directory: Option<PathBuf>,
-    /// Limits the threads that read the directory at the same time.
+    /// Limits the number of threads that read the directory at the same time.
     readers: Rc<Semaphore>,
-    /// Limits the files in memory.
+    /// Limits the number of files that are in memory at the same time.
     sent: Rc<Semaphore>,
 }
 
@@ -151,7 +151,7 @@ impl Reports {
             let permit = self.readers.acquire().await;
             let (sender, results) = Mailbox::new(1).map_err(|error| error.to_string())?;
             let run = move || {
-                // The mailbox has space for the one result.
+                // The send does not fail, because the mailbox has space for one result.
                 let _ = sender.send(body());
             };
             spawn_thread("skep-reports".into(), None, run).map_err(|error| error.to_string())?;
@@ -205,8 +205,9 @@ fn open(directory: &File, path: &Path) -> std::io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Opens the directory with the reports, as [`open`] opens the files in it. So the kernel's refusal
-/// of `openat2`, as old kernels and containers have it, is an error and not a missing file.
+/// Opens the directory with the reports, as [`open`] opens the files in it. If the kernel refuses
+/// `openat2`, as old kernels and some containers do, this call fails with an error that names the
+/// cause. Without it, all files would seem to be missing.
 fn open_top(directory: &Path) -> std::io::Result<File> {
     open(&File::open(directory)?, Path::new("."))
 }

@@ -48,7 +48,7 @@ pub(crate) async fn ask(
 }
 
 /// Asks for a page of the records that follow a position. If the service has restarted, its
-/// positions have begun again at zero, so the search also begins there.
+/// positions begin at zero again, so this function asks for the records from position zero on.
 ///
 /// # Errors
 /// Errors of the connection and of the service.

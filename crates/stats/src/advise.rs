@@ -188,7 +188,7 @@ pub struct Advice {
 
 /// Returns the pattern for new files that `advice` proposes, as a text that `skep entry set`
 /// accepts. `None` means that no advice changes the pattern. `own` is the pattern of the directory
-/// itself. For everything that no advice changes, the result is as in `own`.
+/// itself. The result contains the values of `own` that no advice changes.
 pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
     let proposed = |subject: Subject| {
         advice.iter().find(|it| it.subject == subject).map(|it| it.proposed.as_str())
@@ -201,7 +201,7 @@ pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
         Some(bytes) => bytes.to_owned(),
         None => words(own.map_or(0, |it| it.inline_bytes)),
     };
-    // A pattern text contains the chunk size of each component.
+    // A pattern text has a chunk size for each component, so each component gets the same text.
     let chunk = match (proposed(Subject::ChunkSize), own) {
         (Some(size), _) => format!(",chunk-size={size}"),
         (None, Some(own)) if own.chunk_bytes > 0 => {

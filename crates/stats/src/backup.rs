@@ -42,7 +42,8 @@ impl Times {
 
 /// Returns a finding if management has no backup, or the last one is older than `max_age_ns`.
 /// Returns no finding if the cluster is younger than `max_age_ns`, or if a management node has not
-/// replied, because its directory may have been copied. `round` contains the newest replies.
+/// replied, because the newest backup may be one of its directory. `round` contains the newest
+/// replies.
 pub fn missing_backup(map: &ClusterMap, round: &Round, max_age_ns: u64) -> Option<Cause> {
     let nodes = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
     let times = nodes.map(|node| {

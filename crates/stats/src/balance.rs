@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 /// judged. With fewer requests, chance decides which target gets them.
 pub const FEWEST_REQUESTS: u64 = 100;
 /// Minimum used share of the fullest target, in percent, before the balance of the used space is
-/// judged. Below, the files of the local file system itself decide.
+/// judged. Below this share, the files that the local file system creates for itself decide the
+/// balance.
 const LEAST_USED_PERCENT: f64 = 1.0;
 /// Minimum number of files on each file system, on average, before their balance is judged. With
 /// fewer files, chance decides which target gets them.
@@ -98,8 +99,8 @@ impl Balance {
         Self { targets, percent: None, reason: Some(reason), highest: None }
     }
 
-    /// Returns the balance of `targets` numbers whose sum is `all`. `target` has the highest one,
-    /// `most`, which is not zero.
+    /// Returns the balance of `targets` targets whose values add up to `all`. The target `target`
+    /// has the highest value `most`, which is not zero.
     fn of_shares(targets: usize, (target, most): (u32, u64), all: u64) -> Self {
         let share = most as f64 / all as f64 * 100.0;
         Self {
@@ -301,8 +302,8 @@ pub fn of_files(file_systems: &[FileSystem<'_>], kind: TargetKind) -> Balance {
 }
 
 /// Returns a finding if one metadata target is busy and gets far more requests than the others.
-/// `work` covers a minute or more. `evidence` covers the newest seconds, in which the target must
-/// be busy as well. `found` are the causes of slowness. If one of them names the user or the
+/// `work` covers a minute or more. `evidence` covers the newest seconds, and the target must be
+/// busy in them as well. `found` are the causes of slowness. If one of them names the user or the
 /// directory that keeps the target busy, returns no finding.
 pub fn uneven_work(
     (work, evidence): (&WorkByTarget, &Evidence),

@@ -69,8 +69,8 @@ pub(crate) fn changes<'a>(
     for (series, earlier) in pairs {
         let growth = match earlier {
             Some(earlier) if earlier.value > series.value && is_account(series) => {
-                // The account was replaced in the meantime, and then created again. So the account
-                // [`LEFT_OUT`] has its earlier load.
+                // The account was replaced in the meantime, and then created again. So the load
+                // from before the replacement is now in the account [`LEFT_OUT`].
                 *moved.entry(table_of(series)).or_default() += earlier.value;
                 series.value
             }

@@ -1,6 +1,7 @@
 //! Converts JSON values to comma-separated values (RFC 4180), for the output format `csv`.
 //!
-//! Names come from other hosts and users, so no text is a formula or controls a terminal.
+//! Names come from other hosts and users. So the module changes texts that a spreadsheet would
+//! evaluate as a formula, and replaces characters that would control a terminal.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -303,7 +303,7 @@ enum Place {
     Link { target: u32 },
     /// A request to a target that ended without a reply.
     NoReply { target: u32 },
-    /// A wait for a group that did not answer, by its index in the record.
+    /// A wait for a group that did not answer. `wait` is the index of the wait in the record.
     Unanswered { wait: usize },
     /// The mount itself.
     Mount { is_running: bool },

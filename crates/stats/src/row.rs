@@ -96,8 +96,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns the rank of the row. The rank is the number of operations, plus one for each 64 KiB
-    /// of file data.
+    /// Returns the weight by which rows are sorted: the number of operations, plus one for each 64
+    /// KiB of file data.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }
@@ -148,7 +148,7 @@ pub fn rows_within(scope: LoadScope, by: By, before: Option<&Round>, now: &Round
     tables_within(scope, &[by], before, now).pop().unwrap_or_default()
 }
 
-/// Like [`rows`], but for several divisions of the same load. Compares the rounds only once.
+/// Like [`rows`], but returns one table for each of `divisions`. Compares the rounds only once.
 pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
     tables_within(LoadScope::default(), divisions, before, now)
 }

@@ -55,8 +55,8 @@ fn add_field(text: &mut String, key: &str, value: &Value, depth: usize) {
     }
 }
 
-/// Returns the name of the element for `key`. The result is owned if it differs from `key`. Names
-/// that begin with `xml` are reserved.
+/// Returns the name of the element for `key`. XML reserves names that begin with `xml`, so the name
+/// for such a key begins with `_`.
 fn element_name(key: &str) -> Cow<'_, str> {
     let is_start = |first: char| first.is_ascii_alphabetic() || first == '_';
     let is_part = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-' | '.');

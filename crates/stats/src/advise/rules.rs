@@ -10,8 +10,8 @@ const FEWEST_FILES: u64 = 100;
 /// Minimum share of the files that must fit into the inline bytes before a rule proposes these
 /// inline bytes.
 const FITTING: f64 = 0.75;
-/// If a smaller share of the files fits into the inline bytes, a rule proposes no inline bytes,
-/// because they only cost time.
+/// If a smaller share of the files fits into the inline bytes, a rule proposes zero inline bytes,
+/// because each larger file needs one more request for its first bytes.
 const NOT_FITTING: f64 = 0.1;
 /// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;

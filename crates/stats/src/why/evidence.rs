@@ -85,7 +85,7 @@ pub struct OpenRequests {
     pub count: u64,
     /// Age of the oldest of these requests. Zero if there is no such request.
     pub oldest_ns: u64,
-    /// Time between the measurement of `count` and `oldest_ns` and the end of the span.
+    /// Time from the measurement of `count` and `oldest_ns` to the end of the span.
     pub ago_ns: u64,
 }
 

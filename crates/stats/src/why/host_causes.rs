@@ -149,8 +149,8 @@ pub fn clock_findings(evidence: &Evidence, map: &ClusterMap) -> Vec<Cause> {
         return vec![finding];
     }
     let kept = hosts.iter().filter(|host| host.evidence.is_synchronised == Some(true)).count();
-    // A host with many services must not count as many clocks. If it has more services than all
-    // other hosts, its clock is the median of the services, also if it is wrong.
+    // Count each host once, not each service. If one host had more services than all other hosts
+    // together, its own clock would be the median, even if this clock is wrong.
     let middle = median(hosts.iter().filter_map(|it| it.evidence.clock_offset_ns).collect());
     let middle = middle.unwrap_or(0);
     let mut found = Vec::new();

@@ -1,9 +1,9 @@
 //! Finds slow links. A link is slow if the data of its client or storage server moves more slowly
 //! than the data of other clients or storage servers.
 //!
-//! The rule judges a link separately in each interval of the evidence. It compares the link's data
-//! rate during the time in which data moves. It reports the link if the link is slow in several
-//! intervals. A client is slow only if it is also slower than the other clients of the same
+//! The rule judges a link separately in each interval of the evidence. It compares the data rates
+//! of the links, each during the time in which its data moves. It reports a link that is slow in
+//! several intervals. A client is slow only if it is also slower than the other clients of the same
 //! servers. A server is slow only if most of its clients move data faster at other servers. So a
 //! server that many clients use at once makes none of these clients look slow, and a slow client
 //! makes no server look slow.

@@ -16,7 +16,8 @@ use skep_types::{ClusterMap, Target, TargetKind};
 const LONG_NS: u64 = 3_000_000_000;
 
 /// Returns a cause for each target with a request that has been open for a long time. Omits a
-/// target if one of the causes in `found`, or the state of a target, explains the long time.
+/// target if one of the causes in `found`, or the state of a target in the map, explains the long
+/// time.
 pub(super) fn long_open(evidence: &Evidence, map: &ClusterMap, found: &[Cause]) -> Vec<Cause> {
     let is_long = |target: &&Target| {
         evidence.targets.get(&target.id.raw()).is_some_and(|it| it.open.oldest_ns >= LONG_NS)

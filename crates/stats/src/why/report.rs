@@ -57,8 +57,9 @@ pub struct Report {
     pub phases: Vec<Phase>,
     /// The causes of slowness, and the problems of targets.
     pub findings: Vec<Finding>,
-    /// The requests that wait, and so are in no phase: for a target that does not answer, or for a
-    /// lock. The caller adds them.
+    /// The requests that still wait for a target that does not answer, or for a lock. No phase
+    /// contains them, because phases contain only requests that have ended. The caller adds this
+    /// list.
     #[serde(default)]
     pub waiting: Vec<Finding>,
     /// The slowest operations of the last minutes whose records the services still have. The caller

@@ -51,7 +51,7 @@ fn reply(node: u32, second: u64, state: State) -> ServiceFigures {
     ServiceFigures { node, name: format!("node-{node}"), statistics }
 }
 
-/// The hosts have booted at different times.
+/// Returns the time at which the host of a node booted. Each host has another time.
 fn node_boot(node: u32) -> u64 {
     u64::from(node) * 1000
 }
