@@ -15,7 +15,7 @@ pub use keys::{
     xattr_of,
 };
 pub use records::{
-    Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, LockedRange,
-    Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord, StoreCopyRecord,
-    TruncatedChunkFile, TruncationRecord, decode_value,
+    Batch, DecisionRecord, DentryRecord, FileLocksRecord, INLINE_PART_BYTES, InlineRecord,
+    InodeRecord, LockedRange, Mutation, OpenCounts, PreparedRecord, SessionRecord, SlotRecord,
+    StoreCopyRecord, TruncatedChunkFile, TruncationRecord, decode_value, inline_parts,
 };

@@ -251,7 +251,7 @@ fn each_planted_damage_is_found() {
     let cases: &[(Damage, &[&str])] = &[
         (|all| { all.insert(Key::Inode(inode(5)).to_bytes(), Some(vec![1])); },
             &["damaged", "no-inode", "no-owner", "orphan", "orphan"]),
-        (|all| { all.insert(Key::Inline(inode(5)).to_bytes(), Some(vec![9; 8])); }, &["damaged"]),
+        (|all| { all.insert(Key::Inline(inode(5), 0).to_bytes(), Some(vec![9; 8])); }, &["damaged"]),
         (|all| remove(all, &Key::Inode(InodeId::ROOT)), &["no-root", "no-owner"]),
         (|all| remove(all, &Key::Inode(inode(5))), &["no-inode", "no-owner", "orphan", "orphan"]),
         (|all| put_entry(all, InodeId::ROOT, "a", inode(5), FileKind::Symlink), &["wrong-kind"]),

@@ -24,8 +24,8 @@ pub(crate) struct Changes {
     /// Changed extended attributes: inode, name and new value. If the value is `None`, the
     /// attribute was removed.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
-    /// Changed inline bytes: the inode and the stored bytes.
-    pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
+    /// Changed parts of inline bytes: the inode, the number of the part and the stored bytes.
+    pub(crate) inline: Vec<(InodeId, u16, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
     /// New directories that this target has prepared in a transaction with another target. Each has
@@ -71,8 +71,8 @@ impl Changes {
                 changes.locks.push((owner, value.map(decode).transpose()?));
             } else if let Some(inode) = inode_of(key) {
                 changes.inodes.insert(inode, value.map(decode).transpose()?);
-            } else if let Some(inode) = inline_of(key) {
-                changes.inline.push((inode, inline_bytes(value)?));
+            } else if let Some((inode, part)) = inline_of(key) {
+                changes.inline.push((inode, part, inline_bytes(value)?));
             } else if let Some((inode, name)) = xattr_of(key) {
                 changes.xattrs.push((inode, name.to_vec(), value.map(<[u8]>::to_vec)));
             } else if let Some(directory) = directory_of_dentry(key) {
@@ -210,13 +210,15 @@ pub(crate) fn fits(
             return Err(format!("{inode} got {name} = {value:?}; expected {expected:?}"));
         }
     }
-    for (inode, bytes) in &changes.inline {
+    for (inode, part, bytes) in &changes.inline {
         // A removed inode is not in the model. Its inline bytes need no check, because the target
         // deletes them together with the inode.
-        let expected = model.inodes.get(inode).map(|it| &it.inline);
+        let expected = model.inodes.get(inode).map(|it| it.inline_part(*part));
         if expected.is_some_and(|it| it != bytes) {
-            let (found, right) = (bytes.len(), expected.map(Vec::len));
-            return Err(format!("{inode} has {found} inline bytes; expected other {right:?}"));
+            let (found, right) = (bytes.len(), expected.map(<[u8]>::len));
+            return Err(format!(
+                "{inode} has {found} inline bytes in part {part}; expected other {right:?}"
+            ));
         }
         if expected.is_none() && !bytes.is_empty() {
             return Err(format!("{inode} got inline bytes; the reference has no such file"));

@@ -8,8 +8,9 @@ use crate::model::Model;
 use crate::storage::StorageProcess;
 use crate::world::World;
 use skep_format::metadata::{
-    DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange, OpenCounts,
-    directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal, truncation_of,
+    DentryRecord, FileLocksRecord, INLINE_PART_BYTES, InodeRecord, Key, LockOwner, LockedRange,
+    OpenCounts, directory_of_dentry, inline_of, inode_of, last_u64, lock_owner_of, removal,
+    truncation_of,
 };
 use skep_metadata::target::SyncPolicy;
 use skep_types::codec::Codec;
@@ -78,8 +79,15 @@ impl StoredState {
     fn read_shard_record(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(inode) = inode_of(key) {
             self.inodes.insert(inode, decode(key, value)?);
-        } else if let Some(inode) = inline_of(key) {
-            self.inline.insert(inode, inline_bytes(Some(value))?);
+        } else if let Some((inode, part)) = inline_of(key) {
+            // The keys are in ascending order, so the parts before this one are in the map.
+            let start = usize::from(part) * INLINE_PART_BYTES as usize;
+            let bytes = self.inline.entry(inode).or_default();
+            if bytes.len() > start {
+                return Err(format!("{inode}: inline bytes overlap part {part}"));
+            }
+            bytes.resize(start, 0);
+            bytes.extend(inline_bytes(Some(value))?);
         } else if let Some(directory) = directory_of_dentry(key) {
             self.entries.entry(directory).or_default().push(decode(key, value)?);
         } else {

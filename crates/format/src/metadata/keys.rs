@@ -61,9 +61,10 @@ pub enum Key<'a> {
     /// A start of the target, by its number. Value: the number of the first log record after that
     /// start, an `Lsn`.
     Start(u64),
-    /// The inline bytes of a file. Value: `InlineRecord`. A missing record means that all inline
-    /// bytes are zeros.
-    Inline(InodeId),
+    /// A part of the inline bytes of a file, by its number. Value: `InlineRecord`. A missing record
+    /// means that all bytes of the part are zeros. The key of part 0 has no number, because earlier
+    /// versions of the program stored all inline bytes of a file under this key.
+    Inline(InodeId, u16),
     /// The fence of the target. Value: the version of the newest cluster map that removed a client
     /// with a session at this target.
     Fence,
@@ -191,7 +192,13 @@ impl Key<'_> {
                 key
             }
             Self::Opens(inode) => of_shard(*inode, kind::OPENS),
-            Self::Inline(inode) => of_shard(*inode, kind::INLINE),
+            Self::Inline(inode, part) => {
+                let mut key = of_shard(*inode, kind::INLINE);
+                if *part > 0 {
+                    key.extend(part.to_be_bytes());
+                }
+                key
+            }
         }
     }
 
@@ -285,6 +292,11 @@ impl Key<'_> {
     /// Returns the prefix of the keys of an inode's extended attributes.
     pub fn xattrs_of(inode: InodeId) -> Vec<u8> {
         of_shard(inode, kind::XATTR)
+    }
+
+    /// Returns the prefix of the keys of all parts of a file's inline bytes.
+    pub fn inline_parts_of(inode: InodeId) -> Vec<u8> {
+        of_shard(inode, kind::INLINE)
     }
 
     /// Returns the prefix of the keys of all shards. No shorter range contains the inodes of all
@@ -389,10 +401,16 @@ pub fn inode_of(key: &[u8]) -> Option<InodeId> {
         .flatten()
 }
 
-/// Returns the inode if `key` is the key of inline bytes.
-pub fn inline_of(key: &[u8]) -> Option<InodeId> {
-    (key.len() == 12 && key[0] == OF_SHARD && key[3] == kind::INLINE)
-        .then(|| last_u64(key).map(InodeId::new))
+/// Returns the inode and the number of the part if `key` is the key of a part of inline bytes.
+pub fn inline_of(key: &[u8]) -> Option<(InodeId, u16)> {
+    let (place, part) = key.split_at_checked(12)?;
+    let part = match part {
+        [] => 0,
+        [high, low] => Some(u16::from_be_bytes([*high, *low])).filter(|part| *part > 0)?,
+        _ => return None,
+    };
+    (place[0] == OF_SHARD && place[3] == kind::INLINE)
+        .then(|| last_u64(place).map(|inode| (InodeId::new(inode), part)))
         .flatten()
 }
 
@@ -434,20 +452,34 @@ mod tests {
             Key::Dentry(inode, 256),
             Key::Xattr(inode, b"user.a"),
             Key::Opens(inode),
-            Key::Inline(inode),
+            Key::Inline(inode, 0),
+            Key::Inline(inode, 3),
         ] {
             assert_eq!(key.to_bytes()[..3], [1, 0, 7]);
         }
         assert_eq!(inode_of(&Key::Inode(inode).to_bytes()), Some(inode));
         assert_eq!(inode_of(&Key::Opens(inode).to_bytes()), None);
-        assert_eq!(inline_of(&Key::Inline(inode).to_bytes()), Some(inode));
-        assert_eq!(inline_of(&Key::Opens(inode).to_bytes()), None);
         let dentry = Key::Dentry(inode, 512).to_bytes();
         assert_eq!(directory_of_dentry(&dentry), Some(inode));
         assert_eq!(last_u64(&dentry), Some(512));
         let xattr = Key::Xattr(inode, b"user.a").to_bytes();
         assert_eq!(xattr_of(&xattr), Some((inode, &b"user.a"[..])));
         assert_eq!(xattr_of(&dentry), None);
+    }
+
+    #[test]
+    fn keys_of_inline_parts_sort_by_number_and_can_be_parsed() {
+        let inode = InodeId::from_parts(ShardId::new(7), 9);
+        let keys = [0, 1, 63, 256].map(|part| Key::Inline(inode, part).to_bytes());
+        assert!(keys.is_sorted());
+        for (key, part) in keys.iter().zip([0, 1, 63, 256]) {
+            assert!(key.starts_with(&Key::inline_parts_of(inode)));
+            assert_eq!(inline_of(key), Some((inode, part)));
+        }
+        for wrong in [&[0, 0][..], &[1], &[0, 1, 0]] {
+            assert_eq!(inline_of(&[&keys[0][..], wrong].concat()), None, "{wrong:?}");
+        }
+        assert_eq!(inline_of(&Key::Opens(inode).to_bytes()), None);
     }
 
     #[test]

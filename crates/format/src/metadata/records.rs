@@ -10,6 +10,11 @@ use skep_types::{
 };
 use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
+use std::ops::Range;
+
+/// Number of file bytes in one part of the inline bytes. A write logs all bytes of each part that it
+/// changes, and a read looks up each part that it needs.
+pub const INLINE_PART_BYTES: u64 = 1 << 10;
 
 record! {
     /// An inode.
@@ -39,12 +44,13 @@ record! {
 }
 
 record! {
-    /// The inline bytes of a file.
+    /// A part of the inline bytes of a file.
     pub struct InlineRecord {
         /// CRC-32C of `bytes`.
         pub checksum: u32,
-        /// The inline bytes up to the last byte that is not zero: at least one byte, at most 64
-        /// KiB.
+        /// The bytes of the part up to the last byte that is not zero: at least one byte, at most
+        /// [`INLINE_PART_BYTES`]. If the record of part 0 has more bytes, an earlier version of the
+        /// program wrote it. It then has the bytes of all parts, and there are no other parts.
         pub bytes: Bytes,
     }
 }
@@ -61,6 +67,23 @@ impl InlineRecord {
     pub fn checked(self) -> Option<Vec<u8>> {
         (crc32c(&self.bytes) == self.checksum).then_some(self.bytes.0)
     }
+
+    /// Whether this record of part 0 has the bytes of all parts.
+    pub fn has_all_parts(&self) -> bool {
+        self.bytes.len() as u64 > INLINE_PART_BYTES
+    }
+}
+
+/// Divides a range of inline bytes at the borders of the parts. Returns the number of each part and
+/// the bytes of the range that the part has, as a range of the file, in ascending order.
+pub fn inline_parts(range: Range<u64>) -> impl Iterator<Item = (u16, Range<u64>)> {
+    let end = if range.is_empty() { 0 } else { range.end.div_ceil(INLINE_PART_BYTES) };
+    (range.start / INLINE_PART_BYTES..end).map(move |part| {
+        let start = part * INLINE_PART_BYTES;
+        let piece = range.start.max(start)..range.end.min(start + INLINE_PART_BYTES);
+        // The number fits, because a stripe pattern has at most 64 KiB of inline bytes.
+        (part as u16, piece)
+    })
 }
 
 record! {
@@ -247,5 +270,16 @@ mod tests {
         let damaged = InlineRecord { bytes: Bytes(vec![0, 8]), ..record.clone() };
         assert_eq!(damaged.checked(), None);
         assert_eq!(record.checked(), Some(vec![0, 7]));
+    }
+
+    #[test]
+    fn inline_parts_cover_a_range_without_overlap() {
+        let of = |range| inline_parts(range).collect::<Vec<_>>();
+        assert_eq!(of(0..1), [(0, 0..1)]);
+        assert_eq!(of(0..1024), [(0, 0..1024)]);
+        assert_eq!(of(1024..1025), [(1, 1024..1025)]);
+        assert_eq!(of(1000..3000), [(0, 1000..1024), (1, 1024..2048), (2, 2048..3000)]);
+        assert_eq!(of(65_535..65_536), [(63, 65_535..65_536)]);
+        assert_eq!((of(0..0), of(1024..1024), of(1500..1500)), (vec![], vec![], vec![]));
     }
 }

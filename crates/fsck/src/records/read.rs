@@ -153,9 +153,12 @@ impl Reader<'_> {
                 return Err(corrupt(key, &format!("the record belongs to inode {named}")));
             }
             records.inodes.insert(inode, short(record));
-        } else if let Some(inode) = inline_of(key) {
+        } else if let Some((inode, part)) = inline_of(key) {
             let record: InlineRecord = decode_value(key, value)?;
             records.attached.insert((inode, "inline bytes"));
+            if part > 0 && record.has_all_parts() {
+                return Err(corrupt(key, "the part of the inline bytes is too long"));
+            }
             if record.checked().is_none() {
                 return Err(corrupt(key, "the checksum of the inline bytes does not match"));
             }

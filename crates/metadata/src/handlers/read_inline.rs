@@ -12,11 +12,9 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<ReadInlineReply, Stop> {
     let end = request.offset.checked_add(u64::from(request.length));
     let record = context.inline_file(request.inode, request.generation, end)?;
-    let mut bytes = context.inline_bytes(request.inode)?;
-    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-    let (start, end) = (place(request.offset), place(end.unwrap_or(u64::MAX)));
-    bytes.truncate(end);
-    let bytes = bytes.split_off(start);
+    // `inline_file` has refused a range whose end overflows.
+    let range = request.offset..end.unwrap_or(request.offset);
+    let bytes = context.inline_bytes(request.inode, range)?;
     let truncate_generation = record.attributes.truncate_generation;
     Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes: Bytes(bytes) })
 }

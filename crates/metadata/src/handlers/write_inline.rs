@@ -39,19 +39,12 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::EndMoved, what).into());
     }
     let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
-    let before = context.inline_bytes(inode)?;
-    // Both offsets fit into `usize`, because a stripe pattern allows at most 64 KiB of inline
-    // bytes.
-    let (start, end) = (offset as usize, offset as usize + bytes.len());
-    let mut after = before.clone();
-    after.resize(before.len().max(end), 0);
-    after[start..end].copy_from_slice(&bytes);
-    if context.put_inline(inode, &before, after) {
+    if context.write_inline(inode, offset, &bytes)? {
         context.check_free_space()?;
     }
     if extends {
         let written = WrittenExtent {
-            end: end as u64,
+            end: offset + bytes.len() as u64,
             truncate_generation: record.attributes.truncate_generation,
             may_leave_holes: offset > record.attributes.size,
             reach: 0,

@@ -3,9 +3,13 @@
 //! (docs/design/0009-first-bytes-in-metadata.md). The module `tx::start_numbers` owns the check
 //! whether acknowledged inline writes have survived.
 //!
+//! The bytes are stored in parts of [`INLINE_PART_BYTES`], so that a write logs only the parts that
+//! it changes. Earlier versions of the program stored all inline bytes of a file in the record of
+//! part 0. The target still reads this form, and divides it into parts before the first change.
+//!
 //! # Invariants
-//! - Zeros at the end of the inline bytes are not stored. So bytes that a client has cleared take
-//!   no space.
+//! - Zeros at the end of a part are not stored, and a part of zeros has no record. So bytes that a
+//!   client has cleared take no space.
 //! - Bytes beyond the file size belong to a write in flight, or to a failed write that the client
 //!   is about to clear. If the writer dies, the size recovery counts these bytes, as it counts
 //!   bytes of chunk files.
@@ -13,12 +17,16 @@
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_format::metadata::{InlineRecord, InodeRecord, Key};
+use skep_format::metadata::{
+    INLINE_PART_BYTES, InlineRecord, InodeRecord, Key, decode_value, expect_parsed, inline_of,
+    inline_parts,
+};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{Error, ErrorCode, FileKind, InodeId, Lsn, Result, StripePattern};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::inline::{InlineContents, WriteInline, WriteInlineReply};
+use std::ops::Range;
 
 /// Puts the number of the log record into the reply to an inline write. The handler cannot do this,
 /// because the target assigns the number after the handler has run.
@@ -67,21 +75,32 @@ impl<E: Engine> Context<'_, E> {
         Ok(record)
     }
 
-    /// Returns the stored inline bytes of a file, without zeros at the end.
+    /// Returns the stored inline bytes in a range of a file, without zeros at the end.
     ///
     /// # Errors
-    /// `Corrupt` if the inline bytes do not match their checksum.
-    pub(crate) fn inline_bytes(&self, inode: InodeId) -> Result<Vec<u8>> {
-        let Some(record) = self.get::<InlineRecord>(&Key::Inline(inode))? else {
-            return Ok(Vec::new());
-        };
-        record.checked().ok_or_else(|| {
-            let what = format!(
-                "cannot read the inline bytes of file {inode}: the bytes do not match their \
-                 checksum"
-            );
-            Error::new(ErrorCode::Corrupt, what)
-        })
+    /// `Corrupt` if a part in the range does not match its checksum.
+    pub(crate) fn inline_bytes(&self, inode: InodeId, range: Range<u64>) -> Result<Vec<u8>> {
+        let mut first = self.get::<InlineRecord>(&Key::Inline(inode, 0))?;
+        let has_all = first.as_ref().is_some_and(InlineRecord::has_all_parts);
+        let pieces: Vec<_> =
+            if has_all { vec![(0, range.clone())] } else { inline_parts(range.clone()).collect() };
+        let mut bytes = Vec::new();
+        for (part, piece) in pieces {
+            let key = Key::Inline(inode, part);
+            let record = if part == 0 { first.take() } else { self.get(&key)? };
+            let Some(record) = record else { continue };
+            let stored = checked(inode, record)?;
+            let Range { start, end } = within(part, &piece);
+            let end = end.min(stored.len());
+            if start < end {
+                // The parts before this one may have fewer bytes, or no record.
+                bytes.resize(to_usize(piece.start - range.start), 0);
+                bytes.extend_from_slice(&stored[start..end]);
+            }
+        }
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        bytes.truncate(end);
+        Ok(bytes)
     }
 
     /// Returns all bytes of a file of up to `limit` bytes, or `None` if not all of its bytes are
@@ -96,61 +115,160 @@ impl<E: Engine> Context<'_, E> {
         if size == 0 || size > most {
             return None;
         }
-        let mut bytes = self.inline_bytes(record.attributes.inode).ok()?;
         // Bytes beyond the size belong to a write in progress.
-        bytes.truncate(usize::try_from(size).ok()?);
+        let bytes = self.inline_bytes(record.attributes.inode, 0..size).ok()?;
         Some(InlineContents { checksum: crc32c(&bytes), bytes: Bytes(bytes) })
     }
 
-    /// Replaces the stored inline bytes of a file, which are `before`, by `bytes`. Returns whether
-    /// the new bytes take more space.
-    pub(crate) fn put_inline(&mut self, inode: InodeId, before: &[u8], bytes: Vec<u8>) -> bool {
-        let key = Key::Inline(inode);
-        match InlineRecord::new(bytes) {
-            Some(record) => {
-                self.put(&key, &record);
-                return record.bytes.len() > before.len();
-            }
-            None if !before.is_empty() => self.delete(&key),
-            None => {}
+    /// Writes inline bytes at an offset of a file. Returns whether the stored bytes take more space
+    /// than before.
+    ///
+    /// # Errors
+    /// `Corrupt` if a part in the range does not match its checksum.
+    pub(crate) fn write_inline(
+        &mut self,
+        inode: InodeId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        self.divide_inline(inode)?;
+        let (mut removed, mut added) = (0, 0);
+        for (part, piece) in inline_parts(offset..offset + bytes.len() as u64) {
+            let stored = self.inline_part(inode, part)?;
+            let Range { start, end } = within(part, &piece);
+            let mut changed = stored.clone();
+            changed.resize(stored.len().max(end), 0);
+            let from = to_usize(piece.start - offset);
+            changed[start..end].copy_from_slice(&bytes[from..from + (end - start)]);
+            removed += stored.len();
+            added += self.put_inline_part((inode, part), &stored, changed);
         }
-        false
+        Ok(added > removed)
     }
 
     /// Truncates the stored inline bytes of a file when its size is set to `size`.
     ///
     /// # Errors
-    /// `Corrupt` if the inline bytes do not match their checksum, unless the truncation removes all
-    /// of them.
+    /// `Corrupt` if the part with the last remaining byte does not match its checksum.
     pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {
             return self.remove_inline(record);
         }
-        if size < self.inline_reach(record)? {
-            let before = self.inline_bytes(inode)?;
-            let kept = usize::try_from(size).unwrap_or(usize::MAX).min(before.len());
-            self.put_inline(inode, &before, before[..kept].to_vec());
+        let reach = self.inline_reach(record)?;
+        if size >= reach {
+            return Ok(());
+        }
+        self.divide_inline(inode)?;
+        for (part, piece) in inline_parts(size..reach) {
+            let remaining = within(part, &piece).start;
+            if remaining > 0 {
+                let stored = self.inline_part(inode, part)?;
+                let left = stored[..remaining.min(stored.len())].to_vec();
+                self.put_inline_part((inode, part), &stored, left);
+            } else if self.get::<InlineRecord>(&Key::Inline(inode, part))?.is_some() {
+                self.delete(&Key::Inline(inode, part));
+            }
         }
         Ok(())
     }
 
-    /// Removes the stored inline bytes of a file.
+    /// Removes the stored inline bytes of a file. This transaction must not have written any of
+    /// them.
     pub(crate) fn remove_inline(&mut self, record: &InodeRecord) -> Result<()> {
-        if self.inline_reach(record)? > 0 {
-            self.delete(&Key::Inline(record.attributes.inode));
+        for (key, _) in self.stored_inline(record)? {
+            self.delete_raw(key);
         }
         Ok(())
     }
 
-    /// Returns the offset at which the stored inline bytes of a file end.
+    /// Returns the offset at which the stored inline bytes of a file end. Does not include the
+    /// writes of this transaction.
     pub(crate) fn inline_reach(&self, record: &InodeRecord) -> Result<u64> {
-        if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
-            return Ok(0);
-        }
-        let stored = self.get::<InlineRecord>(&Key::Inline(record.attributes.inode))?;
-        Ok(stored.map_or(0, |stored| stored.bytes.len() as u64))
+        let parts = self.stored_inline(record)?;
+        let Some((key, value)) = parts.last() else { return Ok(0) };
+        let (_, part) = expect_parsed(key, inline_of(key))?;
+        let last: InlineRecord = decode_value(key, value)?;
+        Ok(u64::from(part) * INLINE_PART_BYTES + last.bytes.len() as u64)
     }
+
+    /// Returns the keys and values of all stored inline bytes of a file.
+    fn stored_inline(&self, record: &InodeRecord) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        if pattern_of(record).is_none_or(|pattern| pattern.inline_bytes() == 0) {
+            return Ok(Vec::new());
+        }
+        self.scan(&Key::inline_parts_of(record.attributes.inode), &[], usize::MAX)
+    }
+
+    /// Returns the stored bytes of one part. The caller has called [`Self::divide_inline`].
+    fn inline_part(&self, inode: InodeId, part: u16) -> Result<Vec<u8>> {
+        let record = self.get::<InlineRecord>(&Key::Inline(inode, part))?;
+        record.map_or(Ok(Vec::new()), |record| checked(inode, record))
+    }
+
+    /// Replaces the stored bytes of a part, which are `stored`, by `bytes`. Returns the number of
+    /// stored bytes.
+    fn put_inline_part(
+        &mut self,
+        (inode, part): (InodeId, u16),
+        stored: &[u8],
+        bytes: Vec<u8>,
+    ) -> usize {
+        let key = Key::Inline(inode, part);
+        match InlineRecord::new(bytes) {
+            Some(record) => {
+                self.put(&key, &record);
+                record.bytes.len()
+            }
+            None => {
+                if !stored.is_empty() {
+                    self.delete(&key);
+                }
+                0
+            }
+        }
+    }
+
+    /// Divides the inline bytes of a file into parts if an earlier version of the program has
+    /// stored all of them in one record.
+    fn divide_inline(&mut self, inode: InodeId) -> Result<()> {
+        let first = self.get::<InlineRecord>(&Key::Inline(inode, 0))?;
+        let Some(whole) = first.filter(InlineRecord::has_all_parts) else { return Ok(()) };
+        let bytes = checked(inode, whole)?;
+        for (part, piece) in inline_parts(0..bytes.len() as u64) {
+            let bytes = bytes[to_usize(piece.start)..to_usize(piece.end)].to_vec();
+            match InlineRecord::new(bytes) {
+                Some(record) => self.put(&Key::Inline(inode, part), &record),
+                None if part == 0 => self.delete(&Key::Inline(inode, part)),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the bytes of a record of inline bytes.
+///
+/// # Errors
+/// `Corrupt` if the bytes do not match their checksum.
+fn checked(inode: InodeId, record: InlineRecord) -> Result<Vec<u8>> {
+    record.checked().ok_or_else(|| {
+        let what = format!(
+            "cannot read the inline bytes of file {inode}: the bytes do not match their checksum"
+        );
+        Error::new(ErrorCode::Corrupt, what)
+    })
+}
+
+/// Converts a range of a file into a range of the part that contains it.
+fn within(part: u16, piece: &Range<u64>) -> Range<usize> {
+    let start = u64::from(part) * INLINE_PART_BYTES;
+    to_usize(piece.start - start)..to_usize(piece.end - start)
+}
+
+/// Converts an offset below the end of inline bytes, which is at most 64 KiB.
+fn to_usize(offset: u64) -> usize {
+    offset as usize
 }
 
 /// Returns the stripe pattern of a regular file, and `None` for a directory, whose pattern only

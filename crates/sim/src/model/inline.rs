@@ -2,8 +2,10 @@
 
 use super::{Inode, Model, Outcome};
 use crate::operation::Summary;
+use skep_format::metadata::INLINE_PART_BYTES;
 use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::inline::{ReadInline, WriteInline};
+use std::ops::Range;
 
 impl Model {
     /// Returns the file to which a request for inline bytes applies, or the error of the request.
@@ -27,16 +29,29 @@ impl Model {
     pub(super) fn read_inline(&self, it: &ReadInline) -> Outcome {
         let end = it.offset + u64::from(it.length);
         let bytes = &self.inline_file(it.inode, it.generation, end)?.inline;
-        let place = |at: u64| (at as usize).min(bytes.len());
-        Ok(Summary::Bytes(bytes[place(it.offset)..place(end)].to_vec()))
+        Ok(Summary::Bytes(without_zeros(bytes, it.offset..end).to_vec()))
     }
 }
 
+/// Returns a range of the inline bytes of a file, without the zeros at its end.
+fn without_zeros(bytes: &[u8], range: Range<u64>) -> &[u8] {
+    let place = |at: u64| (at as usize).min(bytes.len());
+    let bytes = &bytes[place(range.start)..place(range.end)];
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    &bytes[..end]
+}
+
 impl Inode {
+    /// Returns the bytes that the target stores for one part of the inline bytes.
+    pub(crate) fn inline_part(&self, part: u16) -> &[u8] {
+        let start = u64::from(part) * INLINE_PART_BYTES;
+        without_zeros(&self.inline, start..start + INLINE_PART_BYTES)
+    }
+
     /// Changes the inline bytes by calling `change`, and then removes trailing zeros.
     pub(super) fn set_inline(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.inline);
-        let end = self.inline.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let end = without_zeros(&self.inline, 0..u64::MAX).len();
         self.inline.truncate(end);
     }
 

@@ -1,8 +1,10 @@
 //! Tests of inline bytes: overwrites, truncations and removals, and the check whether a target has
 //! lost inline bytes.
 
+mod parts;
+
 use super::*;
-use skep_format::metadata::InlineRecord;
+use skep_format::metadata::{InlineRecord, inline_of};
 use skep_types::codec::crc32c;
 use skep_types::{ComponentRequest, PatternOrigin, PatternRequest};
 use skep_wire::inline as il;
@@ -60,8 +62,10 @@ impl Story {
         Ok(read.bytes.0)
     }
 
-    fn stored(&self, inode: InodeId) -> Option<Vec<u8>> {
-        self.target.table.get(&Key::Inline(inode).to_bytes()).unwrap()
+    /// Returns the numbers of the stored parts.
+    fn stored(&self, inode: InodeId) -> Vec<u16> {
+        let parts = self.target.table.scan(&Key::inline_parts_of(inode), &[], usize::MAX).unwrap();
+        parts.iter().map(|(key, _)| inline_of(key).unwrap().1).collect()
     }
 
     fn is_lost(&mut self, inode: InodeId, written: &[InlineMark]) -> bool {
@@ -98,7 +102,7 @@ fn overlapping_inline_writes_update_bytes_size_and_times() {
     assert_eq!(story.read(inode, 14, 87).unwrap(), [b"ou", &[0; 84][..], b"x"].concat());
     // Zeros take no space, but the file size includes them.
     let zeros = story.written(4, &write(inode, 0, &[0; 4096])).attributes;
-    assert_eq!((zeros.size, story.stored(inode)), (4096, None));
+    assert_eq!((zeros.size, story.stored(inode)), (4096, vec![]));
     story.restart();
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
@@ -121,7 +125,7 @@ fn open_returns_the_bytes_of_a_small_file() {
         inline_limit: 7,
     };
     let opened = story.ask(1, 1, (0, 3), &open).unwrap();
-    let bytes = skep_types::codec::Bytes::from(&b"hello\0\0"[..]);
+    let bytes = skep_types::codec::Bytes::from(&b"hello"[..]);
     let expected = il::InlineContents { checksum: crc32c(&bytes), bytes };
     assert_eq!((opened.inline, opened.attributes.size), (Some(expected), 7));
     // The log does not contain the bytes of the file, so the reply to a retry of the open has no
@@ -176,7 +180,7 @@ fn truncated_inline_bytes_never_return() {
     }
     story.send(1, 1, (0, 5), &truncate(inode));
     story.answer::<st::TruncateChunk>(&truncated(1));
-    assert_eq!(story.stored(inode), None);
+    assert_eq!(story.stored(inode), []);
     // If no writer has the file open, the target does not call storage.
     story.written(2, &write(inode, 0, b"again"));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
@@ -199,7 +203,7 @@ fn removal_of_an_inline_file_needs_no_chunk_removal() {
     // remove.
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 3), &close).unwrap();
-    assert_eq!(story.stored(inode), None);
+    assert_eq!(story.stored(inode), []);
     assert_eq!(story.read(inode, 0, 9).unwrap_err().code(), ErrorCode::Stale);
     assert!(story.calls.is_empty(), "no chunk file was ever written");
     assert_eq!(story.refused(1, &write(inode, 0, b"late")), ErrorCode::Stale);
@@ -230,7 +234,7 @@ fn invalid_inline_requests_are_refused_with_an_error_code() {
     let written = vec![InlineMark { start: 1, record: Lsn::new(1) }; 65];
     let many = story.ask(1, 2, (0, 0), &il::SyncInline { inode, written }).unwrap_err();
     assert_eq!(many.code(), ErrorCode::InvalidArgument);
-    assert_eq!((story.size(inode), story.stored(inode)), (0, None));
+    assert_eq!((story.size(inode), story.stored(inode)), (0, vec![]));
 }
 
 #[test]
@@ -329,7 +333,7 @@ fn write_from_before_a_truncation_is_refused() {
     for (sequence, appends) in [(2, false), (3, true)] {
         assert_eq!(story.refused(sequence, &of(0, 10, appends)), ErrorCode::EndMoved);
     }
-    assert_eq!((story.size(inode), story.stored(inode)), (0, None));
+    assert_eq!((story.size(inode), story.stored(inode)), (0, vec![]));
     let request = il::ReadInline { inode, generation: 1, offset: 0, length: 4 };
     assert_eq!(story.ask(1, 2, (0, 0), &request).unwrap().truncate_generation, 1);
     story.written(4, &of(1, 0, true));
@@ -370,7 +374,7 @@ fn damaged_inline_bytes_are_neither_read_nor_overwritten() {
     let inode = story.inline_file();
     story.written(1, &write(inode, 0, b"0123456789"));
     let damaged = InlineRecord { checksum: 1, bytes: b"0123456789".as_slice().into() };
-    story.target.table.write(Key::Inline(inode).to_bytes(), Some(damaged.to_bytes()));
+    story.target.table.write(Key::Inline(inode, 0).to_bytes(), Some(damaged.to_bytes()));
     let error = story.read(inode, 0, 4).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Corrupt);
     assert!(error.context().contains(&inode.to_string()), "{error}");
