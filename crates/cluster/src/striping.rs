@@ -245,6 +245,24 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
 
+/// Returns the pattern that a file has after its inline bytes were moved to storage: the component
+/// behind the inline component begins at byte 0. All other bytes keep their places. `None` means
+/// that the file has no inline bytes, or that the next component has no place for them. It has none
+/// if it has no groups yet, or if its start is a multiple of its chunk size, because its first chunk
+/// then begins at this start.
+pub fn without_inline(pattern: &StripePattern) -> Option<StripePattern> {
+    if pattern.inline_bytes() == 0 {
+        return None;
+    }
+    let mut moved = pattern.clone();
+    let next = moved.components.get_mut(1)?;
+    if base(next) > 0 || next.groups.is_empty() {
+        return None;
+    }
+    next.start = 0;
+    Some(moved)
+}
+
 /// Returns the file offset at which chunk 0 of a component starts. This is the largest multiple of
 /// the chunk size at or below the start of the component. The base differs from the start only for
 /// a component that follows the inline bytes. So chunks stay aligned in the file.
@@ -488,5 +506,51 @@ mod tests {
             let without: Vec<_> = without.map(|it| place(it, it.component)).collect();
             prop_assert_eq!(with, without);
         }
+
+        #[test]
+        fn moved_inline_bytes_have_the_places_of_a_plain_pattern(
+            plain in any_pattern(), units in 1_u64..=16, start in 0_u64..8 << 20,
+            length in 1_u64..4 << 20,
+        ) {
+            prop_assume!(plain.inline_bytes() == 0);
+            let mut inline = plain.clone();
+            inline.components[0].start = units * INLINE_UNIT;
+            inline.components.insert(0, Component::inline());
+            let moved = without_inline(&inline);
+            let is_aligned = inline.inline_bytes().is_multiple_of(plain.components[0].chunk_bytes);
+            prop_assert_eq!(moved.is_none(), is_aligned);
+            let Some(moved) = moved else { return Ok(()) };
+            moved.check().unwrap();
+            prop_assert!(moved.has_moved_inline() && moved.inline_bytes() == 0);
+            prop_assert_eq!(without_inline(&moved), None);
+            let as_plain = |piece: Piece| Piece { component: piece.component - 1, ..piece };
+            let range = start..start + length;
+            let found: Vec<_> = pieces(&moved, range.clone()).unwrap().map(as_plain).collect();
+            let expected: Vec<_> = pieces(&plain, range).unwrap().collect();
+            prop_assert_eq!(found, expected);
+            // No chunk file needs another size, and a chunk file shows the same size of the file.
+            let size = start + length;
+            let sizes = |pattern| -> Vec<_> { chunk_sizes(pattern, size).map(|it| it.size).collect() };
+            prop_assert_eq!(sizes(&moved), sizes(&plain));
+            let chunk_files = chunk_sizes(&moved, size).map(|it| (it.component, it.index, it.size));
+            prop_assert_eq!(size_from_chunks(&moved, chunk_files), size);
+        }
+    }
+
+    #[test]
+    fn chunk_file_with_copied_inline_bytes_only_shows_no_size() {
+        let mut pattern = pattern(vec![component(0, 64 << 10, 1..3)]);
+        pattern.components[0].start = 16 << 10;
+        pattern.components.insert(0, Component::inline());
+        assert_eq!(size_from_chunk(&pattern, 1, 0, 16 << 10), 0);
+        assert_eq!(size_from_chunk(&pattern, 1, 0, (16 << 10) + 1), (16 << 10) + 1);
+    }
+
+    #[test]
+    fn inline_bytes_cannot_move_to_a_component_without_groups() {
+        let mut pattern = pattern(vec![component(0, 64 << 10, 1..1)]);
+        pattern.components[0].start = 4 << 10;
+        pattern.components.insert(0, Component::inline());
+        assert_eq!(without_inline(&pattern), None);
     }
 }

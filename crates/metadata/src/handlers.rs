@@ -25,6 +25,7 @@ mod read_directory;
 mod read_inline;
 mod read_link;
 mod remove_directory;
+mod remove_inline;
 mod rename;
 mod report_written;
 mod resolve_transaction;
@@ -94,6 +95,7 @@ pub(crate) fn dispatch<E: Engine>(
         il::WriteInline::ID => with(c, write_inline::run),
         il::ReadInline::ID => with(c, read_inline::run),
         il::SyncInline::ID => with(c, sync_inline::run),
+        il::RemoveInline::ID => with(c, remove_inline::run),
         fl::SetLock::ID => with(c, file_locks::set),
         fl::TestLock::ID => with(c, file_locks::test),
         fl::ListLocks::ID => with(c, list_locks::run),

@@ -28,7 +28,7 @@ use skep_wire::Request;
 use skep_wire::catalog::is_ordinary_absence;
 use skep_wire::file_locks::WaitLock;
 use skep_wire::frame::Header;
-use skep_wire::inline::{ReadInline, WriteInline};
+use skep_wire::inline::{ReadInline, RemoveInline, WriteInline};
 use skep_wire::metadata as md;
 use skep_wire::sharing::WaitNotifications;
 use std::collections::HashMap;
@@ -79,6 +79,7 @@ fn inode_of(message: u16, body: &[u8]) -> u64 {
             | md::SetXattr::ID
             | WriteInline::ID
             | ReadInline::ID
+            | RemoveInline::ID
     );
     // In all these messages, the inode is the first field.
     let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_inode);

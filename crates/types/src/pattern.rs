@@ -15,7 +15,9 @@ byte_enum! {
         /// Each byte is stored on one group. The members of the group store the copies, if any.
         Stripe = 1,
         /// The metadata target stores the bytes with the inode, so the component has no groups and
-        /// no chunk files. Only the first component of a pattern can be inline.
+        /// no chunk files. Only the first component of a pattern can be inline. If the next
+        /// component also starts at byte 0, the inline bytes were moved to storage, and the inline
+        /// component has no bytes any more.
         Inline = 2,
     }
 }
@@ -132,8 +134,7 @@ pub const MAX_STRIPE_WIDTH: usize = 256;
 pub const MAX_COMPONENTS: usize = 16;
 /// The size of an inline component must be a multiple of this number of bytes.
 pub const INLINE_UNIT: u64 = 4 << 10;
-/// Maximum number of inline bytes of one file. Each write rewrites one record that contains all
-/// inline bytes of the file.
+/// Maximum number of inline bytes of one file.
 pub const MAX_INLINE_BYTES: u64 = 64 << 10;
 
 pub(crate) fn invalid(what: impl Into<String>) -> Error {
@@ -262,7 +263,12 @@ impl StripePattern {
             ));
         }
         for (index, component) in self.components.iter().enumerate() {
-            if index > 0 && component.start <= self.components[index - 1].start {
+            let previous = index.checked_sub(1).map(|at| &self.components[at]);
+            // A component behind moved inline bytes also starts at byte 0.
+            let is_behind = previous.is_none_or(|it| {
+                component.start > it.start || it.is_inline() && component.start == 0
+            });
+            if !is_behind {
                 return Err(invalid(
                     "invalid stripe pattern: components must be in the order of their start",
                 ));
@@ -307,12 +313,18 @@ impl StripePattern {
         check_inline_end(self.components.get(1).map(|next| next.start))
     }
 
-    /// Returns the number of inline bytes of the file. Zero if the pattern has no inline component.
+    /// Returns the number of inline bytes of the file. Zero if the pattern has no inline component,
+    /// or if the inline bytes were moved to storage.
     pub fn inline_bytes(&self) -> u64 {
         match &self.components[..] {
             [first, next, ..] if first.is_inline() => next.start,
             _ => 0,
         }
+    }
+
+    /// Whether the file had inline bytes, and these were moved to storage.
+    pub fn has_moved_inline(&self) -> bool {
+        matches!(&self.components[..], [first, next, ..] if first.is_inline() && next.start == 0)
     }
 }
 

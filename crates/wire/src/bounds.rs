@@ -247,7 +247,15 @@ mod tests {
         check(&cs::AskMember { to: NodeId::new(1), message });
         let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
         check(&tr::ReportTraces { records: vec![longest_trace(); MAX_REPORTED_TRACES] });
-        check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
+        let written = vec![mark; crate::limits::MAX_STARTS];
+        check(&il::SyncInline { inode, written: written.clone() });
+        check(&il::RemoveInline {
+            inode,
+            generation: 1,
+            truncate_generation: 1,
+            checksum: 1,
+            written,
+        });
     }
 
     #[test]

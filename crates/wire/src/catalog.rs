@@ -155,6 +155,8 @@ catalog! {
     76 "metadata" reads md::ListSessions => md::SessionList;
     77 "metadata" reads md::ListTransactions => md::TransactionList;
     78 "metadata" reads md::ResolveTransaction => mg::EmptyReply;
+    // Metadata: the end of an inline component.
+    79 "metadata" modifies il::RemoveInline => il::RemoveInlineReply;
     // Metadata: transactions between groups. The transaction id makes these requests idempotent.
     80 "metadata" reads md::Prepare => md::PrepareReply;
     81 "metadata" reads md::Decide => mg::EmptyReply;

@@ -82,6 +82,40 @@ record! {
 }
 
 record! {
+    /// Ends the inline component of a file that has grown beyond it, after the client has copied
+    /// all inline bytes to the chunk file that follows them, and has synced this chunk file. The
+    /// target then removes its inline bytes. Nothing changes if `is_removed` is not set in the
+    /// reply. The target replies when the change is durable.
+    pub struct RemoveInline {
+        /// The file.
+        pub inode: InodeId,
+        /// Generation of the file's pattern.
+        pub generation: u32,
+        /// Truncate generation of the file when the client copied the bytes.
+        pub truncate_generation: u64,
+        /// Checksum of the copied bytes, as in the reply to a [`ReadInline`] of the whole inline
+        /// component. The target removes no bytes if its own bytes have another checksum.
+        pub checksum: u32,
+        /// The position of the client's newest unsynced inline write in each start of the target,
+        /// as in [`SyncInline`].
+        pub written: Vec<InlineMark>,
+    }
+}
+
+record! {
+    /// Reply to [`RemoveInline`].
+    pub struct RemoveInlineReply {
+        /// Whether the file has no inline bytes any more. Not set if another client has the file
+        /// open, if the inline bytes or the size have changed since the copy, or if the target
+        /// still has to finish a truncation or a size recovery of the file.
+        pub is_removed: bool,
+        /// Whether one of the writes may be lost because the target's host lost power after the
+        /// write.
+        pub is_lost: bool,
+    }
+}
+
+record! {
     /// All bytes of a file whose bytes are all inline.
     pub struct InlineContents {
         /// The bytes up to the size of the file. Zeros at the end may be missing.

@@ -44,7 +44,8 @@ impl<E: Engine> Context<'_, E> {
     /// bytes. `end` is the end of this range. `None` means that the end overflows.
     ///
     /// # Errors
-    /// - `Stale` if the file was removed or has a different stripe pattern now.
+    /// - `Stale` if the file was removed or has a different stripe pattern now, or if its inline
+    ///   bytes were moved to storage. The client then requests the pattern.
     /// - `InvalidArgument` if the inode is not a regular file, or if the range is not within the
     ///   bytes that the stripe pattern places in metadata.
     pub(crate) fn inline_file(
@@ -65,6 +66,12 @@ impl<E: Engine> Context<'_, E> {
             return Err(Error::new(ErrorCode::Stale, what).into());
         }
         let most = pattern.inline_bytes();
+        if pattern.has_moved_inline() && end != Some(0) {
+            let what = format!(
+                "the inline bytes of file {inode} were moved to storage; open the file again"
+            );
+            return Err(Error::new(ErrorCode::Stale, what).into());
+        }
         if end.is_none_or(|end| end > most) {
             let what = format!(
                 "cannot use a range of the inline bytes of file {inode}: the range ends beyond \

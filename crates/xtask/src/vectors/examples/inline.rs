@@ -5,8 +5,8 @@ use crate::vectors::{Example, example};
 use skep_types::codec::{Bytes, crc32c};
 use skep_types::{FileKind, Lsn};
 use skep_wire::inline::{
-    InlineMark, ReadInline, ReadInlineReply, SyncInline, SyncInlineReply, WriteInline,
-    WriteInlineReply,
+    InlineMark, ReadInline, ReadInlineReply, RemoveInline, RemoveInlineReply, SyncInline,
+    SyncInlineReply, WriteInline, WriteInlineReply,
 };
 
 pub(super) fn examples() -> Vec<Example> {
@@ -28,6 +28,13 @@ pub(super) fn examples() -> Vec<Example> {
     let read = ReadInline { inode: a_file(), generation: 1, offset: 512, length: 4096 };
     let nothing = ReadInlineReply { truncate_generation: 2, bytes: Bytes::default(), checksum: 0 };
     let older = InlineMark { start: 2, record: Lsn::new(77) };
+    let removal = RemoveInline {
+        inode: a_file(),
+        generation: 1,
+        truncate_generation: 2,
+        checksum,
+        written: vec![mark],
+    };
     vec![
         example(&whole, &WriteInlineReply { mark, attributes: attributes.clone() }).request(&part),
         example(&read, &ReadInlineReply { truncate_generation: 1, bytes, checksum })
@@ -37,5 +44,6 @@ pub(super) fn examples() -> Vec<Example> {
             &SyncInlineReply { is_lost: false, attributes: Some(attributes) },
         )
         .reply::<SyncInline>(&SyncInlineReply { is_lost: true, attributes: None }),
+        example(&removal, &RemoveInlineReply { is_removed: true, is_lost: false }),
     ]
 }

@@ -41,7 +41,8 @@ fn without_zeros(bytes: &[u8]) -> &[u8] {
 }
 
 impl Story {
-    fn truncate_to(&mut self, inode: InodeId, sequence: u64, size: u64) {
+    /// Truncates or extends a file, and waits until storage has done so.
+    pub(super) fn truncate_to(&mut self, inode: InodeId, sequence: u64, size: u64) {
         self.send(1, 1, (0, sequence), &md::SetAttributes { size: Some(size), ..truncate(inode) });
         // Between truncations, the target may also sync the chunk file of an earlier one.
         self.calls.retain(|(_, call)| call.message == st::TruncateChunk::ID);

@@ -1,0 +1,70 @@
+//! `RemoveInline`: ends the inline component of a file whose client has copied the inline bytes to
+//! storage (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
+
+use crate::engine::Engine;
+use crate::handlers::sync_inline::check_marks;
+use crate::tx::context::Context;
+use crate::tx::operation::Stop;
+use skep_cluster::striping;
+use skep_format::metadata::{InodeRecord, Key, OpenCounts};
+use skep_types::StripePattern;
+use skep_types::codec::crc32c;
+use skep_wire::inline::{RemoveInline, RemoveInlineReply};
+
+/// Index of the component behind the inline component.
+const NEXT_COMPONENT: u16 = 1;
+
+pub(crate) fn run<E: Engine>(
+    context: &mut Context<'_, E>,
+    request: RemoveInline,
+) -> Result<RemoveInlineReply, Stop> {
+    check_marks(&request.written)?;
+    let mut record = context.inline_file(request.inode, request.generation, Some(0))?;
+    let is_lost = request.written.iter().any(|mark| context.shared.starts.is_lost(mark));
+    let pattern = record.pattern.as_ref();
+    if pattern.is_some_and(StripePattern::has_moved_inline) {
+        // An earlier request of the client has removed the bytes, and its reply was lost.
+        return Ok(RemoveInlineReply { is_removed: true, is_lost });
+    }
+    let Some(moved) = pattern.and_then(striping::without_inline) else {
+        return Ok(RemoveInlineReply { is_removed: false, is_lost });
+    };
+    if !may_remove(context, &record, &request)? {
+        return Ok(RemoveInlineReply { is_removed: false, is_lost });
+    }
+    context.remove_inline(&record)?;
+    // The chunk file is on the device of its target, so its absence from now on means that its
+    // bytes are lost.
+    if let Some(number) = moved.chunk_file_number(NEXT_COMPONENT, 0) {
+        record.synced_chunk_files.insert(number);
+    }
+    record.pattern = Some(moved);
+    context.put_inode(&record);
+    Ok(RemoveInlineReply { is_removed: true, is_lost })
+}
+
+/// Whether the chunk file has all inline bytes of the file, and no client uses the inline bytes.
+fn may_remove<E: Engine>(
+    context: &Context<'_, E>,
+    record: &InodeRecord,
+    request: &RemoveInline,
+) -> Result<bool, Stop> {
+    let inode = request.inode;
+    // Each client that has the file open uses the pattern from the reply to its open.
+    let session = context.session()?;
+    let own = context.get::<OpenCounts>(&Key::SessionOpen(session, inode))?.unwrap_or_default();
+    if own.writers == 0 || own != context.opens(inode)? {
+        return Ok(false);
+    }
+    // A truncation and a size recovery in progress have computed sizes of chunk files with the
+    // present pattern.
+    if context.shared.truncations.get(inode).is_some() || context.has_size_recovery(inode)? {
+        return Ok(false);
+    }
+    let inline = record.pattern.as_ref().map_or(0, StripePattern::inline_bytes);
+    let attributes = &record.attributes;
+    if attributes.size <= inline || attributes.truncate_generation != request.truncate_generation {
+        return Ok(false);
+    }
+    Ok(crc32c(&context.inline_bytes(inode, 0..inline)?) == request.checksum)
+}

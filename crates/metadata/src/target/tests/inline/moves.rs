@@ -1,0 +1,137 @@
+//! Tests of `RemoveInline`: when the target removes the inline bytes of a file that has grown beyond
+//! them, and which pattern the file has then.
+
+use super::*;
+use skep_types::{ChunkFileKey, StripePattern};
+
+/// A file of 5,000 bytes that session 1 has open for writing, and whose inline bytes are
+/// `0123456789`.
+fn grown(story: &mut Story) -> InodeId {
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    let written =
+        md::WrittenExtent { end: 5000, truncate_generation: 0, may_leave_holes: true, reach: 0 };
+    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
+    inode
+}
+
+fn removal(inode: InodeId) -> il::RemoveInline {
+    il::RemoveInline {
+        inode,
+        generation: 1,
+        truncate_generation: 0,
+        checksum: crc32c(b"0123456789"),
+        written: Vec::new(),
+    }
+}
+
+impl Story {
+    fn pattern(&mut self, inode: InodeId) -> StripePattern {
+        let request = md::GetEntryInfo { inode };
+        self.ask(1, 2, (0, 0), &request).unwrap().pattern.unwrap()
+    }
+
+    fn is_removed(&mut self, sequence: u64, request: &il::RemoveInline) -> bool {
+        self.ask(1, 1, (1, sequence), request).unwrap().is_removed
+    }
+}
+
+#[test]
+fn removal_of_inline_bytes_leaves_the_bytes_to_storage() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    let before = story.pattern(inode);
+    assert!(story.is_removed(1, &removal(inode)));
+    story.restart();
+    let after = story.pattern(inode);
+    assert_eq!(Some(&after), skep_cluster::striping::without_inline(&before).as_ref());
+    assert_eq!((after.inline_bytes(), story.stored(inode)), (0, vec![]));
+    assert_eq!(story.size(inode), 5000);
+    assert_eq!(story.read(inode, 0, 10).unwrap_err().code(), ErrorCode::Stale);
+    assert_eq!(story.refused(1, &write(inode, 0, b"x")), ErrorCode::Stale);
+    let open = open_of(inode, md::OpenMode::Read);
+    let opened = story.ask_sharing(2, (0, 1), &open, (1, inode));
+    assert_eq!(opened.pattern, Some(after));
+    assert!(opened.synced.contains(0), "the chunk file is on the device of its target");
+    assert!(story.is_removed(2, &removal(inode)), "another request finds no inline bytes");
+}
+
+#[test]
+fn inline_bytes_stay_unless_storage_has_all_of_them() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    story.written(1, &write(inode, 0, b"0123456789"));
+    assert!(!story.is_removed(1, &removal(inode)), "the file is not larger than its inline bytes");
+    let written =
+        md::WrittenExtent { end: 5000, truncate_generation: 0, may_leave_holes: true, reach: 0 };
+    story.ask(1, 1, (0, 2), &report(inode, written)).unwrap();
+    let stale = il::RemoveInline { generation: 2, ..removal(inode) };
+    assert_eq!(story.ask(1, 1, (1, 2), &stale).unwrap_err().code(), ErrorCode::Stale);
+    let older = il::RemoveInline { checksum: crc32c(b"01234567"), ..removal(inode) };
+    assert!(!story.is_removed(3, &older), "the client has copied other bytes");
+    story.truncate_to(inode, 3, 4500);
+    assert!(!story.is_removed(4, &removal(inode)), "the file was truncated after the copy");
+    let current = il::RemoveInline { truncate_generation: 1, ..removal(inode) };
+    assert!(!story.is_removed(5, &current), "storage has not synced the truncation");
+    assert_eq!(story.read(inode, 0, 4096).unwrap(), b"0123456789");
+}
+
+#[test]
+fn inline_bytes_stay_while_another_client_may_use_them() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    let open = open_of(inode, md::OpenMode::Write);
+    story.ask_sharing(2, (0, 1), &open, (1, inode));
+    assert!(!story.is_removed(1, &removal(inode)), "another client has the file open");
+    story.ask(1, 2, (0, 0), &md::CloseSession {}).unwrap();
+    assert!(!story.is_removed(2, &removal(inode)), "the size is not recovered yet");
+    story.answer::<st::StatChunk>(&stat(0));
+    story.happens(Event::Tick);
+    assert!(story.is_removed(3, &removal(inode)));
+}
+
+#[test]
+fn client_without_an_open_for_writing_cannot_remove_inline_bytes() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    story.ask(1, 1, (0, 3), &open_of(inode, md::OpenMode::Read)).unwrap();
+    let close = md::Close { inode, open: md::OpenMode::Write, written: None };
+    story.ask(1, 1, (0, 4), &close).unwrap();
+    assert!(!story.is_removed(1, &removal(inode)));
+}
+
+/// From the reply on, the client writes the bytes to storage only.
+#[test]
+fn reply_to_the_removal_waits_until_the_removal_is_synced() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    story.now += Duration::from_millis(11);
+    let next = story.run(vec![arrival(1, 1, (1, 1), &removal(inode))]);
+    assert!(story.replies.is_empty());
+    story.happen_together(next);
+    assert_eq!(story.replies.len(), 1);
+}
+
+#[test]
+fn reply_to_the_removal_reports_lost_inline_writes() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    let log_bytes = story.log.len();
+    let mark = story.written(2, &write(inode, 0, b"abc")).mark;
+    let late = il::RemoveInline { written: vec![mark], ..removal(inode) };
+    story.lose_power(log_bytes);
+    let reply = story.ask(1, 1, (1, 1), &late).unwrap();
+    assert!(reply.is_removed && reply.is_lost);
+}
+
+#[test]
+fn truncation_after_the_removal_truncates_the_moved_bytes() {
+    let mut story = Story::begin();
+    let inode = grown(&mut story);
+    assert!(story.is_removed(1, &removal(inode)));
+    story.send(1, 1, (0, 3), &md::SetAttributes { size: Some(100), ..truncate(inode) });
+    let (_, call) = story.calls.first().expect("a truncation of the chunk file");
+    let truncation = st::TruncateChunk::from_bytes(&call.body).unwrap();
+    let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
+    assert_eq!((truncation.key, truncation.size), (key, 100));
+}
