@@ -8,6 +8,7 @@ pub(crate) mod copy;
 pub(crate) mod granules;
 pub(crate) mod holes;
 pub(crate) mod inline;
+pub(crate) mod move_inline;
 pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod size;

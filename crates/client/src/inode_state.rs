@@ -19,12 +19,14 @@ mod sync_order;
 mod times_report;
 mod unsynced;
 
+use crate::limits::MOVE_AFTER_SYNCS;
 pub(crate) use append_parts::AppendPart;
 use guards::{TimesChangeGuard, TimesReportGuard};
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, HostIncarnation, InodeId};
 use skep_wire::inline::InlineMark;
 use skep_wire::metadata::TruncatedChunk;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 pub(crate) use sync_order::{ChangeCount, SyncOrder};
@@ -42,6 +44,8 @@ struct Parts {
     /// Whether the inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
     times: times_report::TimesReport,
+    /// Number of syncs at which the file had unsynced bytes both at metadata and at storage.
+    syncs_of_both: u32,
 }
 
 /// The state of one inode.
@@ -51,11 +55,14 @@ pub(crate) struct InodeState {
     /// The mutex protects only the parts. No task takes another lock or awaits while it holds this
     /// mutex.
     parts: Mutex<Parts>,
+    /// Generation of the stripe pattern whose inline bytes were moved to storage, plus one. Zero
+    /// means that none were moved since this mount opened the file.
+    moved_inline: AtomicU64,
 }
 
 impl InodeState {
     pub(crate) fn new(id: InodeId) -> Arc<Self> {
-        Arc::new(Self { id, parts: Mutex::default() })
+        Arc::new(Self { id, parts: Mutex::default(), moved_inline: AtomicU64::new(0) })
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Parts) -> T) -> T {
@@ -202,6 +209,36 @@ impl InodeState {
     /// (`is_lost`).
     pub(crate) fn inline_synced(&self, marks: &[InlineMark], is_lost: bool) {
         self.with(|parts| parts.unsynced.inline_synced(marks, is_lost));
+    }
+
+    /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
+    /// file to storage, because many syncs have had to sync both places. `inline` is the number of
+    /// inline bytes.
+    pub(crate) fn count_sync_of_both(&self, inline: u64) -> bool {
+        self.with(|parts| {
+            let has_both = parts.unsynced.has_both_places();
+            if !has_both || parts.size.size() <= inline || parts.handles.is_shared() {
+                return false;
+            }
+            parts.syncs_of_both += 1;
+            let is_due = parts.syncs_of_both > MOVE_AFTER_SYNCS;
+            if is_due {
+                // If metadata or storage refuses this move, the next attempt takes as long again.
+                parts.syncs_of_both = 0;
+            }
+            is_due
+        })
+    }
+
+    /// Records that the inline bytes of the file were moved to storage. `generation` is the
+    /// generation of the file's pattern. Metadata has confirmed that the move is durable.
+    pub(crate) fn inline_moved(&self, generation: u32) {
+        self.moved_inline.store(u64::from(generation) + 1, Ordering::Release);
+    }
+
+    /// Returns whether the inline bytes of the pattern with this generation were moved to storage.
+    pub(crate) fn has_moved_inline(&self, generation: u32) -> bool {
+        self.moved_inline.load(Ordering::Acquire) == u64::from(generation) + 1
     }
 
     /// Returns the number of events in which acknowledged writes may have been lost. Each handle

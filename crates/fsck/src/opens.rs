@@ -21,11 +21,13 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
     for (inode, what) in opens.chain(records.attached.iter().copied()) {
         // When an inode is removed, its extended attributes are removed only if the inode's record
         // has the mark `has_xattrs`. So extended attributes of an inode without this mark have no
-        // owner.
-        let is_owned = records
-            .inodes
-            .get(&inode)
-            .is_some_and(|it| it.has_xattrs || what != "extended attributes");
+        // owner. When the inline bytes of a file move to storage, metadata removes them in the same
+        // transaction.
+        let is_owned = records.inodes.get(&inode).is_some_and(|it| match what {
+            "extended attributes" => it.has_xattrs,
+            "inline bytes" => it.pattern.as_ref().is_some_and(|it| it.inline_bytes() > 0),
+            _ => true,
+        });
         if !is_owned && !records.in_doubt.contains(&inode) {
             findings.add(Finding::NoOwner { inode, what });
         }

@@ -7,8 +7,8 @@ use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log::LogOwner;
 use skep_format::metadata::{
-    Batch, DecisionRecord, DentryRecord, FileLocksRecord, InodeRecord, Key, LockOwner, LockedRange,
-    Mutation, OpenCounts, PreparedRecord, SessionRecord, name_cursor,
+    Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, Key,
+    LockOwner, LockedRange, Mutation, OpenCounts, PreparedRecord, SessionRecord, name_cursor,
 };
 use skep_metadata::engine::fjall_engine::FjallEngine;
 use skep_metadata::engine::{Engine, Mutations};
@@ -252,6 +252,8 @@ fn each_planted_damage_is_found() {
         (|all| { all.insert(Key::Inode(inode(5)).to_bytes(), Some(vec![1])); },
             &["damaged", "no-inode", "no-owner", "orphan", "orphan"]),
         (|all| { all.insert(Key::Inline(inode(5), 0).to_bytes(), Some(vec![9; 8])); }, &["damaged"]),
+        (|all| put(all, &Key::Inline(inode(5), 0), &InlineRecord::new(vec![1]).unwrap()),
+            &["no-owner"]),
         (|all| remove(all, &Key::Inode(InodeId::ROOT)), &["no-root", "no-owner"]),
         (|all| remove(all, &Key::Inode(inode(5))), &["no-inode", "no-owner", "orphan", "orphan"]),
         (|all| put_entry(all, InodeId::ROOT, "a", inode(5), FileKind::Symlink), &["wrong-kind"]),

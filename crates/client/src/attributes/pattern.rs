@@ -84,6 +84,10 @@ impl Patterns for Client {
         let mut text = String::new();
         for (number, component) in pattern.components.iter().enumerate() {
             let end = striping::component_end(&pattern, number);
+            // Moved inline bytes leave a component without bytes.
+            if component.start == end {
+                continue;
+            }
             let of_inode;
             let groups = if component.is_inline() {
                 of_inode = [self.group_of(inode)?];

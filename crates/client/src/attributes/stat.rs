@@ -304,10 +304,15 @@ impl Client {
                 None => skep_env::sleep(CONTENTION_PAUSE).await,
             }
         };
-        while !truncating.is_alone() {
+        self.await_writes(&truncating).await;
+        truncating
+    }
+
+    /// Waits until all writes have ended that began before a claim.
+    pub(crate) async fn await_writes(&self, claim: &TruncationClaim) {
+        while !claim.is_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        truncating
     }
 }
 

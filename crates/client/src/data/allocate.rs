@@ -97,7 +97,7 @@ impl Allocates for Client {
         self.confirm_locks(&file).await?;
         // This call returns an error, before the client changes any bytes, if the file has no
         // groups for a part of the range.
-        pieces(&file.pattern, range.clone())?;
+        pieces(file.pattern(), range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
         let writing = begin_write(&file.inode).await;
         let (worker, inode) = (Rc::clone(&self.0), Arc::clone(&file.inode));
@@ -106,6 +106,7 @@ impl Allocates for Client {
             loop {
                 let before = file.inode.end();
                 let generation = before.truncate_generation;
+                let pattern = file.pattern();
                 match allocate_once(&client, &file, &writing, (&range, generation), what).await {
                     Err(error) if error.code() == ErrorCode::EndMoved => {
                         client.follow_end(&file.inode, before, error).await?;
@@ -115,7 +116,11 @@ impl Allocates for Client {
                         client.explain_lost(&file.inode, before, error).await?;
                         continue;
                     }
-                    result => result?,
+                    Err(error) => {
+                        client.follow_move(&file, pattern, error).await?;
+                        continue;
+                    }
+                    Ok(()) => {}
                 }
                 let is_longer = grows && range.end > before.size;
                 let may_move_the_end = is_longer || (grows && file.inode.is_shared());
@@ -161,10 +166,17 @@ impl Client {
         range: Range<u64>,
         what: SeekTarget,
     ) -> Result<u64> {
-        let inline = file.pattern.inline_bytes();
+        let pattern = file.pattern();
+        let inline = pattern.inline_bytes();
         let mut start = range.start;
         if start < inline {
-            let data_end = inline::data_end(&self.0, file, start).await?;
+            let data_end = match inline::data_end(&self.0, file, inline, start).await {
+                Ok(data_end) => data_end,
+                Err(error) => {
+                    self.follow_move(file, pattern, error).await?;
+                    return Box::pin(self.first_in_range(file, range, what)).await;
+                }
+            };
             match what {
                 SeekTarget::Data if start < data_end => return Ok(start),
                 SeekTarget::Hole if data_end < inline => {
@@ -173,7 +185,7 @@ impl Client {
                 SeekTarget::Data | SeekTarget::Hole => start = inline.min(range.end),
             }
         }
-        let tasks: Vec<_> = chunk_ranges(&file.pattern, start..range.end)
+        let tasks: Vec<_> = chunk_ranges(pattern, start..range.end)
             .map(|part| {
                 let (worker, file) = (Rc::clone(&self.0), Arc::clone(file));
                 skep_env::spawn(async move { seek_chunk(worker, &file, part, what).await })
@@ -225,7 +237,8 @@ async fn change(
     (range, generation): (&Range<u64>, u64),
     what: ChunkFileChange,
 ) -> Result<()> {
-    let parts: Vec<_> = chunk_ranges(&file.pattern, range.clone()).collect();
+    let pattern = file.pattern();
+    let parts: Vec<_> = chunk_ranges(pattern, range.clone()).collect();
     let tasks: Vec<_> = parts
         .iter()
         .map(|part| {
@@ -237,7 +250,10 @@ async fn change(
         .collect();
     let mut result = match what {
         ChunkFileChange::Reserve => Ok(()),
-        ChunkFileChange::Clear => clear_inline(worker, file, writing, (range, generation)).await,
+        ChunkFileChange::Clear => {
+            let end = range.end.min(pattern.inline_bytes());
+            clear_inline(worker, file, writing, (&(range.start..end), generation)).await
+        }
     };
     for (part, task) in parts.iter().zip(tasks) {
         match task.await {
@@ -248,19 +264,18 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Writes zeros to the part of a range that metadata stores. Metadata does not allocate space in
-/// advance, and zeros take no space in metadata.
+/// Writes zeros to a range of the inline bytes. Does nothing if the range is empty. Metadata does
+/// not allocate space in advance, and zeros take no space in metadata.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
     writing: &WriteGuard,
     (range, truncate_generation): (&Range<u64>, u64),
 ) -> Result<()> {
-    let end = range.end.min(file.pattern.inline_bytes());
-    if range.start >= end {
+    if range.is_empty() {
         return Ok(());
     }
-    let zeros = Buf::new((end - range.start) as usize);
+    let zeros = Buf::new((range.end - range.start) as usize);
     zeros.zero(0..zeros.len());
     let how = InlineWrite { truncate_generation, ..InlineWrite::default() };
     let written = inline::write(worker, file, (range.start, &zeros), how).await?;
@@ -348,14 +363,14 @@ async fn seek_chunk(
     let options = CallOptions { trace: worker.next_trace(), ..CallOptions::default() };
     let reply = worker.call_storage(part.group, &request, options).await;
     let (found, _) = reply.map_err(|error| error.within(format_args!("chunk file {key}")))?;
-    let position = |at| position_in_file(&file.pattern, part.component, part.index, at);
+    let position = |at| position_in_file(file.pattern(), part.component, part.index, at);
     Ok(found.at.and_then(position))
 }
 
 fn key_of(file: &OpenFile, part: &ChunkFileRange) -> ChunkFileKey {
     ChunkFileKey {
         inode: file.inode.id,
-        generation: file.pattern.generation,
+        generation: file.pattern().generation,
         component: part.component,
         index: part.index,
     }

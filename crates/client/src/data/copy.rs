@@ -68,7 +68,7 @@ impl Copies for Client {
         }
         let writing = begin_write(&file.inode).await;
         let (client, inode) = (self.clone(), Arc::clone(&file.inode));
-        let inline = file.pattern.inline_bytes();
+        let inline = file.pattern().inline_bytes();
         let work = async move {
             let copy = Copy { source, file, writing };
             copy.run(&client, from_offset..from_offset + length, to_offset).await
@@ -157,9 +157,20 @@ impl Copy {
     async fn run(&self, client: &Client, mut source: Range<u64>, offset: u64) -> Result<u64> {
         loop {
             let length = source.end - source.start;
-            let (from, to) = (&self.source.pattern, &self.file.pattern);
+            let (from, to) = (self.source.pattern(), self.file.pattern());
             let runs = runs((from, source.clone()), (to, offset), MAX_PIECE_BYTES)?;
-            match self.try_once(client, &runs, offset..offset + length).await? {
+            let attempt = match self.try_once(client, &runs, offset..offset + length).await {
+                Ok(attempt) => attempt,
+                Err(error) => {
+                    // The target may have refused a run because of inline bytes of either file.
+                    match client.follow_move(&self.source, from, error).await {
+                        Ok(()) => {}
+                        Err(error) => client.follow_move(&self.file, to, error).await?,
+                    }
+                    continue;
+                }
+            };
+            match attempt {
                 Attempt::Complete => return Ok(length),
                 Attempt::FileTruncated => {}
                 Attempt::SourceTruncated => {

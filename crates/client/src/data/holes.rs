@@ -53,7 +53,7 @@ impl Client {
             return Ok(Missing::Changed);
         }
         let is_synced = |key: &&ChunkFileKey| {
-            let number = file.pattern.chunk_file_number(key.component, key.index);
+            let number = file.pattern().chunk_file_number(key.component, key.index);
             number.is_some_and(|number| synced.contains(number))
         };
         let Some(key) = absent.iter().find(is_synced) else { return Ok(Missing::Hole) };
@@ -67,7 +67,7 @@ impl Client {
     /// # Errors
     /// Returns `Corrupt` if the chunk file does not exist.
     async fn check_lost(&self, file: &OpenFile, key: ChunkFileKey) -> Result<()> {
-        let component = &file.pattern.components[usize::from(key.component)];
+        let component = &file.pattern().components[usize::from(key.component)];
         let group: GroupId = component.groups[usize::from(key.index)];
         let options = CallOptions::default();
         let (stat, _) = self.0.call_storage(group, &StatChunk { key }, options).await?;

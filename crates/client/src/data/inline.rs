@@ -50,12 +50,18 @@ pub(crate) async fn read(
 }
 
 /// Returns the end of the inline data, rounded up to a block. The inline bytes after this end are
-/// one hole. If `offset` lies in this hole, the function may return any value up to `offset`.
-pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
-    let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
+/// one hole. If `offset` lies in this hole, the function may return any value up to `offset`. `most`
+/// is the number of inline bytes.
+pub(crate) async fn data_end(
+    worker: &Rc<Worker>,
+    file: &OpenFile,
+    most: u64,
+    offset: u64,
+) -> Result<u64> {
+    let inode = file.inode.id;
     let start = offset - offset % INLINE_UNIT;
     let length = most.saturating_sub(start) as u32;
-    let generation = file.pattern.generation;
+    let generation = file.pattern().generation;
     let request = ReadInline { inode, generation, offset: start, length };
     let answer = Client(Rc::clone(worker)).ask(inode, &request).await;
     let read = answer.map_err(|error| error.within(format_args!("file {inode}")))?;
@@ -88,7 +94,7 @@ pub(crate) async fn write(
     let bytes = Bytes::from(&*data.bytes());
     let request = Rc::new(WriteInline {
         inode: file.inode.id,
-        generation: file.pattern.generation,
+        generation: file.pattern().generation,
         offset,
         checksum: crc32c(&bytes),
         bytes,

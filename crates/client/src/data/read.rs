@@ -62,7 +62,15 @@ impl Reads for Client {
                 file.check_live()?;
                 return Ok(length);
             }
-            let missing = self.read_range(&file, offset, into.slice(0..length), file_end).await?;
+            let pattern = file.pattern();
+            let read = self.read_range(&file, offset, into.slice(0..length), file_end).await;
+            let missing = match read {
+                Ok(missing) => missing,
+                Err(error) => {
+                    self.follow_move(&file, pattern, error).await?;
+                    continue;
+                }
+            };
             if missing.has_any
                 && self.explain_missing(&file, file_end, &missing.absent).await? == Missing::Changed
             {
@@ -148,7 +156,7 @@ impl Client {
         end: FileEnd,
     ) -> Result<MissingBytes> {
         let range = offset..offset + into.len() as u64;
-        let plan = plan(&file.pattern, range, MAX_PIECE_BYTES)?;
+        let plan = plan(file.pattern(), range, MAX_PIECE_BYTES)?;
         let piece_read = |piece: &Piece| {
             let start = piece.offset_in_range as usize;
             PieceRead {
@@ -180,7 +188,7 @@ impl OpenFile {
     pub(crate) fn key_of(&self, piece: &Piece) -> ChunkFileKey {
         ChunkFileKey {
             inode: self.inode.id,
-            generation: self.pattern.generation,
+            generation: self.pattern().generation,
             component: piece.component,
             index: piece.index,
         }

@@ -130,7 +130,8 @@ impl Client {
         let before = file.inode.end();
         let offset = if let WritePosition::Offset(offset) = to { offset } else { before.size };
         let end = file.check_writable(offset.checked_add(data.len() as u64))?;
-        let plan = plan(&file.pattern, offset..end, MAX_PIECE_BYTES)?;
+        let pattern = file.pattern();
+        let plan = plan(pattern, offset..end, MAX_PIECE_BYTES)?;
         let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
         let generation = before.truncate_generation;
         let appends = matches!(to, WritePosition::End);
@@ -145,7 +146,8 @@ impl Client {
             Err(error) if error.code() == ErrorCode::Corrupt => {
                 self.explain_lost(&file.inode, before, error).await.map(|()| false)
             }
-            result => result.map(|()| true),
+            Err(error) => self.follow_move(file, pattern, error).await.map(|()| false),
+            Ok(()) => Ok(true),
         };
         if is_inline {
             // Metadata has executed either the whole write with the change of the size, or nothing.
@@ -359,7 +361,7 @@ impl OpenFile {
     /// Returns the stripe hint for a write request. The hint describes the stripe pattern of the
     /// chunk file that contains the piece.
     pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
-        let component = &self.pattern.components[usize::from(piece.component)];
+        let component = &self.pattern().components[usize::from(piece.component)];
         StripeHint {
             chunk_bytes: component.chunk_bytes,
             width: component.groups.len() as u16,

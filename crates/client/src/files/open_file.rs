@@ -2,17 +2,21 @@
 
 use crate::files::opened_bytes::{FileState, OpenedBytes};
 use crate::inode_state::InodeState;
+use skep_cluster::striping;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
 use skep_wire::metadata::OpenMode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
-    pub(crate) pattern: StripePattern,
+    /// The pattern in the reply to the open.
+    pattern: StripePattern,
+    /// The pattern since the inline bytes were moved to storage.
+    moved: OnceLock<StripePattern>,
     /// Whether the mount itself has opened the file (`Opens::hold`), so that no program uses this
     /// handle.
     is_hold: bool,
@@ -60,6 +64,7 @@ impl OpenFile {
             inode,
             mode,
             pattern,
+            moved: OnceLock::new(),
             is_hold: false,
             is_stale: AtomicBool::new(false),
             has_lost_locks: AtomicBool::new(false),
@@ -76,6 +81,18 @@ impl OpenFile {
     pub(crate) fn new_hold(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         inode.held();
         Self { is_hold: true, ..Self::new(inode, mode, pattern) }
+    }
+
+    /// Returns the stripe pattern of the file. It changes when the inline bytes of the file move to
+    /// storage, so an operation must use the same reference from its start to its end.
+    pub(crate) fn pattern(&self) -> &StripePattern {
+        let pattern = &self.pattern;
+        if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {
+            return pattern;
+        }
+        self.moved.get_or_init(|| {
+            striping::without_inline(pattern).expect("inline bytes move only if they have a place")
+        })
     }
 
     fn first_read(&self) -> MutexGuard<'_, FirstRead> {

@@ -53,6 +53,7 @@ pub trait Syncs {
 impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        self.move_inline_if_due(&file).await;
         let synced = self.sync_file(&file.inode).await;
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
         // counts a loss, which a later `fsync` would report. So mark the loss as reported, and the

@@ -180,7 +180,8 @@ impl Drop for WriteGuard {
     }
 }
 
-/// A claim for a truncation. Writes of this mount wait until this claim is dropped.
+/// A claim for a truncation, or for the move of the inline bytes to storage. Writes and truncations
+/// of this mount wait until this claim is dropped.
 #[derive(Debug)]
 pub(crate) struct TruncationClaim(Arc<InodeState>);
 
@@ -188,6 +189,25 @@ impl TruncationClaim {
     /// Returns whether all writes that began before the claim have ended.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.with(|parts| !parts.guards.has_writers())
+    }
+
+    /// Records that a storage host of this incarnation acknowledged a copy of the inline bytes
+    /// after it had synced the chunk file. `start` is the state of the inode when the client sent
+    /// the request.
+    pub(crate) fn inline_copied(
+        &self,
+        key: ChunkFileKey,
+        group: GroupId,
+        incarnation: HostIncarnation,
+        start: RequestStart,
+    ) {
+        self.0.with(|parts| {
+            // The copy changes no byte of the file, so metadata needs no report of it.
+            let number = parts.size.count_reported();
+            let before = start.last_write;
+            parts.unsynced.durable_chunk_written(key, group, incarnation, number, before);
+        });
+        self.0.chunk_exists(key, start.truncate_generation);
     }
 
     /// Records that the truncation is complete, so that earlier writes of this mount no longer

@@ -55,6 +55,11 @@ impl UnsyncedWrites {
         self.chunk_files.is_empty() && self.inline.is_empty()
     }
 
+    /// Returns whether writes are unsynced both at metadata and at storage.
+    pub(super) fn has_both_places(&self) -> bool {
+        !self.chunk_files.is_empty() && !self.inline.is_empty()
+    }
+
     /// Returns the number of events in which acknowledged writes may have been lost.
     pub(super) fn losses(&self) -> u64 {
         self.losses

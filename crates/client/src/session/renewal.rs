@@ -167,9 +167,14 @@ impl Client {
                 file.inode.observe(&opened.attributes, skep_env::now());
                 // If the generation of the stripe pattern differs, another program has set a
                 // different pattern for the empty file while the session was lost. Other clients
-                // then use the chunk files of the new pattern.
-                let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
-                if generation != Some(file.pattern.generation) {
+                // then use the chunk files of the new pattern. If the inline bytes are at metadata
+                // again, a power loss of metadata has reverted their move.
+                let pattern = file.pattern();
+                let is_same = opened.pattern.as_ref().is_some_and(|it| {
+                    let is_back = it.inline_bytes() > 0 && pattern.has_moved_inline();
+                    it.generation == pattern.generation && !is_back
+                });
+                if !is_same {
                     let inode = file.inode.id;
                     tracing::warn!(
                         "file {inode}: its stripe pattern has changed; programs that have the file \

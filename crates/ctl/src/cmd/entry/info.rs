@@ -357,6 +357,10 @@ fn describe_pattern(
     let domain_of = |node: NodeId| map.node(node).and_then(view::domain).ok_or(node);
     let mut components = Vec::new();
     for (number, component) in pattern.components.iter().enumerate() {
+        // Moved inline bytes leave a component without bytes.
+        if component.is_inline() && pattern.has_moved_inline() {
+            continue;
+        }
         let stripe = |(index, group): (usize, &GroupId)| {
             let place = place(map, *group);
             let key = ChunkFileKey {

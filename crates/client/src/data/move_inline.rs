@@ -1,0 +1,156 @@
+//! Moves the inline bytes of a file to storage, and follows a move that this mount has not seen
+//! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
+//!
+//! # Order
+//! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
+//! this mount writes to the new place. So any power loss leaves the bytes at the place that metadata
+//! names.
+
+use crate::client::Client;
+use crate::data::plan::plan;
+use crate::data::write::{Acknowledged, PieceWrite, write_piece};
+use crate::driven::drive;
+use crate::files::open_file::OpenFile;
+use crate::inode_state::guards::TruncationClaim;
+use crate::limits::MAX_PIECE_BYTES;
+use crate::session::request::ModifyOptions;
+use skep_cluster::striping;
+use skep_env::Buf;
+use skep_rpc::CallOptions;
+use skep_types::codec::crc32c;
+use skep_types::{ChunkFileKey, Error, ErrorCode, Result, StripePattern};
+use skep_wire::inline::{ReadInline, ReadInlineReply, RemoveInline};
+use skep_wire::metadata::{GetEntryInfo, OpenMode};
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl Client {
+    /// Moves the inline bytes of a file to storage if many syncs have had to sync both metadata and
+    /// storage. The caller is a sync of the file. If the move fails, the bytes stay where they are,
+    /// and the sync continues.
+    pub(crate) async fn move_inline_if_due(&self, file: &Arc<OpenFile>) {
+        let inline = file.pattern().inline_bytes();
+        let may_move = inline > 0 && file.mode == OpenMode::Write;
+        if !may_move || !file.inode.count_sync_of_both(inline) {
+            return;
+        }
+        let (client, of) = (self.clone(), Arc::clone(file));
+        // Complete the move even if the caller drops the future. Otherwise writes of this mount
+        // could begin while metadata removes the inline bytes.
+        let moving = async move { client.move_inline(&of).await };
+        let id = file.inode.id;
+        match drive(moving, |_| ()).await {
+            Ok(true) => tracing::debug!("file {id}: moved its {inline} inline bytes to storage"),
+            Ok(false) => tracing::debug!("file {id}: its inline bytes stay at metadata"),
+            Err(error) => tracing::debug!("file {id}: cannot move its inline bytes: {error:#}"),
+        }
+    }
+
+    /// Moves the inline bytes of a file to storage. Returns `false` if this is not possible at the
+    /// moment.
+    async fn move_inline(&self, file: &Arc<OpenFile>) -> Result<bool> {
+        let state = &file.inode;
+        // Do not wait for the claim while holding the other guard. A truncation with the claim may
+        // wait for the acknowledgement of a notification, which waits for that guard.
+        let Some(claim) = state.try_truncate() else { return Ok(false) };
+        let Some(_alone) = state.try_alone() else { return Ok(false) };
+        self.await_writes(&claim).await;
+        let pattern = file.pattern();
+        let Some(moved) = striping::without_inline(pattern) else { return Ok(false) };
+        let how = ModifyOptions { is_driven: true, ..ModifyOptions::default() };
+        self.report_written(state, how).await?;
+        let (generation, inline) = (pattern.generation, pattern.inline_bytes());
+        let truncate_generation = state.end().truncate_generation;
+        let request = ReadInline { inode: state.id, generation, offset: 0, length: inline as u32 };
+        let read = self.ask(state.id, &request).await?;
+        let is_whole = crc32c(&read.bytes) == read.checksum && read.bytes.len() as u64 <= inline;
+        if !is_whole || read.truncate_generation != truncate_generation {
+            return Ok(false);
+        }
+        let chunk_file = self.copy_inline(file, &moved, &read, &claim).await?;
+        let written = state.unsynced_inline();
+        let request = Rc::new(RemoveInline {
+            inode: state.id,
+            generation,
+            truncate_generation,
+            checksum: read.checksum,
+            written,
+        });
+        let removed = self.modify_through(file, &request).await?;
+        if removed.is_removed {
+            state.inline_moved(generation);
+            // The target has recorded the chunk file as synced.
+            state.recorded(&[chunk_file], truncate_generation);
+            state.inline_synced(&request.written, removed.is_lost);
+        }
+        Ok(removed.is_removed)
+    }
+
+    /// Writes the inline bytes to their place on storage, with zeros up to the end of the inline
+    /// component, and waits until storage has synced them. Returns the key of the chunk file. `moved`
+    /// is the pattern after the move.
+    async fn copy_inline(
+        &self,
+        file: &Arc<OpenFile>,
+        moved: &StripePattern,
+        read: &ReadInlineReply,
+        claim: &TruncationClaim,
+    ) -> Result<ChunkFileKey> {
+        let inline = file.pattern().inline_bytes();
+        let plan = plan(moved, 0..inline, MAX_PIECE_BYTES)?;
+        let [piece] = plan[..] else {
+            let what = "cannot copy inline bytes: their place on storage is not one range";
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        };
+        let data = Buf::new(inline as usize);
+        data.write(0, &read.bytes);
+        data.zero(read.bytes.len()..data.len());
+        let copy = PieceWrite {
+            file: Arc::clone(file),
+            piece,
+            data,
+            truncate_generation: read.truncate_generation,
+            extends: false,
+            appends: false,
+            is_durable: true,
+        };
+        let acknowledged = write_piece(Rc::clone(&self.0), copy).await?;
+        if let Acknowledged::DurableChunk(key, group, incarnation, start) = acknowledged {
+            claim.inline_copied(key, group, incarnation, start);
+        }
+        Ok(file.key_of(&piece))
+    }
+
+    /// Finds out whether a target has refused a request for inline bytes with `Stale` because the
+    /// bytes were moved to storage. Then returns without an error, and the caller repeats its
+    /// operation with the new pattern. `used` is the pattern that the operation has used.
+    ///
+    /// # Errors
+    /// `refusal`, unless it is `Stale` and the inline bytes were moved.
+    pub(crate) async fn follow_move(
+        &self,
+        file: &OpenFile,
+        used: &StripePattern,
+        refusal: Error,
+    ) -> Result<()> {
+        if refusal.code() != ErrorCode::Stale || used.inline_bytes() == 0 {
+            return Err(refusal);
+        }
+        if file.pattern().inline_bytes() == 0 {
+            return Ok(());
+        }
+        // With the durable flag, no power loss can revert a move that the reply shows.
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let request = GetEntryInfo { inode: file.inode.id };
+        let Ok(info) = self.ask_with(file.inode.id, &request, how).await else {
+            return Err(refusal);
+        };
+        let is_moved =
+            |it: &StripePattern| it.generation == used.generation && it.has_moved_inline();
+        if !info.pattern.as_ref().is_some_and(is_moved) {
+            return Err(refusal);
+        }
+        file.inode.inline_moved(used.generation);
+        Ok(())
+    }
+}
