@@ -8,6 +8,7 @@ mod fakes;
 mod lost_chunk_files;
 mod lost_opens;
 mod management;
+mod moved_inline;
 mod names;
 mod opened_bytes;
 mod reverted;

@@ -12,15 +12,15 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::catalog::message;
 use skep_wire::frame::Header;
-use skep_wire::inline::{ReadInline, WriteInline};
+use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EntryReply, Exchange,
-    GetAttributes, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory, NamesReply,
-    NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome,
-    OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
-    TruncatedChunk, Unlink, WrittenExtent,
+    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EntryInfo, EntryReply,
+    Exchange, GetAttributes, GetEntryInfo, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory,
+    NamesReply, NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
+    OpenedFile, Outcome, OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply,
+    SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -30,6 +30,8 @@ pub(crate) struct FakeInode {
     pub(crate) opens: HashMap<SessionId, usize>,
     /// The inline bytes, up to the last written byte.
     pub(crate) inline: Vec<u8>,
+    /// Whether the inline bytes were moved to storage.
+    pub(crate) has_moved_inline: bool,
     /// The chunk files that clients have reported as synced.
     pub(crate) synced: ChunkFileSet,
 }
@@ -125,6 +127,7 @@ impl FakeMetadata {
             attributes: attributes.clone(),
             opens: HashMap::new(),
             inline: Vec::new(),
+            has_moved_inline: false,
             synced: ChunkFileSet::default(),
         };
         self.inodes.insert(inode, new);
@@ -293,6 +296,17 @@ impl FakeMetadata {
             }
             WriteInline::ID => self.write_inline(&WriteInline::from_bytes(body)?)?.to_bytes(),
             ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
+            SyncInline::ID => self.sync_inline(&SyncInline::from_bytes(body)?)?.to_bytes(),
+            RemoveInline::ID => {
+                self.remove_inline(session, &RemoveInline::from_bytes(body)?)?.to_bytes()
+            }
+            GetEntryInfo::ID => {
+                let inode = GetEntryInfo::from_bytes(body)?.inode;
+                let pattern = Some(self.pattern(inode));
+                let FakeInode { attributes, opens, .. } = self.inode(inode)?.clone();
+                let open_sessions = opens.len() as u32;
+                EntryInfo { attributes, parent: InodeId::ROOT, pattern, open_sessions }.to_bytes()
+            }
             ReportWritten::ID => self.report_written(ReportWritten::from_bytes(body)?)?.to_bytes(),
             Link::ID => {
                 let Link { inode, directory, name } = Link::from_bytes(body)?;
@@ -368,7 +382,7 @@ impl FakeMetadata {
         if !self.inodes.contains_key(&inode) {
             return code(ErrorCode::Exists);
         }
-        let pattern = self.pattern();
+        let pattern = self.pattern(inode);
         let inode = self.inode(inode)?;
         if request.open != OpenMode::No {
             *inode.opens.entry(session).or_default() += 1;
@@ -388,7 +402,7 @@ impl FakeMetadata {
     }
 
     fn open(&mut self, session: SessionId, request: &Open) -> Result<OpenReply> {
-        let (shares_files, pattern) = (self.behaviour.shares_files, self.pattern());
+        let (shares_files, pattern) = (self.behaviour.shares_files, self.pattern(request.inode));
         if request.must_have_name && !self.entries.values().any(|it| *it == request.inode) {
             return code(ErrorCode::Stale);
         }
@@ -434,10 +448,11 @@ impl FakeMetadata {
         }
     }
 
-    fn pattern(&self) -> StripePattern {
+    fn pattern(&self, inode: InodeId) -> StripePattern {
         let mut pattern = StripePattern { generation: self.generation, ..pattern() };
         if self.inline_bytes > 0 {
-            pattern.components[0].start = self.inline_bytes;
+            let has_moved = self.inodes.get(&inode).is_some_and(|it| it.has_moved_inline);
+            pattern.components[0].start = if has_moved { 0 } else { self.inline_bytes };
             pattern.components.insert(0, Component::inline());
         }
         pattern

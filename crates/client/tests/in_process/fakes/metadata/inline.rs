@@ -2,9 +2,10 @@
 
 use super::{FakeInode, FakeMetadata, code};
 use skep_types::codec::{Bytes, crc32c};
-use skep_types::{ErrorCode, Lsn, Result};
+use skep_types::{ErrorCode, Lsn, Result, SessionId};
 use skep_wire::inline::{
-    InlineContents, InlineMark, ReadInline, ReadInlineReply, WriteInline, WriteInlineReply,
+    InlineContents, InlineMark, ReadInline, ReadInlineReply, RemoveInline, RemoveInlineReply,
+    SyncInline, SyncInlineReply, WriteInline, WriteInlineReply,
 };
 
 impl FakeInode {
@@ -19,7 +20,10 @@ impl FakeInode {
 
 impl FakeMetadata {
     pub(super) fn write_inline(&mut self, request: &WriteInline) -> Result<WriteInlineReply> {
-        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let FakeInode { attributes, inline, has_moved_inline, .. } = self.inode(request.inode)?;
+        if *has_moved_inline {
+            return code(ErrorCode::Stale);
+        }
         let has_moved = request.appends && request.offset < attributes.size;
         if request.truncate_generation < attributes.truncate_generation || has_moved {
             return code(ErrorCode::EndMoved);
@@ -36,11 +40,38 @@ impl FakeMetadata {
     }
 
     pub(super) fn read_inline(&mut self, request: &ReadInline) -> Result<ReadInlineReply> {
-        let FakeInode { attributes, inline, .. } = self.inode(request.inode)?;
+        let FakeInode { attributes, inline, has_moved_inline, .. } = self.inode(request.inode)?;
+        if *has_moved_inline {
+            return code(ErrorCode::Stale);
+        }
         let start = (request.offset as usize).min(inline.len());
         let end = (start + request.length as usize).min(inline.len());
         let bytes = Bytes::from(&inline[start..end]);
         let truncate_generation = attributes.truncate_generation;
         Ok(ReadInlineReply { truncate_generation, checksum: crc32c(&bytes), bytes })
+    }
+
+    pub(super) fn sync_inline(&mut self, request: &SyncInline) -> Result<SyncInlineReply> {
+        let attributes = Some(self.inode(request.inode)?.attributes.clone());
+        Ok(SyncInlineReply { is_lost: false, attributes })
+    }
+
+    pub(super) fn remove_inline(
+        &mut self,
+        session: SessionId,
+        request: &RemoveInline,
+    ) -> Result<RemoveInlineReply> {
+        let most = self.inline_bytes;
+        let inode = self.inode(request.inode)?;
+        let is_removed = crc32c(&inode.inline) == request.checksum
+            && inode.attributes.truncate_generation == request.truncate_generation
+            && inode.attributes.size > most
+            && inode.opens.keys().all(|other| *other == session);
+        if is_removed {
+            inode.inline.clear();
+            inode.has_moved_inline = true;
+            inode.synced.insert(0);
+        }
+        Ok(RemoveInlineReply { is_removed, is_lost: false })
     }
 }

@@ -1,0 +1,144 @@
+//! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a refusal,
+//! and how a client with an outdated pattern follows it.
+
+use crate::fakes::FakeCluster;
+use crate::{bytes, create, mount, read, with_client, write};
+use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
+use skep_types::{ChunkFileKey, InodeId};
+use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
+use skep_wire::storage::WriteChunk;
+
+const INLINE: usize = 4096;
+const LEN: usize = 10_000;
+
+/// Creates a file with inline bytes and bytes on storage.
+async fn grown(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
+    fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+    let (inode, handle) = create(client, "database").await;
+    write(client, handle, 0, &bytes(LEN)).await;
+    (inode, handle)
+}
+
+/// Changes bytes at both places, and syncs the file.
+async fn commit(client: &Client, handle: HandleId, byte: u8) {
+    write(client, handle, 24, &[byte; 4]).await;
+    write(client, handle, 6000, &[byte; 4]).await;
+    client.fsync(handle).await.unwrap();
+}
+
+/// The bytes of the file after [`commit`].
+fn committed(byte: u8) -> Vec<u8> {
+    let mut expected = bytes(LEN);
+    expected[24..28].fill(byte);
+    expected[6000..6004].fill(byte);
+    expected
+}
+
+/// Returns the bytes of the chunk file that follows the inline bytes.
+fn chunk_file(fake: &FakeCluster, inode: InodeId) -> Vec<u8> {
+    let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
+    let mut found = Vec::new();
+    fake.each_storage(|storage| {
+        if let Some(file) = storage.files.get(&key) {
+            found.clone_from(file);
+        }
+    });
+    found
+}
+
+#[test]
+fn repeated_syncs_of_both_places_move_the_inline_bytes() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        for byte in [1, 2] {
+            commit(&client, handle, byte).await;
+            assert_eq!(fake.count::<RemoveInline>(), 0);
+        }
+        commit(&client, handle, 3).await;
+        assert_eq!((fake.count::<RemoveInline>(), fake.durable_writes()), (1, 1));
+        assert_eq!(chunk_file(&fake, inode), committed(3));
+        let inline = (fake.count::<WriteInline>(), fake.count::<SyncInline>());
+        commit(&client, handle, 4).await;
+        assert_eq!((fake.count::<WriteInline>(), fake.count::<SyncInline>()), inline);
+        let reads = fake.count::<ReadInline>();
+        assert_eq!(read(&client, handle, 0, LEN).await, committed(4));
+        let other = mount(&fake).await;
+        let opened = other.open(inode, OpenMode::Read, false).await.unwrap();
+        assert_eq!(read(&other, opened.handle, 0, LEN).await, committed(4));
+        assert_eq!(fake.count::<ReadInline>(), reads);
+    });
+}
+
+#[test]
+fn file_that_another_mount_has_open_keeps_its_inline_bytes() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        client.flush(handle).await.unwrap();
+        let other = mount(&fake).await;
+        let opened = other.open(inode, OpenMode::Read, false).await.unwrap();
+        for byte in 1..=4 {
+            commit(&client, handle, byte).await;
+            assert_eq!(read(&client, handle, 0, LEN).await, committed(byte));
+        }
+        assert_eq!(fake.count::<RemoveInline>(), 1, "metadata has refused the move");
+        assert_eq!(read(&other, opened.handle, 0, LEN).await, committed(4));
+        assert!(!fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+    });
+}
+
+#[test]
+fn file_keeps_its_inline_bytes_if_storage_is_full() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        commit(&client, handle, 1).await;
+        commit(&client, handle, 2).await;
+        write(&client, handle, 24, &[3; 4]).await;
+        write(&client, handle, 6000, &[3; 4]).await;
+        fake.each_storage(|storage| storage.is_full = true);
+        client.fsync(handle).await.unwrap();
+        fake.each_storage(|storage| storage.is_full = false);
+        assert_eq!(fake.count::<RemoveInline>(), 0);
+        assert_eq!(read(&client, handle, 0, LEN).await, committed(3));
+        assert!(!fake.with_metadata(1, |it| it.inodes[&inode].has_moved_inline));
+    });
+}
+
+/// docs/semantics.md 2.1: this mount has not seen the move, for example because the reply to its
+/// request was lost together with its session.
+#[test]
+fn client_with_an_outdated_pattern_follows_the_move() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        let inline = fake.with_metadata(1, |metadata| {
+            let inode = metadata.inodes.get_mut(&inode).unwrap();
+            inode.has_moved_inline = true;
+            std::mem::take(&mut inode.inline)
+        });
+        let key = ChunkFileKey { inode, generation: 1, component: 1, index: 0 };
+        fake.each_storage(|storage| {
+            if let Some(file) = storage.files.get_mut(&key) {
+                file[..INLINE].copy_from_slice(&inline);
+            }
+        });
+        assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
+        let writes = (fake.count::<WriteInline>(), fake.count::<WriteChunk>());
+        write(&client, handle, 24, b"new").await;
+        let expected = (writes.0, writes.1 + 1);
+        assert_eq!((fake.count::<WriteInline>(), fake.count::<WriteChunk>()), expected);
+        assert_eq!(chunk_file(&fake, inode)[24..27], *b"new");
+    });
+}
+
+/// The same for a write, which is repeated as a whole.
+#[test]
+fn write_over_the_border_is_repeated_after_a_move() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        fake.with_metadata(1, |metadata| {
+            metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = true;
+        });
+        write(&client, handle, 0, &bytes(LEN)).await;
+        assert_eq!(chunk_file(&fake, inode), bytes(LEN));
+        assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
+    });
+}
