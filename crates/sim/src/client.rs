@@ -11,8 +11,9 @@ use crate::world::{Phase, SimEvent, World, message};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, InodeId, NodeId, Result, SessionId};
 use skep_wire::frame::{FLAG_DURABLE, Header};
+use skep_wire::inline::RemoveInline;
 use skep_wire::metadata as md;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The process of a client.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct ClientProcess {
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
     pub(crate) inline_writes: UnsyncedWrites,
+    /// Files whose inline bytes the client is moving to storage.
+    pub(crate) moving: BTreeSet<InodeId>,
     pub(crate) notifications: Notifications,
 }
 
@@ -119,6 +122,8 @@ pub(crate) struct Write {
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,
+    /// The request that the client sends next, if the write is a copy of inline bytes.
+    pub(crate) removal: Option<RemoveInline>,
 }
 
 /// Whether an error means that the group does not accept the session of the request any more.
@@ -139,6 +144,7 @@ impl ClientProcess {
             tasks: (0..tasks).map(|_| Task::default()).collect(),
             handles: Vec::new(),
             inline_writes: UnsyncedWrites::default(),
+            moving: BTreeSet::new(),
             notifications: Notifications::default(),
         }
     }
@@ -192,6 +198,7 @@ impl World {
         process.sessions.clear();
         process.handles.clear();
         process.inline_writes.clear();
+        process.moving.clear();
         process.notifications = Notifications::default();
         for task in &mut process.tasks {
             if let Some(current) = task.current.take() {
@@ -303,7 +310,8 @@ impl World {
         let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
         if let Some(id) = instance {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
-            self.witness.request_sent(id, number, &op, is_durable || is_always);
+            let is_durable = is_durable || is_always || matches!(op, Op::RemoveInline(_));
+            self.witness.request_sent(id, number, &op, is_durable);
         }
         let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
@@ -578,11 +586,20 @@ impl World {
             }
         }
         self.end_operation(client, task, None);
+        let Some(removal) = write.removal else { return };
+        if result.is_ok() && self.clients[client].tasks[task].current.is_none() {
+            self.begin(client, task, Op::RemoveInline(removal), false);
+        } else {
+            self.clients[client].moving.remove(&removal.inode);
+        }
     }
 
     fn end_operation(&mut self, client: usize, task: usize, reply: Option<&[u8]>) {
         let Some(current) = self.clients[client].tasks[task].current.take() else { return };
         self.witness.close_window(current.window);
+        if let Op::RemoveInline(it) = &current.op {
+            self.clients[client].moving.remove(&it.inode);
+        }
         if let Some(reply) = reply {
             let sent = (current.instance, current.notifications_before);
             self.apply_reply(client, &current.op, sent, reply);

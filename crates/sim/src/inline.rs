@@ -12,7 +12,7 @@ use crate::witness::InstanceId;
 use crate::world::World;
 use skep_types::InodeId;
 use skep_types::codec::{Codec, crc32c};
-use skep_wire::inline::{InlineMark, SyncInlineReply, WriteInlineReply};
+use skep_wire::inline::{InlineMark, RemoveInlineReply, SyncInlineReply, WriteInlineReply};
 use skep_wire::inline::{ReadInline, SyncInline, WriteInline};
 use skep_wire::limits::MAX_STARTS;
 use skep_wire::metadata::OpenMode;
@@ -118,6 +118,12 @@ impl World {
                 if !covered.is_empty() && !is_explained {
                     let checked = self.witness.check_inline_sync(&covered, synced.is_lost);
                     self.check(checked);
+                }
+            }
+            Op::RemoveInline(it) => {
+                let removed = RemoveInlineReply::from_bytes(reply);
+                if removed.is_ok_and(|it| it.is_removed) {
+                    self.inline_removed(client, it);
                 }
             }
             _ => {}

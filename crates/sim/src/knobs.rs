@@ -96,6 +96,8 @@ pub enum PlantedBug {
     OmitEntries,
     /// The reply to an open lacks the last inline byte of the file.
     OmitLastInlineByte,
+    /// Clients remove inline bytes before storage has synced their copy.
+    CopyWithoutSync,
     /// After a start, a target reports every change of a client as durable.
     HideLostChanges,
     /// After a start of a target, clients send changes with the new start number before they have
@@ -105,7 +107,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -132,6 +134,7 @@ impl PlantedBug {
         Self::HideSizes,
         Self::OmitEntries,
         Self::OmitLastInlineByte,
+        Self::CopyWithoutSync,
         Self::HideLostChanges,
         Self::SkipComparison,
     ];

@@ -25,6 +25,7 @@ mod judged;
 pub mod knobs;
 mod management;
 mod model;
+mod moves;
 mod names;
 mod network;
 mod notifications;

@@ -273,6 +273,9 @@ impl Model {
                 let written = decode::<WriteInlineReply>(reply)?;
                 return self.check(Some(&written.attributes));
             }
+            Op::RemoveInline(it) => {
+                return inode.remove_inline(it, session, &decode(reply)?);
+            }
             Op::SetAttributes(it) => {
                 if let Some(size) = it.size {
                     self.truncate(it.inode, size);

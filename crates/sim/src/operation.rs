@@ -67,6 +67,7 @@ operations! {
     il::WriteInline inode,
     il::ReadInline inode,
     il::SyncInline inode,
+    il::RemoveInline inode,
     fl::SetLock lock.inode,
     fl::WaitLock lock.inode,
     fl::EndWait inode,
@@ -98,7 +99,10 @@ impl Op {
     /// Whether a client can send the request only for a handle that is open in the request's
     /// session.
     pub(crate) fn needs_handle(&self) -> bool {
-        matches!(self, Self::Close(_) | Self::CloseMany(_) | Self::WriteInline(_))
+        matches!(
+            self,
+            Self::Close(_) | Self::CloseMany(_) | Self::WriteInline(_) | Self::RemoveInline(_)
+        )
     }
 
     /// Whether all effects of the request end when its session ends. A client repeats such a

@@ -5,6 +5,7 @@
 //! appeared again.
 
 use crate::knobs::PlantedBug;
+use crate::moves::StoredFirstBytes;
 use crate::network::{Node, Purpose};
 use crate::world::{SimEvent, World, message};
 use skep_types::codec::Codec;
@@ -46,6 +47,8 @@ pub(crate) struct StorageProcess {
     generations: BTreeMap<ChunkFileKey, u64>,
     /// The newest generation in which each chunk file was ever truncated. Only the checkers use it.
     pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
+    /// The contents of chunk files at the place of inline bytes.
+    pub(crate) first_bytes: BTreeMap<ChunkFileKey, StoredFirstBytes>,
 }
 
 fn decode<R: Request>(body: &[u8]) -> Result<R> {
@@ -68,6 +71,7 @@ impl StorageProcess {
             old_tails: BTreeMap::new(),
             generations: BTreeMap::new(),
             truncated: BTreeMap::new(),
+            first_bytes: BTreeMap::new(),
         }
     }
 
@@ -102,6 +106,8 @@ impl StorageProcess {
                 let end = write.offset + u64::from(header.data_bytes);
                 let size = self.chunks.entry(write.key).or_default();
                 *size = (*size).max(end);
+                let first_bytes = self.first_bytes.entry(write.key).or_default();
+                first_bytes.write(&write, header.is_durable());
                 let written =
                     st::WriteChunkReply { incarnation: Default::default(), free_bytes: 1 << 40 };
                 Ok(written.to_bytes())
@@ -114,6 +120,7 @@ impl StorageProcess {
             st::SyncChunk::ID => {
                 let key = decode::<st::SyncChunk>(body)?.key;
                 self.unsynced.remove(&key);
+                self.first_bytes.entry(key).or_default().sync();
                 let incarnation = HostIncarnation::new(self.incarnation);
                 let exists = self.chunks.contains_key(&key);
                 Ok(st::SyncChunkReply { incarnation, exists }.to_bytes())
@@ -157,6 +164,7 @@ impl StorageProcess {
         self.chunks.remove(key);
         self.unsynced.remove(key);
         self.old_tails.remove(key);
+        self.first_bytes.remove(key);
     }
 
     fn truncate(&mut self, truncation: &st::TruncateChunk) {
@@ -167,6 +175,7 @@ impl StorageProcess {
             return;
         }
         self.generations.insert(key, generation);
+        self.first_bytes.entry(key).or_default().truncate(size);
         // If writes have extended the file beyond the reappeared bytes, this truncation does not
         // remove the reappeared bytes. This is no violation, because after a power loss any mixture
         // of unsynced changes is possible.
@@ -184,6 +193,7 @@ impl StorageProcess {
         if plant != Some(PlantedBug::KeepIncarnation) {
             self.incarnation += 1;
         }
+        self.first_bytes.values_mut().for_each(StoredFirstBytes::lose_power);
         for (key, (longest, generation)) in std::mem::take(&mut self.unsynced) {
             if let Some(size) = self.chunks.get_mut(&key).filter(|size| **size < longest) {
                 *size = longest;

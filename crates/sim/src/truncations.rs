@@ -29,7 +29,7 @@ pub(crate) struct LoggedTruncation {
 }
 
 impl World {
-    fn storage_of(&self, group: GroupId) -> usize {
+    pub(crate) fn storage_of(&self, group: GroupId) -> usize {
         group.raw() as usize - 1 - self.targets.len()
     }
 

@@ -320,6 +320,9 @@ impl World {
             reach: 0,
         };
         let is_writer = handle.mode == md::OpenMode::Write;
+        if is_writer && self.random.percent(15) && self.move_inline(client, task, index) {
+            return true;
+        }
         if self.random.percent(40) {
             let op = self.lock(client, handle.inode);
             self.begin(client, task, op, is_durable);
@@ -380,7 +383,7 @@ impl World {
         let pieces: Vec<_> =
             pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
         let (inode, session) = (handle.inode, handle.session);
-        let write = Write { handle: handle.id, end, under_way: pieces.len() };
+        let write = Write { handle: handle.id, end, under_way: pieces.len(), removal: None };
         let op = Op::GetAttributes(md::GetAttributes { inode });
         self.begin_write(client, task, write, op);
         for piece in pieces {

@@ -128,6 +128,7 @@ fn checkers_find_all_planted_bugs() {
         (PlantedBug::HideSizes, &["its chunk files end at"]),
         (PlantedBug::OmitEntries, &[" 0 times"]),
         (PlantedBug::OmitLastInlineByte, &["other inline bytes than the file"]),
+        (PlantedBug::CopyWithoutSync, &["storage has not synced its copy"]),
         (PlantedBug::HideLostChanges, &["but its client learns: false"]),
         (PlantedBug::SkipComparison, &["had not compared"]),
     ];

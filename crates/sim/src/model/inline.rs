@@ -3,9 +3,11 @@
 use super::{Inode, Model, Outcome};
 use crate::operation::Summary;
 use skep_format::metadata::INLINE_PART_BYTES;
-use skep_types::{ErrorCode, FileKind, InodeId};
-use skep_wire::inline::{ReadInline, WriteInline};
+use skep_types::codec::crc32c;
+use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
+use skep_wire::inline::{ReadInline, RemoveInline, RemoveInlineReply, WriteInline};
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Model {
     /// Returns the file to which a request for inline bytes applies, or the error of the request.
@@ -20,6 +22,9 @@ impl Model {
         let pattern = found.pattern.as_ref().filter(|_| found.kind == FileKind::Regular);
         let pattern = pattern.ok_or(ErrorCode::InvalidArgument)?;
         if pattern.generation != generation {
+            return Err(ErrorCode::Stale);
+        }
+        if pattern.has_moved_inline() && end != 0 {
             return Err(ErrorCode::Stale);
         }
         if end > pattern.inline_bytes() { Err(ErrorCode::InvalidArgument) } else { Ok(found) }
@@ -53,6 +58,40 @@ impl Inode {
         change(&mut self.inline);
         let end = without_zeros(&self.inline, 0..u64::MAX).len();
         self.inline.truncate(end);
+    }
+
+    /// Applies the removal of inline bytes, and checks that the target may remove them. Does not
+    /// check that no other client has the file open, because the model closes the files of ended
+    /// sessions only after all requests of a batch. `World::inline_removed` checks this.
+    pub(super) fn remove_inline(
+        &mut self,
+        it: &RemoveInline,
+        session: SessionId,
+        reply: &RemoveInlineReply,
+    ) -> Result<(), String> {
+        let Some(pattern) = self.pattern.as_deref().filter(|_| reply.is_removed) else {
+            return Ok(());
+        };
+        if pattern.has_moved_inline() {
+            return Ok(());
+        }
+        let writers = self.opens.get(&session).map_or(0, |(_, writers)| *writers);
+        let is_grown = self.size > pattern.inline_bytes();
+        let is_same = self.truncate_generation == it.truncate_generation
+            && crc32c(&self.inline) == it.checksum;
+        if writers == 0 || !is_grown || !is_same {
+            return Err(format!(
+                "inline bytes were removed; opens for writing: {writers}, file has grown: \
+                 {is_grown}, bytes of the copy: {is_same}"
+            ));
+        }
+        let mut moved = pattern.clone();
+        if let Some(next) = moved.components.get_mut(1) {
+            next.start = 0;
+        }
+        self.pattern = Some(Arc::new(moved));
+        self.inline.clear();
+        Ok(())
     }
 
     /// Applies a write of inline bytes.

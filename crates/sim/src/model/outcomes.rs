@@ -208,6 +208,7 @@ impl Model {
                     Err(code) => Some(code),
                 }
             }
+            Op::RemoveInline(it) => self.inline_file(it.inode, it.generation, 0).err(),
             Op::ReportWritten(_) => {
                 (inode.kind != FileKind::Regular).then_some(ErrorCode::InvalidArgument)
             }
