@@ -417,6 +417,125 @@ fn killed_metadata_service_loses_no_inline_bytes() {
     end(cluster, second);
 }
 
+/// Changes bytes in the inline bytes and behind them, like a transaction of a database.
+fn change_both(it: &mut Checked, file: &File, byte: u8) {
+    it.write(file, 24, &[byte; 100]);
+    it.write(file, 10_000, &[byte; 100]);
+}
+
+fn commit(it: &mut Checked, file: &File, byte: u8) {
+    change_both(it, file, byte);
+    files::sync_all(file);
+}
+
+fn is_inline(path: &Path) -> bool {
+    entry_info(path).first_component().redundancy() == "inline"
+}
+
+/// docs/semantics.md 2.1, 2.7 and 2.11. Commands: skep entry info.
+#[test]
+fn repeatedly_synced_file_becomes_an_ordinary_file() {
+    let (cluster, second) = mounts();
+    let paths = [cluster.path().join("database"), second.path().join("database")];
+    let mut it = Checked { paths, expected: Vec::new() };
+    let bytes = Random::new(7).bytes(20_000);
+    let file = open(&it.paths[0]);
+    it.write(&file, 0, &bytes);
+    let reader = files::open(&it.paths[1]);
+    for byte in 1..6 {
+        commit(&mut it, &file, byte);
+    }
+    assert!(is_inline(&it.paths[0]), "another mount has the file open");
+    it.check("syncs of a shared file");
+    drop((reader, file));
+    // The mounts report their closes a moment later.
+    wait_for("the inline bytes move to storage", PATIENCE, || {
+        let file = open(&it.paths[0]);
+        for byte in 6..10 {
+            commit(&mut it, &file, byte);
+        }
+        (!is_inline(&it.paths[0])).then_some(())
+    });
+    it.check("the move");
+    let info = entry_info(&it.paths[0]);
+    let components = info.components();
+    let starts: Vec<_> = components.iter().map(|component| component.start_byte()).collect();
+    assert_eq!((starts, cluster.chunk_files().len()), (vec![0, 1 << 20], 1));
+    let file = open(&it.paths[0]);
+    it.write(&file, 0, &bytes[..3000]);
+    it.resize(&file, 1000);
+    it.resize(&file, 9000);
+    it.check("a truncation below the former inline bytes and an extension");
+    it.write(&file, 2000, &bytes[..5000]);
+    it.clear(&file, 3000..6000, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE);
+    it.check("a hole across the end of the former inline bytes");
+    assert_eq!(seek(&file, SeekFrom::Data(2000)).expect("data"), 2000);
+    drop(file);
+    let other = open(&it.paths[1]);
+    it.write(&other, 4000, &bytes[..200]);
+    it.check("a write through the other mount");
+    drop(other);
+    files::remove_file(&it.paths[0]);
+    let count = || cluster.chunk_files().len();
+    wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
+    end(cluster, second);
+}
+
+/// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move.
+#[test]
+fn killed_service_during_a_move_loses_no_bytes() {
+    let (cluster, second) = mounts();
+    let mut moved = 0;
+    for (round, role) in ["metadata", "storage"].into_iter().cycle().take(8).enumerate() {
+        let name = format!("database-{round}");
+        let paths = [cluster.path().join(&name), second.path().join(&name)];
+        let mut it = Checked { paths, expected: Vec::new() };
+        let file = open(&it.paths[0]);
+        it.write(&file, 0, &Random::new(round as u64).bytes(20_000));
+        commit(&mut it, &file, 1);
+        commit(&mut it, &file, 2);
+        change_both(&mut it, &file, 3);
+        let service =
+            wait_for("a running service", PATIENCE, || cluster.processes(role).into_iter().next());
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(|| file.sync_all());
+            service.kill();
+            sync.join().expect("no panic").expect("no write was lost");
+        });
+        it.check(&format!("round {round}, a kill of {role}"));
+        commit(&mut it, &file, 4);
+        drop(file);
+        it.check(&format!("round {round}, a transaction after the kill"));
+        moved += usize::from(!is_inline(&it.paths[0]));
+    }
+    assert!(moved > 0, "no file has moved its inline bytes");
+    end(cluster, second);
+}
+
+/// docs/semantics.md 3.3: after the move, no byte of the file depends on metadata.
+#[test]
+fn moved_bytes_survive_a_power_loss_of_metadata() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = with_metadata_on(disk.path());
+    let path = cluster.path().join("database");
+    let mut it = Checked { paths: [path.clone(), path.clone()], expected: Vec::new() };
+    let file = open(&path);
+    it.write(&file, 0, &Random::new(9).bytes(20_000));
+    for byte in 1..4 {
+        commit(&mut it, &file, byte);
+    }
+    assert!(!is_inline(&path), "the third sync moves the inline bytes");
+    disk.lose_power();
+    it.write(&file, 24, &[4; 100]);
+    lose_power(&cluster, &mut disk);
+    files::sync_all(&file);
+    it.check("a power loss of metadata");
+    assert!(!is_inline(&path), "the move was durable");
+    drop(file);
+    cluster.stop();
+}
+
 /// Returns a cluster whose metadata service is on the separate disk at `disk`.
 fn with_metadata_on(disk: &Path) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
