@@ -44,8 +44,11 @@ struct Parts {
     /// Whether the inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
     times: times_report::TimesReport,
-    /// Number of syncs at which the file had unsynced bytes both at metadata and at storage.
+    /// Number of syncs at which the file had unsynced bytes both at metadata and at storage, since
+    /// the last attempt to move its inline bytes.
     syncs_of_both: u32,
+    /// Whether this mount has tried to move the inline bytes of the file.
+    has_tried_move: bool,
 }
 
 /// The state of one inode.
@@ -212,19 +215,23 @@ impl InodeState {
     }
 
     /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
-    /// file to storage, because many syncs have had to sync both places. `inline` is the number of
-    /// inline bytes.
-    pub(crate) fn count_sync_of_both(&self, inline: u64) -> bool {
+    /// file to storage, because several syncs have had to sync both places. One such sync is enough
+    /// if the file was larger than its inline bytes when it was opened (`was_grown`). `inline` is
+    /// the number of inline bytes.
+    pub(crate) fn count_sync_of_both(&self, inline: u64, was_grown: bool) -> bool {
         self.with(|parts| {
             let has_both = parts.unsynced.has_both_places();
             if !has_both || parts.size.size() <= inline || parts.handles.is_shared() {
                 return false;
             }
             parts.syncs_of_both += 1;
-            let is_due = parts.syncs_of_both > MOVE_AFTER_SYNCS;
+            let is_first = was_grown && !parts.has_tried_move;
+            let is_due = is_first || parts.syncs_of_both > MOVE_AFTER_SYNCS;
             if is_due {
-                // If metadata or storage refuses this move, the next attempt takes as long again.
+                // If metadata or storage refuses this move, the next attempt follows after some
+                // more syncs.
                 parts.syncs_of_both = 0;
+                parts.has_tried_move = true;
             }
             is_due
         })

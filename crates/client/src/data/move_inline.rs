@@ -25,13 +25,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Moves the inline bytes of a file to storage if many syncs have had to sync both metadata and
-    /// storage. The caller is a sync of the file. If the move fails, the bytes stay where they are,
+    /// Moves the inline bytes of a file to storage if several syncs have had to sync both metadata
+    /// and storage. The caller is a sync of the file. If the move fails, the bytes stay where they are,
     /// and the sync continues.
     pub(crate) async fn move_inline_if_due(&self, file: &Arc<OpenFile>) {
         let inline = file.pattern().inline_bytes();
         let may_move = inline > 0 && file.mode == OpenMode::Write;
-        if !may_move || !file.inode.count_sync_of_both(inline) {
+        if !may_move || !file.inode.count_sync_of_both(inline, file.was_grown) {
             return;
         }
         let (client, of) = (self.clone(), Arc::clone(file));

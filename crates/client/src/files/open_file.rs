@@ -17,6 +17,8 @@ pub(crate) struct OpenFile {
     pattern: StripePattern,
     /// The pattern since the inline bytes were moved to storage.
     moved: OnceLock<StripePattern>,
+    /// Whether the file was larger than its inline bytes when the handle was opened.
+    pub(crate) was_grown: bool,
     /// Whether the mount itself has opened the file (`Opens::hold`), so that no program uses this
     /// handle.
     is_hold: bool,
@@ -57,6 +59,7 @@ pub(crate) enum FirstRead {
 impl OpenFile {
     pub(crate) fn new(inode: Arc<InodeState>, mode: OpenMode, pattern: StripePattern) -> Self {
         let seen_losses = AtomicU64::new(inode.losses());
+        let was_grown = inode.size() > pattern.inline_bytes();
         if mode == OpenMode::Write {
             inode.opened_for_writing();
         }
@@ -65,6 +68,7 @@ impl OpenFile {
             mode,
             pattern,
             moved: OnceLock::new(),
+            was_grown,
             is_hold: false,
             is_stale: AtomicBool::new(false),
             has_lost_locks: AtomicBool::new(false),

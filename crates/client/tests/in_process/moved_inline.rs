@@ -69,6 +69,23 @@ fn repeated_syncs_of_both_places_move_the_inline_bytes() {
     });
 }
 
+/// A program that opens a database for each transaction syncs it only once or twice.
+#[test]
+fn first_sync_of_both_places_moves_the_bytes_of_an_old_file() {
+    with_client(|fake, client| async move {
+        let (inode, handle) = grown(&fake, &client).await;
+        client.fsync(handle).await.unwrap();
+        client.close(handle).await.unwrap();
+        let opened = client.open(inode, OpenMode::Write, false).await.unwrap();
+        write(&client, opened.handle, 24, &[1; 4]).await;
+        client.fsync(opened.handle).await.unwrap();
+        assert_eq!(fake.count::<RemoveInline>(), 0, "only metadata had to sync");
+        commit(&client, opened.handle, 2).await;
+        assert_eq!(fake.count::<RemoveInline>(), 1);
+        assert_eq!(chunk_file(&fake, inode), committed(2));
+    });
+}
+
 #[test]
 fn file_that_another_mount_has_open_keeps_its_inline_bytes() {
     with_client(|fake, client| async move {
