@@ -26,7 +26,7 @@ fn removal(inode: InodeId) -> il::RemoveInline {
 }
 
 impl Story {
-    fn pattern(&mut self, inode: InodeId) -> StripePattern {
+    fn current_pattern(&mut self, inode: InodeId) -> StripePattern {
         let request = md::GetEntryInfo { inode };
         self.ask(1, 2, (0, 0), &request).unwrap().pattern.unwrap()
     }
@@ -40,10 +40,10 @@ impl Story {
 fn removal_of_inline_bytes_leaves_the_bytes_to_storage() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
-    let before = story.pattern(inode);
+    let before = story.current_pattern(inode);
     assert!(story.is_removed(1, &removal(inode)));
     story.restart();
-    let after = story.pattern(inode);
+    let after = story.current_pattern(inode);
     assert_eq!(Some(&after), skep_cluster::striping::without_inline(&before).as_ref());
     assert_eq!((after.inline_bytes(), story.stored(inode)), (0, vec![]));
     assert_eq!(story.size(inode), 5000);
