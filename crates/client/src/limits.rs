@@ -70,8 +70,8 @@ pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// Number of syncs that must sync a new file both at metadata and at storage before the next such
-/// sync moves its inline bytes to storage. The move takes three requests more than a sync. A journal
-/// that is written, synced twice and removed must not move.
+/// sync moves its inline bytes to storage. The move takes three requests more than a sync. A
+/// journal that is written, synced twice and removed must not move.
 pub(crate) const MOVE_AFTER_SYNCS: u32 = 2;
 /// Pause between two checks whether another thread has finished a truncation or the renewal of a
 /// session. The waiting thread polls, because no thread wakes it. Such waits are rare.

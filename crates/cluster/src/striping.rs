@@ -248,8 +248,8 @@ pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
 /// Returns the pattern that a file has after its inline bytes were moved to storage: the component
 /// behind the inline component begins at byte 0. All other bytes keep their places. `None` means
 /// that the file has no inline bytes, or that the next component has no place for them. It has none
-/// if it has no groups yet, or if its start is a multiple of its chunk size, because its first chunk
-/// then begins at this start.
+/// if it has no groups yet, or if its start is a multiple of its chunk size, because its first
+/// chunk then begins at this start.
 pub fn without_inline(pattern: &StripePattern) -> Option<StripePattern> {
     if pattern.inline_bytes() == 0 {
         return None;
@@ -530,7 +530,9 @@ mod tests {
             prop_assert_eq!(found, expected);
             // No chunk file needs another size, and a chunk file shows the same size of the file.
             let size = start + length;
-            let sizes = |pattern| -> Vec<_> { chunk_sizes(pattern, size).map(|it| it.size).collect() };
+            let sizes = |pattern: &StripePattern| -> Vec<_> {
+                chunk_sizes(pattern, size).map(|it| it.size).collect()
+            };
             prop_assert_eq!(sizes(&moved), sizes(&plain));
             let chunk_files = chunk_sizes(&moved, size).map(|it| (it.component, it.index, it.size));
             prop_assert_eq!(size_from_chunks(&moved, chunk_files), size);

@@ -50,8 +50,8 @@ pub(crate) async fn read(
 }
 
 /// Returns the end of the inline data, rounded up to a block. The inline bytes after this end are
-/// one hole. If `offset` lies in this hole, the function may return any value up to `offset`. `most`
-/// is the number of inline bytes.
+/// one hole. If `offset` lies in this hole, the function may return any value up to `offset`.
+/// `most` is the number of inline bytes.
 pub(crate) async fn data_end(
     worker: &Rc<Worker>,
     file: &OpenFile,

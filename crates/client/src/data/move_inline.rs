@@ -3,8 +3,8 @@
 //!
 //! # Order
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
-//! this mount writes to the new place. So any power loss leaves the bytes at the place that metadata
-//! names.
+//! this mount writes to the new place. So any power loss leaves the bytes at the place that
+//! metadata names.
 
 use crate::client::Client;
 use crate::data::plan::plan;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 impl Client {
     /// Moves the inline bytes of a file to storage if several syncs have had to sync both metadata
-    /// and storage. The caller is a sync of the file. If the move fails, the bytes stay where they are,
-    /// and the sync continues.
+    /// and storage. The caller is a sync of the file. If the move fails, the bytes stay where they
+    /// are, and the sync continues.
     pub(crate) async fn move_inline_if_due(&self, file: &Arc<OpenFile>) {
         let inline = file.pattern().inline_bytes();
         let may_move = inline > 0 && file.mode == OpenMode::Write;
@@ -87,8 +87,8 @@ impl Client {
     }
 
     /// Writes the inline bytes to their place on storage, with zeros up to the end of the inline
-    /// component, and waits until storage has synced them. Returns the key of the chunk file. `moved`
-    /// is the pattern after the move.
+    /// component, and waits until storage has synced them. Returns the key of the chunk file.
+    /// `moved` is the pattern after the move.
     async fn copy_inline(
         &self,
         file: &Arc<OpenFile>,

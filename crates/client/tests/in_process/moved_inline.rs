@@ -1,5 +1,5 @@
-//! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a refusal,
-//! and how a client with an outdated pattern follows it.
+//! Tests the move of inline bytes to storage: when it happens, what it leaves behind after a
+//! refusal, and how a client with an outdated pattern follows it.
 
 use crate::fakes::FakeCluster;
 use crate::{bytes, create, mount, read, with_client, write};

@@ -12,8 +12,8 @@ use skep_wire::file_locks::LockMode;
 use skep_wire::metadata::Step;
 use std::ops::Range;
 
-/// Number of file bytes in one part of the inline bytes. A write logs all bytes of each part that it
-/// changes, and a read looks up each part that it needs.
+/// Number of file bytes in one part of the inline bytes. A write logs all bytes of each part that
+/// it changes, and a read looks up each part that it needs.
 pub const INLINE_PART_BYTES: u64 = 1 << 10;
 
 record! {

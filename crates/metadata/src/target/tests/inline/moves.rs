@@ -1,5 +1,5 @@
-//! Tests of `RemoveInline`: when the target removes the inline bytes of a file that has grown beyond
-//! them, and which pattern the file has then.
+//! Tests of `RemoveInline`: when the target removes the inline bytes of a file that has grown
+//! beyond them, and which pattern the file has then.
 
 use super::*;
 use skep_types::{ChunkFileKey, StripePattern};
