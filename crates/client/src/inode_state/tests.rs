@@ -350,3 +350,36 @@ fn inline_write_stays_unsynced_until_a_sync_covers_it() {
     assert_eq!((state.losses(), state.unsynced_inline().len()), (2, MAX_STARTS));
     assert_eq!(state.unsynced_inline()[0], mark(2, 2));
 }
+
+#[test]
+fn move_of_inline_bytes_is_due_after_syncs_of_both_places() {
+    const INLINE: u64 = 4096;
+    let unsynced = |size| {
+        let state = opened(0);
+        write(&state, size, 0, 1);
+        state.try_write().unwrap().inline_written(mark(1, 1));
+        state
+    };
+    let due =
+        |state: &InodeState, was_grown| [0; 7].map(|_| state.count_sync_of_both(INLINE, was_grown));
+    let each_third = [false, false, true, false, false, true, false];
+    assert_eq!(due(&unsynced(5000), false), each_third);
+    let first = [true, false, false, true, false, false, true];
+    assert_eq!(due(&unsynced(5000), true), first, "an old file");
+    assert_eq!(due(&unsynced(INLINE), true), [false; 7], "the file has only inline bytes");
+    let shared = unsynced(5000);
+    shared.opened();
+    shared.set_shared();
+    assert_eq!(due(&shared, true), [false; 7]);
+    let on_storage = opened(0);
+    write(&on_storage, 5000, 0, 1);
+    assert_eq!(due(&on_storage, true), [false; 7]);
+}
+
+#[test]
+fn moved_inline_bytes_belong_to_one_generation_of_the_pattern() {
+    let state = opened(0);
+    assert!(!state.has_moved_inline(0) && !state.has_moved_inline(1));
+    state.inline_moved(1);
+    assert!(state.has_moved_inline(1) && !state.has_moved_inline(2));
+}

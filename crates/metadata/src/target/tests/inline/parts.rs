@@ -14,7 +14,7 @@ enum Step {
     Restart,
 }
 
-/// Returns offsets and lengths of which many are near the borders of parts.
+/// Returns offsets and lengths. Many of them are near the borders of parts.
 fn near_a_border() -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..=INLINE / PART, 0..3_u64).prop_map(|(part, by)| (part * PART + by).saturating_sub(1)),
