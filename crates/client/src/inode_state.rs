@@ -5,6 +5,7 @@
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
 //! - `kernel_view`: the attributes and pages of the file that the kernel has cached.
+//! - `inline_move`: the move of the inline bytes to storage.
 //! - `times_report`: the report of the file's times after an `fsync`.
 //! - `sync_order`: the steps of a sync of the file, and their order.
 //! - `guards`, `guard_count`, `append_parts`: operations in progress.
@@ -12,6 +13,7 @@
 mod append_parts;
 mod guard_count;
 pub(crate) mod guards;
+mod inline_move;
 mod kernel_view;
 mod opens;
 mod size;
@@ -19,7 +21,6 @@ mod sync_order;
 mod times_report;
 mod unsynced;
 
-use crate::limits::MOVE_AFTER_SYNCS;
 pub(crate) use append_parts::AppendPart;
 use guards::{TimesChangeGuard, TimesReportGuard};
 pub(crate) use size::{FileEnd, ReportLoss, ReportedExtent, SizeReport};
@@ -44,11 +45,7 @@ struct Parts {
     /// Whether the inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
     times: times_report::TimesReport,
-    /// Number of syncs at which the file had unsynced bytes both at metadata and at storage, since
-    /// the last attempt to move its inline bytes.
-    syncs_of_both: u32,
-    /// Whether this mount has tried to move the inline bytes of the file.
-    has_tried_move: bool,
+    moves: inline_move::InlineMove,
 }
 
 /// The state of one inode.
@@ -214,40 +211,6 @@ impl InodeState {
         self.with(|parts| parts.unsynced.inline_synced(marks, is_lost));
     }
 
-    /// Counts a sync that begins now. Returns whether the sync should move the inline bytes of the
-    /// file to storage, because several syncs have had to sync both places. One such sync is enough
-    /// if the file was larger than its inline bytes when it was opened (`was_grown`). `inline` is
-    /// the number of inline bytes.
-    pub(crate) fn count_sync_of_both(&self, inline: u64, was_grown: bool) -> bool {
-        self.with(|parts| {
-            let has_both = parts.unsynced.has_both_places();
-            if !has_both || parts.size.size() <= inline || parts.handles.is_shared() {
-                return false;
-            }
-            parts.syncs_of_both += 1;
-            let is_first = was_grown && !parts.has_tried_move;
-            let is_due = is_first || parts.syncs_of_both > MOVE_AFTER_SYNCS;
-            if is_due {
-                // If metadata or storage refuses this move, the next attempt follows after some
-                // more syncs.
-                parts.syncs_of_both = 0;
-                parts.has_tried_move = true;
-            }
-            is_due
-        })
-    }
-
-    /// Records that the inline bytes of the file were moved to storage. `generation` is the
-    /// generation of the file's pattern. Metadata has confirmed that the move is durable.
-    pub(crate) fn inline_moved(&self, generation: u32) {
-        self.moved_inline.store(u64::from(generation) + 1, Ordering::Release);
-    }
-
-    /// Returns whether the inline bytes of the pattern with this generation were moved to storage.
-    pub(crate) fn has_moved_inline(&self, generation: u32) -> bool {
-        self.moved_inline.load(Ordering::Acquire) == u64::from(generation) + 1
-    }
-
     /// Returns the number of events in which acknowledged writes may have been lost. Each handle
     /// reports such a loss once to its program.
     pub(crate) fn losses(&self) -> u64 {
@@ -257,7 +220,15 @@ impl InodeState {
     /// Records that a power loss of metadata has reverted a change of the file. The next `fsync` of
     /// each handle fails once.
     pub(crate) fn change_reverted(&self) {
-        self.with(|parts| parts.unsynced.note_loss());
+        let unconfirmed = self.with(|parts| {
+            parts.unsynced.note_loss();
+            parts.moves.unconfirmed
+        });
+        // The reverted change may be the end of the empty inline component. If it is not, a request
+        // for inline bytes is refused, and the mount follows the move again.
+        if unconfirmed.is_some() {
+            self.moved_inline.store(0, Ordering::Release);
+        }
     }
 
     /// Returns the steps of a file sync that begins now, and the changes that the sync makes

@@ -310,8 +310,7 @@ impl World {
         let is_next_page = matches!(&op, Op::ReadDirectory(_)) && !is_first_page;
         if let Some(id) = instance {
             let is_always = self.knobs.policy == skep_metadata::target::SyncPolicy::Always;
-            let is_durable = is_durable || is_always || matches!(op, Op::RemoveInline(_));
-            self.witness.request_sent(id, number, &op, is_durable);
+            self.witness.request_sent(id, number, &op, is_durable || is_always);
         }
         let window = (!is_next_page).then(|| self.witness.open_window(&op, id));
         if let Some(current) = &mut self.clients[client].tasks[task].current {
@@ -588,7 +587,7 @@ impl World {
         self.end_operation(client, task, None);
         let Some(removal) = write.removal else { return };
         if result.is_ok() && self.clients[client].tasks[task].current.is_none() {
-            self.begin(client, task, Op::RemoveInline(removal), false);
+            self.begin(client, task, Op::RemoveInline(removal), true);
         } else {
             self.clients[client].moving.remove(&removal.inode);
         }

@@ -88,7 +88,7 @@ impl World {
             (it.generation, it.inline_bytes()) == (pattern.generation, pattern.inline_bytes())
         };
         let inline = pattern.inline_bytes();
-        if file.size <= inline || !file.pattern.as_deref().is_some_and(is_current) {
+        if !file.pattern.as_deref().is_some_and(is_current) {
             return false;
         }
         let removal = RemoveInline {
@@ -98,10 +98,18 @@ impl World {
             checksum: crc32c(&file.inline),
             written: Vec::new(),
         };
+        let (is_empty, is_grown) = (file.size == 0, file.size > inline);
         let piece = striping::pieces(&moved, 0..inline).ok().and_then(|mut pieces| pieces.next());
         let Some((piece, group)) = piece.and_then(|it| Some((it, it.group?))) else { return false };
-        if !self.clients[client].moving.insert(inode) {
+        if !is_empty && !is_grown || !self.clients[client].moving.insert(inode) {
             return false;
+        }
+        if is_empty {
+            // The inline component of an empty file can end without a copy.
+            let removal = RemoveInline { checksum: crc32c(&[]), ..removal };
+            let is_durable = self.random.percent(50);
+            self.begin(client, task, Op::RemoveInline(removal), is_durable);
+            return true;
         }
         self.clients[client].handles[index].is_busy = true;
         let key = ChunkFileKey {
@@ -151,7 +159,8 @@ impl World {
         let key = ChunkFileKey { inode, generation: removal.generation, component: 1, index: 0 };
         let storage = &self.storages[self.storage_of(group)];
         let found = storage.first_bytes.get(&key).map_or(FirstBytes::Hole, |it| it.synced);
-        if found != FirstBytes::Copy(removal.checksum) && found != FirstBytes::Other {
+        let is_hole = found == FirstBytes::Hole && removal.checksum == crc32c(&[]);
+        if found != FirstBytes::Copy(removal.checksum) && found != FirstBytes::Other && !is_hole {
             self.fail(format!(
                 "file {inode}: its inline bytes were removed, but storage has not synced its copy: \
                  {found:?}, expected the checksum {}",

@@ -423,6 +423,13 @@ fn change_both(it: &mut Checked, file: &File, byte: u8) {
     it.write(file, 10_000, &[byte; 100]);
 }
 
+/// Writes a file in two steps. Its first write fits into the inline bytes, so that the file gets
+/// inline bytes.
+fn write_twice(it: &mut Checked, file: &File, bytes: &[u8]) {
+    it.write(file, 0, &bytes[..1000]);
+    it.write(file, 0, bytes);
+}
+
 fn commit(it: &mut Checked, file: &File, byte: u8) {
     change_both(it, file, byte);
     files::sync_all(file);
@@ -440,7 +447,7 @@ fn repeatedly_synced_file_becomes_an_ordinary_file() {
     let mut it = Checked { paths, expected: Vec::new() };
     let bytes = Random::new(7).bytes(20_000);
     let file = open(&it.paths[0]);
-    it.write(&file, 0, &bytes);
+    write_twice(&mut it, &file, &bytes);
     let reader = files::open(&it.paths[1]);
     for byte in 1..6 {
         commit(&mut it, &file, byte);
@@ -481,6 +488,27 @@ fn repeatedly_synced_file_becomes_an_ordinary_file() {
     end(cluster, second);
 }
 
+/// docs/semantics.md 2.1. Commands: skep entry info.
+#[test]
+fn file_with_a_large_first_write_has_no_inline_bytes() {
+    let (cluster, second) = mounts();
+    let paths = [cluster.path().join("large"), second.path().join("large")];
+    let mut it = Checked { paths, expected: Vec::new() };
+    let file = open(&it.paths[0]);
+    it.write(&file, 0, &Random::new(11).bytes(100_000));
+    it.check("a large write");
+    assert!(!is_inline(&it.paths[0]));
+    it.resize(&file, 10);
+    it.resize(&file, 5000);
+    it.check("a truncation and an extension");
+    files::sync_all(&file);
+    drop(file);
+    files::remove_file(&it.paths[0]);
+    let count = || cluster.chunk_files().len();
+    wait_for("no chunk file is left", PATIENCE, || (count() == 0).then_some(()));
+    end(cluster, second);
+}
+
 /// docs/semantics.md 3.1. The kill may come before, between or after the steps of the move.
 #[test]
 fn killed_service_during_a_move_loses_no_bytes() {
@@ -491,7 +519,7 @@ fn killed_service_during_a_move_loses_no_bytes() {
         let paths = [cluster.path().join(&name), second.path().join(&name)];
         let mut it = Checked { paths, expected: Vec::new() };
         let file = open(&it.paths[0]);
-        it.write(&file, 0, &Random::new(round as u64).bytes(20_000));
+        write_twice(&mut it, &file, &Random::new(round as u64).bytes(20_000));
         commit(&mut it, &file, 1);
         commit(&mut it, &file, 2);
         change_both(&mut it, &file, 3);
@@ -521,7 +549,7 @@ fn moved_bytes_survive_a_power_loss_of_metadata() {
     let path = cluster.path().join("database");
     let mut it = Checked { paths: [path.clone(), path.clone()], expected: Vec::new() };
     let file = open(&path);
-    it.write(&file, 0, &Random::new(9).bytes(20_000));
+    write_twice(&mut it, &file, &Random::new(9).bytes(20_000));
     for byte in 1..4 {
         commit(&mut it, &file, byte);
     }

@@ -82,10 +82,11 @@ record! {
 }
 
 record! {
-    /// Ends the inline component of a file that has grown beyond it, after the client has copied
-    /// all inline bytes to the chunk file that follows them, and has synced this chunk file. The
-    /// target then removes its inline bytes. Nothing changes if `is_removed` is not set in the
-    /// reply. The target replies when the change is durable.
+    /// Ends the inline component of a file. If the file has grown beyond this component, the client
+    /// must have copied all inline bytes to the chunk file that follows them, and must have synced
+    /// this chunk file. It sets the durable flag, so that the target replies when the change is
+    /// durable. If the file is empty, no copy is necessary. The target then removes its inline
+    /// bytes. Nothing changes if `is_removed` is not set in the reply.
     pub struct RemoveInline {
         /// The file.
         pub inode: InodeId,
@@ -106,7 +107,8 @@ record! {
     /// Reply to [`RemoveInline`].
     pub struct RemoveInlineReply {
         /// Whether the file has no inline bytes any more. Not set if another client has the file
-        /// open, if the inline bytes or the size have changed since the copy, or if the target
+        /// open, if the inline bytes or the size have changed since the copy, if a file that is not
+        /// empty is not larger than its inline component, or if the target
         /// still has to finish a truncation or a size recovery of the file.
         pub is_removed: bool,
         /// Whether one of the writes may be lost because the target's host lost power after the

@@ -5,6 +5,7 @@
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
 use crate::inode_state::{InodeState, ReportedExtent};
+use crate::session::request::ModifyOptions;
 use skep_env::Buf;
 use skep_rpc::CallOptions;
 use skep_types::codec::{Bytes, crc32c};
@@ -105,7 +106,7 @@ pub(crate) async fn write(
     let client = Client(Rc::clone(worker));
     let mut has_failed = false;
     loop {
-        match client.modify_through(file, &request).await {
+        match client.modify_through(file, &request, ModifyOptions::default()).await {
             // `Protocol` means that the data was damaged in transit, so the client sends the data
             // once more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,

@@ -1,7 +1,8 @@
-//! Moves the inline bytes of a file to storage, and follows a move that this mount has not seen
-//! (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
+//! Moves the inline bytes of a file to storage, ends the inline component of an empty file, and
+//! follows a move that this mount has not seen (docs/design/0009-first-bytes-in-metadata.md, "Moving
+//! the bytes").
 //!
-//! # Order
+//! # Order of a move
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
 //! this mount writes to the new place. So any power loss leaves the bytes at the place that
 //! metadata names.
@@ -76,7 +77,8 @@ impl Client {
             checksum: read.checksum,
             written,
         });
-        let removed = self.modify_through(file, &request).await?;
+        let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
+        let removed = self.modify_through(file, &request, durable).await?;
         if removed.is_removed {
             state.inline_moved(generation);
             // The target has recorded the chunk file as synced.
@@ -119,6 +121,58 @@ impl Client {
             claim.inline_copied(key, group, incarnation, start);
         }
         Ok(file.key_of(&piece))
+    }
+
+    /// Ends the inline component of an empty file before a write from its beginning to beyond this
+    /// component, so that storage gets all bytes of the write. If metadata refuses this, the file
+    /// keeps its inline component. A power loss of metadata can revert the change until
+    /// [`Self::confirm_move`] has returned.
+    pub(crate) async fn end_empty_inline(&self, file: &OpenFile, truncate_generation: u64) {
+        let (state, pattern) = (&file.inode, file.pattern());
+        let Some(_alone) = state.try_alone() else { return };
+        if striping::without_inline(pattern).is_none() || !state.begin_first_move() {
+            return;
+        }
+        let generation = pattern.generation;
+        let request = Rc::new(RemoveInline {
+            inode: state.id,
+            generation,
+            truncate_generation,
+            checksum: crc32c(&[]),
+            written: Vec::new(),
+        });
+        match self.modify_through(file, &request, ModifyOptions::default()).await {
+            Ok(removed) if removed.is_removed => state.empty_inline_ended(generation),
+            Ok(_) => tracing::debug!("file {}: keeps its inline component", state.id),
+            // The write gets the error if its own requests fail too.
+            Err(error) => tracing::debug!("file {}: inline component: {error:#}", state.id),
+        }
+    }
+
+    /// Waits until the end of an empty inline component is durable ([`Self::end_empty_inline`]). If
+    /// a power loss of metadata has reverted it, the bytes that this mount has written since to the
+    /// beginning of the file are lost. This counts as a loss, and the mount uses the inline
+    /// component again.
+    pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
+        let Some(generation) = state.unconfirmed_move() else { return Ok(()) };
+        let how = CallOptions { durable: true, ..CallOptions::default() };
+        let info = self.ask_with(state.id, &GetEntryInfo { inode: state.id }, how).await?;
+        let is_moved = |it: &StripePattern| it.generation == generation && it.has_moved_inline();
+        if info.pattern.as_ref().is_some_and(is_moved) {
+            state.move_confirmed(generation);
+            return Ok(());
+        }
+        tracing::error!(
+            "file {}: a power loss of metadata has reverted the place of its first bytes; bytes \
+             that programs had written there are lost",
+            state.id
+        );
+        state.move_reverted();
+        // The opens of these handles came after the change, so the power loss has reverted them
+        // too.
+        let is_of_file = |file: &OpenFile| file.inode.id == state.id && file.was_opened_moved();
+        self.mount().handles.select(is_of_file).iter().for_each(|file| file.set_stale());
+        Ok(())
     }
 
     /// Finds out whether a target has refused a request for inline bytes with `Stale` because the

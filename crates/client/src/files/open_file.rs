@@ -99,6 +99,11 @@ impl OpenFile {
         })
     }
 
+    /// Returns whether the inline bytes of the file had been moved when the handle was opened.
+    pub(crate) fn was_opened_moved(&self) -> bool {
+        self.pattern.has_moved_inline()
+    }
+
     fn first_read(&self) -> MutexGuard<'_, FirstRead> {
         self.first_read.lock().unwrap_or_else(PoisonError::into_inner)
     }

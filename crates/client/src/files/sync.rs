@@ -53,6 +53,7 @@ pub trait Syncs {
 impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
+        self.confirm_move(&file.inode).await?;
         self.move_inline_if_due(&file).await;
         let synced = self.sync_file(&file.inode).await;
         // If a power loss reverted a truncation, `sync_file` returns an error, and the inode also
@@ -254,7 +255,8 @@ impl Client {
     /// function if too many closed inodes have unsynced writes.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
-        match self.sync_data(state).await {
+        let confirmed = self.confirm_move(state).await;
+        match confirmed.and(self.sync_data(state).await) {
             Ok(_) if state.losses() == losses => {}
             Ok(_) => tracing::error!(
                 "file {}: a host lost power before acknowledged writes were durable, and no program \
@@ -287,6 +289,7 @@ impl Client {
 
     async fn sync_inode(&self, state: &Arc<InodeState>) -> Result<()> {
         let losses = state.losses();
+        self.confirm_move(state).await?;
         let synced = self.sync_data(state).await?;
         let durable = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
         if self.report_written(state, durable).await?.is_none() && state.is_reported_undurably() {

@@ -18,6 +18,7 @@
 use crate::limits::{MAX_ACKNOWLEDGED, MAX_REVERTED_INODES};
 use skep_types::codec::Bytes;
 use skep_types::{GroupId, InodeId, SessionId};
+use skep_wire::inline::RemoveInline;
 use skep_wire::metadata as md;
 use std::any::Any;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -237,6 +238,9 @@ pub(crate) fn inodes_of(request: &dyn Any) -> Option<[InodeId; 2]> {
         return Some([it.inode; 2]);
     }
     if let Some(it) = request.downcast_ref::<md::SetPattern>() {
+        return Some([it.inode; 2]);
+    }
+    if let Some(it) = request.downcast_ref::<RemoveInline>() {
         return Some([it.inode; 2]);
     }
     let mut names = names_of(request).into_iter().map(|(directory, _)| directory);

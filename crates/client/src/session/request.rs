@@ -192,14 +192,14 @@ impl Client {
         &self,
         file: &OpenFile,
         request: &Rc<R>,
+        options: ModifyOptions,
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
             // This check must come after the choice of the session. A handle that passes the check
             // was then opened with the client id of this session.
             file.check_live()?;
-            let (worker, options) = (Rc::clone(&self.0), ModifyOptions::default());
-            send_attempt(worker, slot, Rc::clone(request), options, None).await
+            send_attempt(Rc::clone(&self.0), slot, Rc::clone(request), options, None).await
         };
         self.in_session(file.inode.id, attempt).await
     }

@@ -4,17 +4,21 @@
 use crate::fakes::FakeCluster;
 use crate::{bytes, create, mount, read, with_client, write};
 use skep_client::{Client, Closes, HandleId, OpenMode, Opens, Syncs};
-use skep_types::{ChunkFileKey, InodeId};
+use skep_types::{ChunkFileKey, ErrorCode, InodeId};
+use skep_wire::Request;
 use skep_wire::inline::{ReadInline, RemoveInline, SyncInline, WriteInline};
+use skep_wire::metadata::GetEntryInfo;
 use skep_wire::storage::WriteChunk;
 
 const INLINE: usize = 4096;
 const LEN: usize = 10_000;
 
-/// Creates a file with inline bytes and bytes on storage.
+/// Creates a file with inline bytes and bytes on storage. Its first write fits into the inline
+/// component, so the file keeps this component.
 async fn grown(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId) {
     fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
     let (inode, handle) = create(client, "database").await;
+    write(client, handle, 0, &bytes(LEN)[..100]).await;
     write(client, handle, 0, &bytes(LEN)).await;
     (inode, handle)
 }
@@ -157,5 +161,44 @@ fn write_over_the_border_is_repeated_after_a_move() {
         write(&client, handle, 0, &bytes(LEN)).await;
         assert_eq!(chunk_file(&fake, inode), bytes(LEN));
         assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
+    });
+}
+
+#[test]
+fn first_write_beyond_the_inline_component_ends_it() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        let (inode, handle) = create(&client, "large").await;
+        write(&client, handle, 0, &bytes(LEN)).await;
+        assert_eq!((fake.count::<RemoveInline>(), fake.count::<WriteInline>()), (1, 0));
+        assert_eq!(chunk_file(&fake, inode), bytes(LEN));
+        client.fsync(handle).await.unwrap();
+        write(&client, handle, 24, &[1; 4]).await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!((fake.count::<RemoveInline>(), fake.count::<WriteInline>()), (1, 0));
+        let asked = fake.with_metadata(1, |metadata| metadata.asked_durably.clone());
+        let confirmed = asked.iter().filter(|it| **it == GetEntryInfo::ID).count();
+        assert_eq!(confirmed, 1, "the first sync has confirmed the change");
+    });
+}
+
+/// docs/semantics.md 3.5.
+#[test]
+fn end_of_an_inline_component_that_was_reverted_is_an_error() {
+    with_client(|fake, client| async move {
+        fake.with_metadata(1, |metadata| metadata.inline_bytes = INLINE as u64);
+        let (inode, handle) = create(&client, "large").await;
+        write(&client, handle, 0, &bytes(LEN)).await;
+        fake.with_metadata(1, |metadata| {
+            metadata.inodes.get_mut(&inode).unwrap().has_moved_inline = false;
+        });
+        let error = client.fsync(handle).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Io);
+        write(&client, handle, 0, &bytes(LEN)).await;
+        client.fsync(handle).await.unwrap();
+        assert_eq!(fake.count::<WriteInline>(), 1, "the bytes are inline again");
+        assert_eq!(read(&client, handle, 0, LEN).await, bytes(LEN));
+        let inline = fake.with_metadata(1, |metadata| metadata.inodes[&inode].inline.clone());
+        assert_eq!(inline, bytes(LEN)[..INLINE]);
     });
 }

@@ -1,5 +1,6 @@
-//! `RemoveInline`: ends the inline component of a file whose client has copied the inline bytes to
-//! storage (docs/design/0009-first-bytes-in-metadata.md, "Moving the bytes").
+//! `RemoveInline`: ends the inline component of a file. Either the client has copied the inline
+//! bytes to storage, or the file is empty (docs/design/0009-first-bytes-in-metadata.md, "Moving the
+//! bytes").
 
 use crate::engine::Engine;
 use crate::handlers::sync_inline::check_marks;
@@ -33,9 +34,11 @@ pub(crate) fn run<E: Engine>(
         return Ok(RemoveInlineReply { is_removed: false, is_lost });
     }
     context.remove_inline(&record)?;
-    // The chunk file is on the device of its target, so its absence from now on means that its
-    // bytes are lost.
-    if let Some(number) = moved.chunk_file_number(NEXT_COMPONENT, 0) {
+    // The chunk file of a copy is on the device of its target, so its absence from now on means
+    // that its bytes are lost.
+    if let Some(number) = moved.chunk_file_number(NEXT_COMPONENT, 0)
+        && record.attributes.size > 0
+    {
         record.synced_chunk_files.insert(number);
     }
     record.pattern = Some(moved);
@@ -43,7 +46,8 @@ pub(crate) fn run<E: Engine>(
     Ok(RemoveInlineReply { is_removed: true, is_lost })
 }
 
-/// Whether the chunk file has all inline bytes of the file, and no client uses the inline bytes.
+/// Whether no other client uses the inline bytes of the file, and either the chunk file has all of
+/// them or the file is empty.
 fn may_remove<E: Engine>(
     context: &Context<'_, E>,
     record: &InodeRecord,
@@ -63,8 +67,10 @@ fn may_remove<E: Engine>(
     }
     let inline = record.pattern.as_ref().map_or(0, StripePattern::inline_bytes);
     let attributes = &record.attributes;
-    if attributes.size <= inline || attributes.truncate_generation != request.truncate_generation {
+    if attributes.truncate_generation != request.truncate_generation {
         return Ok(false);
     }
-    Ok(crc32c(&context.inline_bytes(inode, 0..inline)?) == request.checksum)
+    let bytes = context.inline_bytes(inode, 0..inline)?;
+    let is_empty = attributes.size == 0 && bytes.is_empty();
+    Ok((attributes.size > inline || is_empty) && crc32c(&bytes) == request.checksum)
 }

@@ -24,7 +24,6 @@ use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
-use skep_wire::inline::RemoveInline;
 use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, KeepAlive, ListSessions,
@@ -252,8 +251,7 @@ impl<E: Engine> MetadataTarget<E> {
         if let Some(record) = self.slot_record(slot)? {
             if record.sequence == header.sequence {
                 // The request was executed, and its reply was lost. So send the stored reply.
-                let is_durable = header.is_durable() || header.message == RemoveInline::ID;
-                let after = is_durable.then_some(record.lsn);
+                let after = header.is_durable().then_some(record.lsn);
                 let (request, result) = (header.clone(), Ok(record.reply.0));
                 self.reply_committed(body, PendingReply { connection, request, result }, after)?;
                 return Ok(true);

@@ -23,7 +23,7 @@ use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Lsn, Result};
 use skep_wire::file_locks::{SetLock, SetLockReply};
 use skep_wire::frame::Header;
-use skep_wire::inline::{RemoveInline, SyncInline};
+use skep_wire::inline::SyncInline;
 use skep_wire::metadata::{Decide, OpenSession, Prepare, ResolveTransaction, SyncAll};
 use skep_wire::storage::WhichExist;
 use skep_wire::{Request, catalog};
@@ -325,9 +325,6 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Decide::ID | Prepare::ID | ResolveTransaction::ID => is_durable = true,
             SyncAll::ID | WhichExist::ID | SyncInline::ID => is_durable = true,
-            // From the reply on, the client changes the bytes at storage only. If a power loss
-            // reverted the removal, clients would read the older inline bytes.
-            RemoveInline::ID => is_durable = true,
             _ => {}
         }
         is_durable.then(|| self.newest_record())

@@ -76,13 +76,14 @@ impl Inode {
             return Ok(());
         }
         let writers = self.opens.get(&session).map_or(0, |(_, writers)| *writers);
-        let is_grown = self.size > pattern.inline_bytes();
+        let is_empty = self.size == 0 && self.inline.is_empty();
+        let is_grown = self.size > pattern.inline_bytes() || is_empty;
         let is_same = self.truncate_generation == it.truncate_generation
             && crc32c(&self.inline) == it.checksum;
         if writers == 0 || !is_grown || !is_same {
             return Err(format!(
-                "inline bytes were removed; opens for writing: {writers}, file has grown: \
-                 {is_grown}, bytes of the copy: {is_same}"
+                "inline bytes were removed; opens for writing: {writers}, file has grown or \
+                 is empty: {is_grown}, bytes of the copy: {is_same}"
             ));
         }
         let mut moved = pattern.clone();

@@ -37,10 +37,14 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
 impl Story {
     /// Creates a file with inline bytes, and opens it for writing in session 1.
     fn inline_file(&mut self) -> InodeId {
+        self.create_inline("a", (0, 1))
+    }
+
+    fn create_inline(&mut self, name: &str, at: (u32, u64)) -> InodeId {
         let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
         let create = md::Create {
             directory: InodeId::ROOT,
-            name: b"a".as_slice().into(),
+            name: name.as_bytes().into(),
             kind: FileKind::Regular,
             new,
             device: 0,
@@ -48,7 +52,7 @@ impl Story {
             open: md::OpenMode::Write,
             pattern: Some(pattern()),
         };
-        self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
+        self.ask(1, 1, at, &create).unwrap().attributes.inode
     }
 
     /// Sends an inline write in slot 2, which must succeed.

@@ -63,14 +63,17 @@ impl FakeMetadata {
     ) -> Result<RemoveInlineReply> {
         let most = self.inline_bytes;
         let inode = self.inode(request.inode)?;
+        let is_empty = inode.attributes.size == 0 && inode.inline.is_empty();
         let is_removed = crc32c(&inode.inline) == request.checksum
             && inode.attributes.truncate_generation == request.truncate_generation
-            && inode.attributes.size > most
+            && (inode.attributes.size > most || is_empty)
             && inode.opens.keys().all(|other| *other == session);
         if is_removed {
             inode.inline.clear();
             inode.has_moved_inline = true;
-            inode.synced.insert(0);
+            if !is_empty {
+                inode.synced.insert(0);
+            }
         }
         Ok(RemoveInlineReply { is_removed, is_lost: false })
     }

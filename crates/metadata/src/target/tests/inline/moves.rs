@@ -100,15 +100,46 @@ fn client_without_an_open_for_writing_cannot_remove_inline_bytes() {
     assert!(!story.is_removed(1, &removal(inode)));
 }
 
+/// A program may write before the client sends its first bytes.
+#[test]
+fn inline_component_of_an_empty_file_can_end() {
+    let mut story = Story::begin();
+    let inode = story.inline_file();
+    let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(inode) };
+    story.written(1, &write(inode, 0, b"\0"));
+    assert!(!story.is_removed(1, &empty), "the file has a byte");
+    story.truncate_to(inode, 2, 0);
+    let empty = il::RemoveInline { truncate_generation: 1, ..empty };
+    assert!(!story.is_removed(2, &empty), "storage has not synced the truncation");
+    let other = story.create_inline("b", (0, 3));
+    let in_progress = il::WriteInline { extends: false, ..write(other, 0, b"x") };
+    story.written(2, &in_progress);
+    let empty = il::RemoveInline { checksum: crc32c(b""), ..removal(other) };
+    assert!(!story.is_removed(3, &empty), "a write is in progress");
+    story.written(3, &il::WriteInline { extends: false, ..write(other, 0, b"\0") });
+    assert!(story.is_removed(4, &empty));
+    assert_eq!(story.current_pattern(other).inline_bytes(), 0);
+    let open = open_of(other, md::OpenMode::Read);
+    let opened = story.ask_sharing(2, (0, 1), &open, (1, other));
+    assert!(opened.synced.is_empty(), "storage has no chunk file yet");
+}
+
 /// From the reply on, the client writes the bytes to storage only.
 #[test]
-fn reply_to_the_removal_waits_until_the_removal_is_synced() {
+fn reply_to_a_durable_removal_waits_until_it_is_synced() {
     let mut story = Story::begin();
     let inode = grown(&mut story);
     story.now += Duration::from_millis(11);
-    let mut next = story.run(vec![arrival(1, 1, (1, 1), &removal(inode))]);
+    let durable = || {
+        let mut event = arrival(1, 1, (1, 1), &removal(inode));
+        if let Event::Request { header, .. } = &mut event {
+            header.flags |= skep_wire::frame::FLAG_DURABLE;
+        }
+        event
+    };
+    let mut next = story.run(vec![durable()]);
     // The client sends the request again before the target has synced its record.
-    next.extend(story.run(vec![arrival(1, 1, (1, 1), &removal(inode))]));
+    next.extend(story.run(vec![durable()]));
     assert!(story.replies.is_empty());
     story.happen_together(next);
     assert_eq!(story.replies.len(), 2);
