@@ -1,6 +1,6 @@
 //! Moves the inline bytes of a file to storage, ends the inline component of an empty file, and
-//! follows a move that this mount has not seen (docs/design/0009-first-bytes-in-metadata.md, "Moving
-//! the bytes").
+//! follows a move that this mount has not seen (docs/design/0009-first-bytes-in-metadata.md,
+//! "Moving the bytes").
 //!
 //! # Order of a move
 //! Storage has synced the copy before metadata removes its bytes, and the removal is durable before
@@ -13,6 +13,7 @@ use crate::data::write::{Acknowledged, PieceWrite, write_piece};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
 use crate::inode_state::guards::TruncationClaim;
+use crate::inode_state::{FileEnd, InodeState};
 use crate::limits::MAX_PIECE_BYTES;
 use crate::session::request::ModifyOptions;
 use skep_cluster::striping;
@@ -22,6 +23,7 @@ use skep_types::codec::crc32c;
 use skep_types::{ChunkFileKey, Error, ErrorCode, Result, StripePattern};
 use skep_wire::inline::{ReadInline, ReadInlineReply, RemoveInline};
 use skep_wire::metadata::{GetEntryInfo, OpenMode};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -123,12 +125,22 @@ impl Client {
         Ok(file.key_of(&piece))
     }
 
-    /// Ends the inline component of an empty file before a write from its beginning to beyond this
-    /// component, so that storage gets all bytes of the write. If metadata refuses this, the file
-    /// keeps its inline component. A power loss of metadata can revert the change until
-    /// [`Self::confirm_move`] has returned.
-    pub(crate) async fn end_empty_inline(&self, file: &OpenFile, truncate_generation: u64) {
+    /// Ends the inline component of a new file before a write of `range` from its beginning to
+    /// beyond this component, so that storage gets all bytes of the write. Does nothing before
+    /// other writes. If metadata refuses this, the file keeps its inline component. A power loss of
+    /// metadata can revert the change until [`Self::confirm_move`] has returned.
+    pub(crate) async fn end_inline_of_new(&self, file: &OpenFile, range: Range<u64>) {
         let (state, pattern) = (&file.inode, file.pattern());
+        let inline = pattern.inline_bytes();
+        if inline == 0 || range.start > 0 || range.end <= inline {
+            return;
+        }
+        // Metadata refuses this while a truncation is not durable, so do not try it for a file that
+        // was truncated.
+        let FileEnd { size, truncate_generation } = state.end();
+        if size > 0 || truncate_generation > 0 {
+            return;
+        }
         let Some(_alone) = state.try_alone() else { return };
         if striping::without_inline(pattern).is_none() || !state.begin_first_move() {
             return;
@@ -149,9 +161,9 @@ impl Client {
         }
     }
 
-    /// Waits until the end of an empty inline component is durable ([`Self::end_empty_inline`]). If
-    /// a power loss of metadata has reverted it, the bytes that this mount has written since to the
-    /// beginning of the file are lost. This counts as a loss, and the mount uses the inline
+    /// Waits until the end of an empty inline component is durable ([`Self::end_inline_of_new`]).
+    /// If a power loss of metadata has reverted it, the bytes that this mount has written since to
+    /// the beginning of the file are lost. This counts as a loss, and the mount uses the inline
     /// component again.
     pub(crate) async fn confirm_move(&self, state: &Arc<InodeState>) -> Result<()> {
         let Some(generation) = state.unconfirmed_move() else { return Ok(()) };

@@ -130,12 +130,7 @@ impl Client {
         let before = file.inode.end();
         let offset = if let WritePosition::Offset(offset) = to { offset } else { before.size };
         let end = file.check_writable(offset.checked_add(data.len() as u64))?;
-        let inline = file.pattern().inline_bytes();
-        // Only for new files, since metadata refuses this while a truncation is not durable.
-        let is_new = before.size == 0 && before.truncate_generation == 0;
-        if inline > 0 && end > inline && offset == 0 && is_new {
-            self.end_empty_inline(file, before.truncate_generation).await;
-        }
+        self.end_inline_of_new(file, offset..end).await;
         let pattern = file.pattern();
         let plan = plan(pattern, offset..end, MAX_PIECE_BYTES)?;
         let is_inline = matches!(&plan[..], [Piece { group: None, .. }]);
