@@ -628,3 +628,31 @@ fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
     other.unmount();
     cluster.stop();
 }
+
+/// docs/semantics.md 3.5. The power loss reverts the record that the bytes of a new file are on
+/// storage.
+#[test]
+fn unsynced_large_first_write_gets_one_error_after_a_power_loss() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let cluster = with_metadata_on(disk.path());
+    let path = cluster.path().join("large");
+    let mut it = Checked { paths: [path.clone(), path.clone()], expected: Vec::new() };
+    let file = open(&path);
+    files::sync_all(&file);
+    let bytes = Random::new(13).bytes(20_000);
+    disk.lose_power();
+    it.write(&file, 0, &bytes);
+    assert!(!is_inline(&path));
+    lose_power(&cluster, &mut disk);
+    let error = file.sync_all().expect_err("the unsynced bytes are lost");
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    file.sync_all().unwrap_or_else(|error| panic!("a second sync fails again: {error}"));
+    it.write(&file, 0, &bytes);
+    files::sync_all(&file);
+    assert!(is_inline(&path), "the file has its inline component again");
+    it.check("the repeated write");
+    drop(file);
+    it.check("a new open");
+    cluster.stop();
+}
