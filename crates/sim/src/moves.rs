@@ -98,10 +98,11 @@ impl World {
             checksum: crc32c(&file.inline),
             written: Vec::new(),
         };
-        let (is_empty, is_grown) = (file.size == 0, file.size > inline);
+        let is_empty = file.size == 0;
+        let may_move = is_empty || file.size > inline;
         let piece = striping::pieces(&moved, 0..inline).ok().and_then(|mut pieces| pieces.next());
         let Some((piece, group)) = piece.and_then(|it| Some((it, it.group?))) else { return false };
-        if !is_empty && !is_grown || !self.clients[client].moving.insert(inode) {
+        if !may_move || !self.clients[client].moving.insert(inode) {
             return false;
         }
         if is_empty {
