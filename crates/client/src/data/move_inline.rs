@@ -199,7 +199,7 @@ impl Client {
         used: &StripePattern,
         refusal: Error,
     ) -> Result<()> {
-        if refusal.code() != ErrorCode::Stale || used.inline_bytes() == 0 {
+        if refusal.code() != ErrorCode::Stale || striping::without_inline(used).is_none() {
             return Err(refusal);
         }
         if file.pattern().inline_bytes() == 0 {

@@ -94,9 +94,9 @@ impl OpenFile {
         if pattern.inline_bytes() == 0 || !self.inode.has_moved_inline(pattern.generation) {
             return pattern;
         }
-        self.moved.get_or_init(|| {
-            striping::without_inline(pattern).expect("inline bytes move only if they have a place")
-        })
+        // Inline bytes without a place on storage never move.
+        self.moved
+            .get_or_init(|| striping::without_inline(pattern).unwrap_or_else(|| pattern.clone()))
     }
 
     /// Returns whether the inline bytes of the file had been moved when the handle was opened.
