@@ -169,16 +169,6 @@ mod tests {
         check(&md::CompareOpens { files: vec![opened; MAX_CLOSES] });
         let numbers = vec![0; MAX_NOTIFICATIONS];
         check(&crate::sharing::AcknowledgeNotifications { numbers });
-        check(&il::WriteInline {
-            inode,
-            generation: 1,
-            offset: 0,
-            bytes: Bytes(vec![0; MAX_INLINE_BYTES as usize]),
-            checksum: 0,
-            extends: true,
-            truncate_generation: 0,
-            appends: false,
-        });
         check(&md::SetXattr {
             inode,
             name: Bytes(vec![0; MAX_XATTR_NAME_BYTES]),
@@ -245,8 +235,23 @@ mod tests {
         });
         let message = Bytes(vec![0; MAX_MEMBER_MESSAGE_BYTES]);
         check(&cs::AskMember { to: NodeId::new(1), message });
-        let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
         check(&tr::ReportTraces { records: vec![longest_trace(); MAX_REPORTED_TRACES] });
+    }
+
+    #[test]
+    fn longest_requests_for_inline_bytes_are_within_their_bounds() {
+        let inode = InodeId::new(u64::MAX);
+        check(&il::WriteInline {
+            inode,
+            generation: 1,
+            offset: 0,
+            bytes: Bytes(vec![0; MAX_INLINE_BYTES as usize]),
+            checksum: 0,
+            extends: true,
+            truncate_generation: 0,
+            appends: false,
+        });
+        let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
         let written = vec![mark; crate::limits::MAX_STARTS];
         check(&il::SyncInline { inode, written: written.clone() });
         check(&il::RemoveInline {

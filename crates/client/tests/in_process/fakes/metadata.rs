@@ -316,23 +316,8 @@ impl FakeMetadata {
                 self.entries.insert((directory, name), inode);
                 NewEntryReply { entry: self.reply_to(inode), directory: None }.to_bytes()
             }
-            Unlink::ID => {
-                let Unlink { directory, name } = Unlink::from_bytes(body)?;
-                let inode = self.entry(directory, &name)?;
-                self.entries.remove(&(directory, name));
-                if self.inode(inode)?.opens.is_empty() {
-                    self.inodes.remove(&inode);
-                }
-                NamesReply { directory: None }.to_bytes()
-            }
-            Exchange::ID => {
-                let it = Exchange::from_bytes(body)?;
-                let (from, to) = ((it.from_directory, it.from_name), (it.to_directory, it.to_name));
-                let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
-                self.entries.insert(from, second);
-                self.entries.insert(to, first);
-                NamesReply { directory: None }.to_bytes()
-            }
+            Unlink::ID => self.unlink(Unlink::from_bytes(body)?)?.to_bytes(),
+            Exchange::ID => self.exchange(Exchange::from_bytes(body)?)?.to_bytes(),
             SetPattern::ID => {
                 let inode = self.inode(SetPattern::from_bytes(body)?.inode)?;
                 if !inode.opens.is_empty() {
@@ -342,6 +327,23 @@ impl FakeMetadata {
             }
             other => panic!("metadata was sent message {other}"),
         })
+    }
+
+    fn unlink(&mut self, Unlink { directory, name }: Unlink) -> Result<NamesReply> {
+        let inode = self.entry(directory, &name)?;
+        self.entries.remove(&(directory, name));
+        if self.inode(inode)?.opens.is_empty() {
+            self.inodes.remove(&inode);
+        }
+        Ok(NamesReply { directory: None })
+    }
+
+    fn exchange(&mut self, it: Exchange) -> Result<NamesReply> {
+        let (from, to) = ((it.from_directory, it.from_name), (it.to_directory, it.to_name));
+        let (first, second) = (self.entry(from.0, &from.1)?, self.entry(to.0, &to.1)?);
+        self.entries.insert(from, second);
+        self.entries.insert(to, first);
+        Ok(NamesReply { directory: None })
     }
 
     fn report_written(&mut self, request: ReportWritten) -> Result<AttributesReply> {
