@@ -52,7 +52,7 @@ struct Phase {
     begun: Duration,
     is_direct: Cell<bool>,
     moved: Cell<u64>,
-    /// Number of streams that have not ended.
+    /// Number of files whose I/O has not ended. The messages call these files streams.
     left: Cell<u16>,
     streams: RefCell<Vec<(u64, u64)>>,
     failure: RefCell<Option<String>>,

@@ -195,8 +195,8 @@ impl PreparedStore {
         };
         let fresh = HostIncarnation::new(skep_env::random_u64());
         let state = TargetState::next_start(previous, host, fresh);
-        // Make the state record durable before any page contains the number of this start.
-        // Otherwise, after a crash, the next start could use the same number again.
+        // Make the state record durable before any page contains this start number. Otherwise,
+        // after a crash, the next start could use the same number again.
         let failure = match record_space::replace_record(directory, &path, &state.to_file()) {
             Err(error) if error.code() == ErrorCode::ReadOnly => Some(Error::new(
                 ErrorCode::DeviceFailed,
@@ -429,8 +429,8 @@ impl ChunkStore {
         let path = self.names.path(key);
         let failed =
             |error: std::io::Error| self.note_failure(Error::from(error).within(path.display()));
-        // `create_new` cannot fail with `AlreadyExists`, since the file did not exist above, only
-        // this thread creates files here, and there is no await between the two calls.
+        // `create_new` cannot fail with `AlreadyExists`, since `existing` has not found the file,
+        // only this thread creates files here, and there is no await between the two calls.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let open = || self.open_file(&options, &path);

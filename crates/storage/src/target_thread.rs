@@ -79,7 +79,8 @@ pub(crate) fn serve(
     let serving = move || own(start, (store, loss), open_files, device);
     let ended = loops.run((number, path), serving)?;
     let recorded = ended.clean.and_then(CleanEnd::record);
-    // Release the lock of the directory last.
+    // Release the lock of the directory only now, because another process may open the directory as
+    // soon as the lock is free.
     drop(ended.directory);
     ended.result.and(recorded)
 }

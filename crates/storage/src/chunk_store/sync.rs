@@ -135,7 +135,8 @@ impl ChunkStore {
             if granule_checksum(granule) != *stored {
                 is_complete = false;
             } else if *stored != 0 {
-                // A checksum of zero belongs to a granule of zeros, which may be a hole.
+                // A granule with a stored checksum of zero contains only zeros, and may be a hole.
+                // So do not write it.
                 let written = file.file.write_now(granule, physical_offset(start));
                 written.map_err(|error| self.note_failure(file.io_error(error)))?;
             }

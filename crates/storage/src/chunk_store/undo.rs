@@ -15,7 +15,8 @@ impl ChunkStore {
     /// regions that the failed writes touched. The caller must hold the file's lock for these
     /// writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
-        // Other writes may have extended the file by data that its size does not include yet.
+        // Other writes in progress may have extended the file by data that `size` does not include
+        // yet. So the file must keep the length that these writes need.
         let size = file.size.get();
         let end = file.size_without(writes.last().map_or(0, |write| write.range.end));
         let length = file.file.borrow_std().metadata().map(|it| it.len());
@@ -33,8 +34,9 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
-            // If the other writes also fail, the last of them truncates the file to its size, which
-            // removes these bytes.
+            // The file keeps the bytes beyond its size that other writes in progress need, so the
+            // bytes of this write there must become zeros. If the other writes also fail, the last
+            // of them truncates the file to its size.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;

@@ -120,8 +120,8 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let found = clean_up(&store, &router, (Duration::ZERO, 500), &progress).await.unwrap();
         let counts = CleanUpCounts { looked_at: 501, orphans: 0, removed: 0, unknown: 1 };
         assert_eq!(found, counts);
-        // In its last directory, the round shows the number of all directories, and one directory
-        // that is left.
+        // The metrics still have the values that the round set in its last directory: the number of
+        // all directories, and one directory that is left.
         let leaves = store.leaves().unwrap().len();
         assert!(leaves > 1);
         assert_eq!((progress.directories.get(), progress.left.get()), (leaves as i64, 1));

@@ -468,13 +468,13 @@ fn emulated_rate_delays_replies_only() {
         // is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // Both writes wait for the device, unless the earlier requests took longer than the first
-        // write.
+        // Both writes must still wait for the device here, unless the calls above took longer than
+        // the first write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }
-        // The device serves one request after the other. So the second write and the sync are
-        // complete only after both writes.
+        // The device serves one request after the other. So the device completes the sync only
+        // after both writes.
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
         assert!(passed() >= 0.5, "{}", passed());
         first.await.unwrap();
